@@ -1,0 +1,46 @@
+"""The only place that finds the files shipped beside the code: models.toml, templates/, the built-in model.
+
+Knows: that they lie at the repository's root in a checkout or an editable install, and inside the package in a wheel. Does
+not know: what is in them.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from engine.errors import EngineError
+
+_BUILTIN = "examples/default_model/builtin-q8_0.gguf"
+
+
+@cache
+def root() -> Path:
+    """The directory that holds models.toml and templates/."""
+    package = Path(__file__).resolve().parent
+    for candidate in (package / "_files", package.parent):
+        if (candidate / "models.toml").is_file():
+            return candidate
+    raise EngineError(
+        f"models.toml was found neither in {package / '_files'} nor in {package.parent}; the installation is incomplete: "
+        "reinstall llama-engine (pip install --force-reinstall --no-deps llama-engine)."
+    )
+
+
+def models_toml() -> Path:
+    """The truth table of the model families."""
+    return root() / "models.toml"
+
+
+def template_source(name: str) -> str | None:
+    """The text of `templates/<name>.jinja`, or None when there is no such file."""
+    path = root() / "templates" / f"{name}.jinja"
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def builtin_model() -> Path:
+    """The GGUF of the built-in model."""
+    path = root() / _BUILTIN
+    if not path.is_file():
+        raise EngineError(
+            f"The built-in model is missing at {path}; reinstall llama-engine, or pass the path of a GGUF to Engine.load()."
+        )
+    return path

@@ -1,0 +1,129 @@
+"""What a model's output becomes, piece by piece: the closed union of events, and their fold into a completion.
+
+Knows: the order that events come in (a part ends before the next begins; nothing emitted is ever retracted; each state of a
+call's arguments is a prefix of the next). Does not know: who makes them. Plain frozen dataclasses, since there is one or
+more for every token.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from engine.types import CallError, Completion, FinishReason, ReasoningPart, TextPart, ToolCall, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More reasoning text, markers removed."""
+
+    text: str
+    part: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDelta:
+    """More visible text, markers removed."""
+
+    text: str
+    part: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """A call began: its name is decided. `index` counts the calls of one turn from 0."""
+
+    index: int
+    id: str
+    name: str
+    part: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A fragment of the call's arguments; the fragments of one call concatenate to JSON text."""
+
+    index: int
+    text: str
+    part: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEnd:
+    """The call is over. `arguments` is all of them: JSON text, or with `error` "malformed" the raw text as written, or with
+    "truncated" the prefix that arrived. `id` is given where the family writes it after the arguments; the call's start
+    carried "" then."""
+
+    index: int
+    arguments: str
+    error: CallError | None = None
+    part: int = 0
+    step: int = 0
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool answered (agent loop only). `error` says that the tool failed; `content` is what the model reads then."""
+
+    index: int
+    id: str
+    content: str
+    error: bool = False
+    part: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The turn is over. A parser's own `Finished` has no usage; the runtime fills it."""
+
+    reason: FinishReason
+    usage: Usage | None = None
+    step: int = 0
+
+
+Event: TypeAlias = ReasoningDelta | ContentDelta | ToolCallStart | ToolCallDelta | ToolCallEnd | ToolResult | Finished
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str
+    name: str
+    fragments: list[str]
+    error: CallError | None = "truncated"
+
+
+def fold(events: Iterable[Event]) -> Completion:
+    """The completion that the events of one turn describe. A call that never ended is `truncated`; results are not part of it."""
+    parts: dict[int, ReasoningPart | TextPart | ToolCall] = {}
+    texts: dict[int, tuple[type[ReasoningPart | TextPart], list[str]]] = {}
+    calls: dict[int, tuple[int, _Call]] = {}
+    reason: FinishReason = "stop"
+    usage: Usage | None = None
+    for event in events:
+        match event:
+            case ReasoningDelta(text, part):
+                texts.setdefault(part, (ReasoningPart, []))[1].append(text)
+            case ContentDelta(text, part):
+                texts.setdefault(part, (TextPart, []))[1].append(text)
+            case ToolCallStart(index, id_, name, part):
+                calls[index] = (part, _Call(id_, name, []))
+            case ToolCallDelta(index, text):
+                calls[index][1].fragments.append(text)
+            case ToolCallEnd(index, arguments, error, id=id_):
+                call = calls[index][1]
+                call.fragments, call.error = [arguments], error
+                call.id = id_ or call.id
+            case ToolResult():
+                pass
+            case Finished(reason, usage):
+                pass
+    for part, (kind, fragments) in texts.items():
+        parts[part] = kind(text="".join(fragments))
+    for part, call in calls.values():
+        parts[part] = ToolCall(id=call.id, name=call.name, arguments="".join(call.fragments), error=call.error)
+    return Completion(parts=tuple(parts[key] for key in sorted(parts)), finish_reason=reason, usage=usage)

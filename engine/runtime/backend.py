@@ -1,0 +1,108 @@
+"""What the runner needs of a model: the seam between the engine's loop and llama.cpp (or a script, in tests).
+
+Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.runtime.llama` implements them on real
+weights, `engine.testing` without any.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from engine.parsing.piece import Piece
+from engine.types import SamplingParams
+
+
+class Row(NamedTuple):
+    """One token to evaluate: at position `position` of sequence `sequence`; `output` asks for its logits."""
+
+    token: int
+    position: int
+    sequence: int
+    output: bool
+
+
+class Vocab(Protocol):
+    """Tokens and their bytes."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def control_tokens(self) -> frozenset[str]:
+        """The texts of all control and user-defined tokens."""
+        ...
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Tokens of a text, nothing added at either end. `special`: control-token text becomes control tokens."""
+        ...
+
+    def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
+        """Tokens of a prompt. Pieces with `special` may form control tokens, the text of the others never does."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token, control tokens included (their text)."""
+        ...
+
+    def is_special(self, token: int) -> bool:
+        """Whether it is a control or user-defined token."""
+        ...
+
+    def is_end(self, token: int) -> bool:
+        """Whether it ends generation."""
+        ...
+
+
+class Sampler(Protocol):
+    """One sequence's way of drawing tokens, with its own random stream and memory."""
+
+    def accept(self, token: int) -> None:
+        """Tell it a token that became part of the sequence (drawn, or forced)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """One context over one model. Not thread-safe: a single thread calls it."""
+
+    @property
+    def vocab(self) -> Vocab: ...
+
+    @property
+    def n_ctx(self) -> int:
+        """Cells of the KV cache, in tokens, over all sequences."""
+        ...
+
+    @property
+    def n_batch(self) -> int:
+        """Rows that one `decode` takes at most."""
+        ...
+
+    @property
+    def n_sequences(self) -> int:
+        """Sequence ids run from 0 to this, exclusive."""
+        ...
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        """Evaluate the rows. Raises DecodeError; the positions then held are told by `positions`."""
+        ...
+
+    def sampler(self, params: SamplingParams) -> Sampler: ...
+
+    def sample(self, sampler: Sampler, row: int) -> int:
+        """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it."""
+        ...
+
+    def positions(self, sequence: int) -> int:
+        """How many leading positions the sequence holds in the KV cache."""
+        ...
+
+    def trim(self, sequence: int, position: int) -> bool:
+        """Forget the sequence from `position` on; False when this model's memory cannot (recurrent): forget it all then."""
+        ...
+
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """Let `target` (empty) share the first `positions` positions of `source`. No computation."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,251 @@
+"""The public nouns: messages and their parts, tools and calls, sampling, usage, the completion.
+
+Knows: shapes, and how the spellings that callers bring (OpenAI dictionaries, the three names of the reasoning field) become
+one. Does not know: templates, tokens, models. Everything here is immutable pydantic, validated once, at the door.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "cancelled", "deadline", "error"]
+ReasoningFormat: TypeAlias = Literal["deepseek", "deepseek-legacy", "none", "exclude"]
+Reasoning: TypeAlias = bool | Literal["low", "medium", "high"]
+
+
+class Record(BaseModel):
+    """Base of the public records: frozen, and an unknown field is a mistake that is named."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ReasoningPart(Record):
+    """One span of reasoning, without its markers."""
+
+    type: Literal["reasoning"] = "reasoning"
+    text: str
+
+
+class TextPart(Record):
+    """One span of visible text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ToolCall(Record):
+    """A call as the model wrote it. `arguments` is JSON text, exactly as emitted (raw text when `error` is "malformed").
+
+    Accepts the OpenAI form `{"id", "type": "function", "function": {"name", "arguments"}}` on input, with arguments as
+    text or as an object.
+    """
+
+    type: Literal["tool_call"] = "tool_call"
+    id: str = ""
+    name: str
+    arguments: str = "{}"
+    error: CallError | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_openai(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        data = dict(cast("Mapping[str, Any]", value))
+        function = data.pop("function", None)
+        if isinstance(function, Mapping):
+            data.update(cast("Mapping[str, Any]", function))
+        if data.get("type") == "function":
+            del data["type"]
+        data.pop("index", None)
+        if data.get("id") is None:
+            data.pop("id", None)
+        arguments: object = data.get("arguments")
+        if arguments is None:
+            data.pop("arguments", None)
+        elif not isinstance(arguments, str):
+            data["arguments"] = json.dumps(arguments, ensure_ascii=False)
+        return data
+
+    def parsed(self) -> Any:
+        """The arguments as Python values. Raises ValueError when they are not JSON (`error` says so beforehand)."""
+        return json.loads(self.arguments)
+
+
+Part: TypeAlias = Annotated[ReasoningPart | TextPart | ToolCall, Field(discriminator="type")]
+
+
+class Message(Record):
+    """One message of a conversation, in any role.
+
+    On input the reasoning field may be called `reasoning`, `reasoning_content` or `thinking`; `content` may be text, a list
+    of text parts, or absent. `parts` keeps the order in which an assistant turn alternated between reasoning, text and
+    calls; it is filled from the flat fields when the caller does not give it.
+    """
+
+    role: Role
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    parts: tuple[Part, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_spelling(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        data = dict(cast("Mapping[str, Any]", value))
+        for alias in ("reasoning_content", "thinking"):
+            text = data.pop(alias, None)
+            if data.get("reasoning") is None and text is not None:
+                data["reasoning"] = text
+        if data.get("tool_calls") is None:
+            data.pop("tool_calls", None)
+        for ignored in ("refusal", "annotations", "audio", "function_call"):
+            if ignored in data and not data[ignored]:
+                del data[ignored]
+        return data
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _text_of_parts(cls, value: object) -> object:
+        if not isinstance(value, list | tuple):
+            return value
+        texts: list[str] = []
+        for item in cast("list[object]", value):
+            if isinstance(item, str):
+                texts.append(item)
+            elif isinstance(item, TextPart):
+                texts.append(item.text)
+            elif isinstance(item, Mapping) and isinstance(text := cast("Mapping[str, object]", item).get("text"), str):
+                texts.append(text)
+            else:
+                raise ValueError(f"content parts must be text; this one is {item!r}. This engine runs text models only.")
+        return "\n".join(texts)
+
+    @model_validator(mode="after")
+    def _fill_parts(self) -> Self:
+        if self.parts or self.role != "assistant":
+            return self
+        parts: list[ReasoningPart | TextPart | ToolCall] = []
+        if self.reasoning:
+            parts.append(ReasoningPart(text=self.reasoning))
+        if self.content:
+            parts.append(TextPart(text=self.content))
+        object.__setattr__(self, "parts", (*parts, *self.tool_calls))
+        return self
+
+
+class Tool(Record):
+    """A function the model may call: its name, what it does, the JSON Schema of its arguments.
+
+    `function` runs it (absent for tools described by a dictionary); `check` answers None for arguments (Python values) that
+    fit, else one sentence saying what does not. Made by `engine.tools.tool`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any]
+    function: Callable[..., Any] | None = Field(default=None, repr=False)
+    check: Callable[[Any], str | None] | None = Field(default=None, repr=False)
+
+    def openai(self) -> dict[str, Any]:
+        """The dictionary form that chat templates and OpenAI clients use; no `description` key when there is none."""
+        about = {"description": self.description} if self.description else {}
+        return {"type": "function", "function": {"name": self.name, **about, "parameters": self.parameters}}
+
+
+class ToolName(Record):
+    """A tool choice that names one tool."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolName
+
+
+class ResponseFormat(Record):
+    """What a final answer must be: any text, any JSON object, or JSON under a schema."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: dict[str, Any] | None = None
+
+
+class SamplingParams(Record):
+    """How the next token is drawn. `temperature=0` is greedy. `None` leaves the choice to the family's defaults."""
+
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_k: int | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    seed: int | None = Field(default=None, ge=0, lt=2**32)
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = Field(default=None, ge=1)
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+
+class Usage(Record):
+    """Counts and times of one request. Times are seconds; a speed is None until there is something to measure."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    time_to_first_token: float | None = None
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def decode_tokens_per_second(self) -> float | None:
+        return (self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else None
+
+
+class Completion(Record):
+    """One assistant turn, whole: the fold of its events.
+
+    `reasoning` joins the spans by a newline, `content` joins them as they are; both are "" when there is none. `parts` has
+    the same in the order written.
+    """
+
+    parts: tuple[Part, ...] = ()
+    finish_reason: FinishReason = "stop"
+    usage: Usage | None = None
+
+    @property
+    def reasoning(self) -> str:
+        return "\n".join(part.text for part in self.parts if isinstance(part, ReasoningPart))
+
+    @property
+    def content(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def message(self) -> Message:
+        """This turn as a message; appended to the history nothing is lost, reasoning included."""
+        return Message(
+            role="assistant",
+            content=self.content,
+            reasoning=self.reasoning or None,
+            tool_calls=self.tool_calls,
+            parts=self.parts,
+        )
