@@ -1,0 +1,243 @@
+"""Chat templates compiled and rendered as Hugging Face's libraries render them, byte for byte, within limits.
+
+Knows: jinja2 (its only importer) and the surroundings that chat templates are written for: an immutable sandbox with
+trim_blocks and lstrip_blocks, loop controls, `{% generation %}`, `tojson` without HTML escapes, `raise_exception`,
+`strftime_now`. Does not know: messages, families, what the text means. Deliberate differences: `list.append`, `insert`
+and `pop` work (templates use them; all they see are copies of their own), `from_json` exists, `lipsum` is gone.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import wraps
+from typing import Any, TypeAlias, cast
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Macro, str_join
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from engine.errors import TemplateError
+from engine.template import limits
+
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+"""What a template sees: plain JSON values."""
+
+_LIST_METHODS = frozenset({"append", "insert", "pop"})
+
+
+class _Raised(jinja2.TemplateError):
+    """The template called raise_exception."""
+
+
+class _Generation(Extension):
+    """`{% generation %}..{% endgeneration %}`: marks what the model wrote; its body has a scope of its own."""
+
+    tags = {"generation"}  # noqa: RUF012 - an instance variable in jinja2's own declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("body"), [], [], body).set_lineno(line)
+
+    def body(self, caller: Macro) -> str:
+        return caller()
+
+
+class _Metered(NodeTransformer):
+    """Rewrites a template so that each turn of a loop costs a step, and so that `~` asks before it joins."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - named by jinja2
+        self.generic_visit(node)
+        tick = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None, lineno=node.lineno)
+        node.body.insert(0, nodes.ExprStmt(tick, lineno=node.lineno))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - named by jinja2
+        self.generic_visit(node)
+        return nodes.Filter(nodes.List(node.nodes), "_concat", [], [], None, None, lineno=node.lineno)
+
+    def visit_NSRef(self, node: nodes.NSRef) -> nodes.Node:  # noqa: N802 - named by jinja2
+        if node.attr.startswith("_"):
+            raise SecurityError(f"namespace attributes must not begin with an underscore ({node.attr!r})")
+        return node
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """The environment of one template. `meter` is the budget of the render under way."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, "jinja2.ext.loopcontrols"],
+            finalize=self._finalize,
+        )
+        self.meter = limits.Meter()
+        self.filters.update(tojson=_tojson, from_json=json.loads, _concat=str_join)
+        self.filters = {name: self._metered(name, function) for name, function in self.filters.items()}
+        del self.globals["lipsum"]
+
+        def strftime_now(form: str) -> str:
+            return now().strftime(form)
+
+        surroundings: dict[str, Any] = {
+            "raise_exception": _raise_exception,
+            "strftime_now": strftime_now,
+            "namespace": _namespace,
+        }
+        cast("dict[str, Any]", self.globals).update(surroundings)
+
+    def tick(self) -> None:
+        """The step that `_Metered` puts into loops; `call` has already charged it."""
+
+    def _finalize(self, value: object) -> object:
+        self.meter.allow_text(value)
+        return value
+
+    def _metered(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        leading = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+        @wraps(function)
+        def run(*args: Any, **named: Any) -> Any:
+            rest = args[leading:]
+            value = rest[0] if rest else None
+            if name == "_concat":
+                self.meter.allow_text(value)
+            limits.check_filter(self.meter, name, value, rest[1:], named)
+            return function(*args, **named)
+
+        return run
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if isinstance(obj, list) and attr in _LIST_METHODS:
+            return True
+        return super().is_safe_attribute(obj, attr, value)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        self.meter.spend()
+        limits.check_operator(self.meter, operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **named: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.meter.spend()
+        method = getattr(obj, "__wrapped__", obj)
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, str | list | dict | tuple):
+            limits.check_method(self.meter, method.__name__, cast("object", owner), [*args, *named.values()])
+        return super().call(context, obj, *args, **named)
+
+
+class Template:
+    """A compiled chat template. Rendering is serialised: it may be called from any thread.
+
+    `variables` are the names that the template reads without setting them. Raises TemplateError when the source is no
+    template.
+    """
+
+    def __init__(self, source: str, now: Callable[[], datetime] = datetime.now) -> None:
+        self.source = source
+        self._lock = threading.Lock()
+        self._env = _Sandbox(now)
+        try:
+            tree = self._env.parse(source)
+            self.variables = frozenset(meta.find_undeclared_variables(tree))
+            metered = cast("nodes.Template", _Metered().visit(tree)).set_environment(self._env)
+            code = self._env.compile(cast("nodes.Template", metered))
+            self._template = jinja2.Template.from_code(self._env, code, self._env.make_globals(None))
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(
+                f"The chat template has a syntax error at line {error.lineno}: {error.message}. Pass another with "
+                "chat_template=, or name the model's family with family= to use ours."
+            ) from error
+        except (jinja2.TemplateError, limits.LimitError, RecursionError) as error:
+            raise _complaint(error) from error
+
+    def render(self, values: Mapping[str, Any]) -> str:
+        """The text for these variables: plain JSON values; they are copied. Raises TemplateError with the complaint."""
+        copies = {name: plain(value) for name, value in values.items()}
+        with self._lock:
+            self._env.meter = limits.Meter(limits.size(copies))
+            try:
+                return self._collect(copies)
+            except Exception as error:  # noqa: BLE001 - a template is a program of its own: whatever it raises is its complaint
+                raise _complaint(error) from error
+
+    def _collect(self, values: dict[str, Any]) -> str:
+        parts: list[str] = []
+        length = 0
+        for part in self._template.generate(values):
+            length += len(part)
+            self._env.meter.bound(length)
+            parts.append(part)
+        return "".join(parts)
+
+
+def _complaint(error: Exception) -> TemplateError:
+    if isinstance(error, TemplateError):
+        return error
+    if isinstance(error, _Raised):
+        return TemplateError(f"The chat template rejects these messages: {error}")
+    if isinstance(error, SecurityError | limits.LimitError):
+        return TemplateError(
+            f"The chat template was stopped: {error}. Do not trust this model file; pass another template with "
+            "chat_template=."
+        )
+    if isinstance(error, RecursionError):
+        return TemplateError(
+            "The chat template calls itself without end, or its input is nested too deeply. Flatten the input, or pass "
+            "another template with chat_template=."
+        )
+    return TemplateError(
+        f"The chat template failed on these messages: {type(error).__name__}: {error}. Check the roles and their order; "
+        "pass chat_template= if the template itself is broken."
+    )
+
+
+def plain(value: Any) -> JSON:
+    """A copy of a value in plain JSON types. Raises TemplateError for others: templates must not get hold of objects."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[object]", value)]
+    raise TemplateError(
+        f"A chat template takes plain JSON values only; this is a {type(value).__name__}: convert it first."
+    )
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise _Raised(message)
+
+
+def _namespace(*args: Any, **named: Any) -> Namespace:
+    values = dict(*args, **named)
+    for name in values:
+        if str(name).startswith("_"):
+            raise SecurityError(f"namespace attributes must not begin with an underscore ({name!r})")
+    return Namespace(values)
