@@ -168,7 +168,7 @@ class Template:
             self._env.meter = limits.Meter(limits.size(copies))
             try:
                 return self._collect(copies)
-            except Exception as error:  # noqa: BLE001 - a template is a program of its own: whatever it raises is its complaint
+            except Exception as error:  # a template is a program: whatever it raises is its complaint
                 raise _complaint(error) from error
 
     def _collect(self, values: dict[str, Any]) -> str:
@@ -197,13 +197,13 @@ def _complaint(error: Exception) -> TemplateError:
             "another template with chat_template=."
         )
     return TemplateError(
-        f"The chat template failed on these messages: {type(error).__name__}: {error}. Check the roles and their order; "
+        f"The chat template failed on these messages: {type(error).__name__}: {error}. Check roles and order; "
         "pass chat_template= if the template itself is broken."
     )
 
 
 def plain(value: Any) -> JSON:
-    """A copy of a value in plain JSON types. Raises TemplateError for others: templates must not get hold of objects."""
+    """A copy of a value in plain JSON types. Raises TemplateError for others: templates get no objects."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
