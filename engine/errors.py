@@ -5,6 +5,10 @@ that each says what was wrong (with the numbers) and what to do next; bad *model
 on the events (see `engine.events.ToolCallEnd`).
 """
 
+from typing import Literal, TypeAlias
+
+DecodeFailure: TypeAlias = Literal["no_slot", "aborted", "invalid", "nan", "failed"]
+
 
 class EngineError(Exception):
     """Base of every error raised on purpose by this package."""
@@ -31,4 +35,16 @@ class FamilyError(EngineError):
 
 
 class DecodeError(EngineError):
-    """llama.cpp could not evaluate a batch; the request it belonged to failed."""
+    """llama.cpp could not evaluate a batch; the request it belonged to failed.
+
+    `reason`: "no_slot" (the KV cache is full; nothing was computed), "aborted" (on request), "invalid" (the batch contradicts
+    what the cache holds; nothing was computed), "nan" (a row's logits are not numbers), "failed" (all else).
+    """
+
+    def __init__(self, message: str, reason: DecodeFailure = "failed") -> None:
+        super().__init__(message)
+        self.reason: DecodeFailure = reason
+
+
+class EngineWarning(UserWarning):
+    """Something works, but not as asked for; the message says what was done instead and what cures it."""
