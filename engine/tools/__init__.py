@@ -1,0 +1,10 @@
+"""Tools: functions, pydantic models and OpenAI dictionaries become `Tool`s; a `Tool` is run on a model's arguments.
+
+Knows: how a signature and a docstring become a JSON Schema, how arguments are checked and bound, what a model reads
+when a tool fails. Does not know: who calls, templates, models.
+"""
+
+from engine.tools.calling import ToolOutcome, error_text, is_async, run, run_async
+from engine.tools.describe import ToolLike, as_tool, as_tools
+
+__all__ = ["ToolLike", "ToolOutcome", "as_tool", "as_tools", "error_text", "is_async", "run", "run_async"]

@@ -1,0 +1,126 @@
+"""A tool is run on the arguments that a model wrote.
+
+Knows: the order check, call, text; that whatever goes wrong becomes text for the model. Does not know: conversations.
+"""
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from engine.errors import RequestError
+from engine.tools.arguments import ModelArguments, sentence
+from engine.types import Tool
+
+
+class ToolOutcome(NamedTuple):
+    """What the model reads, and whether the tool failed."""
+
+    content: str
+    error: bool = False
+
+
+def run(tool: Tool, arguments: str) -> ToolOutcome:
+    """Call the tool's function with arguments that a model wrote (JSON text), checked first.
+
+    Whatever goes wrong becomes text that the model can read: "Error: ...". A str result is given as it is, everything
+    else as JSON. An async function is run to its end, in a thread of its own where this thread already runs an event
+    loop. Raises RequestError when the tool has no function.
+    """
+    call = _bound(tool, arguments)
+    if isinstance(call, ToolOutcome):
+        return call
+    try:
+        result = call()
+        return _outcome(_finish(result) if inspect.isawaitable(result) else result)
+    except Exception as error:  # noqa: BLE001 - a tool is the user's code, and its errors are the model's to read
+        return _failure(error)
+
+
+async def run_async(tool: Tool, arguments: str) -> ToolOutcome:
+    """As `run`, on an event loop: an async function is awaited, any other is called in a worker thread."""
+    call = _bound(tool, arguments)
+    if isinstance(call, ToolOutcome):
+        return call
+    try:
+        result = call() if is_async(tool) else await asyncio.to_thread(call)
+        return _outcome(await result if inspect.isawaitable(result) else result)
+    except Exception as error:  # noqa: BLE001 - as above
+        return _failure(error)
+
+
+def is_async(tool: Tool) -> bool:
+    """Whether the tool's function is a coroutine function."""
+    return inspect.iscoroutinefunction(tool.function)
+
+
+def error_text(reason: str) -> str:
+    """What the model reads in place of a result."""
+    return f"Error: {reason}"
+
+
+def _bound(tool: Tool, arguments: str) -> Callable[[], Any] | ToolOutcome:
+    """The call of the tool's function, or what the model reads because the arguments do not allow it."""
+    function = tool.function
+    if function is None:
+        raise RequestError(
+            f"The tool {tool.name!r} has no function, so it cannot be run here; run it and append a tool message."
+        )
+    try:
+        if isinstance(tool.check, ModelArguments):
+            return tool.check.bind(function, arguments)
+        values: Any = json.loads(arguments)
+    except ValidationError as error:
+        return _unfit(sentence(error))
+    except (ValueError, RecursionError) as error:
+        return _unfit(f"they are not JSON: {error}.")
+    if not isinstance(values, dict):
+        return _unfit("they must be a JSON object.")
+    if tool.check and (reason := tool.check(values)):
+        return _unfit(reason)
+    return lambda: function(**values)
+
+
+def _unfit(reason: str) -> ToolOutcome:
+    return ToolOutcome(error_text(f"the arguments do not fit: {reason}"), error=True)
+
+
+def _outcome(result: object) -> ToolOutcome:
+    return ToolOutcome(result if isinstance(result, str) else to_json(result, fallback=str).decode())
+
+
+def _failure(error: Exception) -> ToolOutcome:
+    return ToolOutcome(error_text(f"{type(error).__name__}: {error}".removesuffix(": ")), error=True)
+
+
+def _finish(awaitable: Awaitable[Any]) -> Any:
+    """The awaitable's result, from sync code."""
+
+    async def finish() -> Any:
+        return await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(finish())
+    results: list[Any] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            results.append(asyncio.run(finish()))
+        except Exception as error:  # noqa: BLE001 - carried over to the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="llama-engine tool")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

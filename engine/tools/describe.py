@@ -1,0 +1,181 @@
+"""What may be given as a tool, made into `Tool` records.
+
+Knows: signatures, docstrings, pydantic model classes, OpenAI dictionaries. Does not know: how a tool is run.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, cast, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
+from pydantic.fields import FieldInfo
+
+from engine.errors import RequestError
+from engine.tools.arguments import ModelArguments, schema_arguments
+from engine.tools.docstring import read_docstring
+from engine.tools.schema import model_schema
+from engine.types import Tool
+
+ToolLike: TypeAlias = Callable[..., Any] | type[BaseModel] | Mapping[str, Any] | Tool
+
+_NAME = re.compile(r"[\w./-]{1,128}")
+
+
+def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
+    """Every item as a `Tool`, in order. Raises RequestError for an item that is no tool, and for two of one name."""
+    if isinstance(items, str | bytes | Mapping | BaseModel) or callable(items):
+        raise RequestError(
+            f"tools must be a list of tools, not {_shown(cast('object', items))}; put it in a list: tools=[...]."
+        )
+    tools = tuple(as_tool(item) for item in items or ())
+    names = [tool.name for tool in tools]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise RequestError(
+            f"Two tools are called {twice[0]!r}; a model tells tools apart by their names: rename one of them."
+        )
+    return tools
+
+
+def as_tool(item: ToolLike) -> Tool:
+    """One tool, from whatever describes it.
+
+    - A function, sync or async: its name, its docstring (Google, NumPy or Sphinx style), its annotations. A parameter
+      with a default is not required; `Annotated[int, Field(description=..., ge=1)]` and `Annotated[int, "what it is"]`
+      are understood. An `X | None = None` is shown as an optional X: leaving it out says None.
+    - A pydantic model class: the fields are the arguments; calling it yields the instance.
+    - An OpenAI dictionary, `{"type": "function", "function": {...}}` or only the inner one. It has no function: the
+      agent loop hands its calls to the caller. `strict` is accepted and changes nothing: arguments are always checked.
+    - A `Tool`, as it is (checked by its schema when it has no check of its own).
+
+    Raises RequestError saying what is wrong with the description.
+    """
+    if isinstance(item, Tool):
+        own = item.check or schema_arguments(item.name, item.parameters)
+        tool = item if own is item.check else item.model_copy(update={"check": own})
+    elif isinstance(item, Mapping):
+        tool = _from_dictionary(cast("Mapping[str, Any]", item))
+    elif isinstance(item, type):
+        tool = _from_model(item)
+    elif callable(item):
+        tool = _from_function(item)
+    else:
+        raise RequestError(
+            f"{_shown(item)} is not a tool; give a function, a pydantic model class, an OpenAI dictionary."
+        )
+    if not _NAME.fullmatch(tool.name):
+        raise RequestError(
+            f"The tool name {tool.name!r} cannot be used: it takes 1 to 128 letters, digits, and _ . / -. Rename it (a "
+            "lambda has no name of its own: write a def)."
+        )
+    return tool
+
+
+def _from_function(function: Callable[..., Any]) -> Tool:
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        raise RequestError(f"{_shown(function)} has no name of its own, as a tool needs; wrap it in a def.")
+    doc = read_docstring(function.__doc__)
+    arguments = _arguments_of(function, name, doc.parameters)
+    parameters = _schema_of(arguments.model, name)
+    return Tool(name=name, description=doc.description, parameters=parameters, function=function, check=arguments)
+
+
+def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, str]) -> ModelArguments:
+    try:
+        signature = inspect.signature(function)
+        hints = get_type_hints(inspect.unwrap(function), include_extras=True)
+    except (TypeError, ValueError, NameError) as error:
+        raise RequestError(
+            f"The signature of tool {name!r} cannot be read: {error}. Define what it is annotated with at module level."
+        ) from error
+    fields: dict[str, Any] = {}
+    positional: list[str] = []
+    keywords: list[tuple[str, str]] = []
+    for number, parameter in enumerate(signature.parameters.values()):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise RequestError(
+                f"Tool {name!r} takes {parameter}, which no schema can describe; name its parameters (a list is fine)."
+            )
+        # Fields get names of our own, since a parameter may be called like an attribute of pydantic's models.
+        key = f"p{number}"
+        fields[key] = _field(parameter, hints.get(parameter.name, Any), about.get(parameter.name))
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            positional.append(key)
+        else:
+            keywords.append((parameter.name, key))
+    try:
+        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise _no_schema(name, error) from error
+    return ModelArguments(model, tuple(positional), tuple(keywords))
+
+
+def _field(parameter: inspect.Parameter, annotation: Any, about: str | None) -> tuple[Any, Any]:
+    """The pydantic field of one parameter. A description in the annotation wins over the docstring's."""
+    default: Any = ... if parameter.default is parameter.empty else parameter.default
+    if isinstance(default, FieldInfo):
+        annotation = Annotated[annotation, default]
+        default = ... if default.is_required() else default.get_default(call_default_factory=True, validated_data={})
+    extras: Sequence[Any] = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    told = [extra.description for extra in extras if isinstance(extra, FieldInfo) and extra.description]
+    told += [extra for extra in extras if isinstance(extra, str)]
+    description = told[0] if told else about
+    options: dict[str, Any] = {"description": description} if description else {}
+    return annotation, Field(default, alias=parameter.name, **options)
+
+
+def _from_model(item: type) -> Tool:
+    if not issubclass(item, BaseModel):
+        raise RequestError(
+            f"The class {item.__name__} is not a pydantic model; derive it from pydantic.BaseModel, or give a function."
+        )
+    parameters = _schema_of(item, item.__name__)
+    parameters.pop("description", None)
+    return Tool(
+        name=item.__name__,
+        description=inspect.cleandoc(item.__dict__.get("__doc__") or ""),
+        parameters=parameters,
+        function=item,
+        check=ModelArguments(item),
+    )
+
+
+def _schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:
+    try:
+        parameters = model_schema(model)
+    except (PydanticUserError, NameError) as error:
+        raise _no_schema(name, error) from error
+    if parameters.get("type") != "object":
+        raise RequestError(
+            f"The arguments of tool {name!r} are not an object but {_shown(parameters)}; name its fields."
+        )
+    return parameters
+
+
+def _no_schema(name: str, error: Exception) -> RequestError:
+    first = str(error).strip().splitlines()[0].rstrip(".")
+    return RequestError(
+        f"The annotations of tool {name!r} do not make a JSON Schema: {first}. Use types that JSON can carry (str, "
+        "int, float, bool, list, dict, Literal, Enum, dates, pydantic models)."
+    )
+
+
+def _from_dictionary(item: Mapping[str, Any]) -> Tool:
+    inner = cast("Mapping[str, Any]", item.get("function", item))
+    name: Any = inner.get("name") if isinstance(cast("Any", inner), Mapping) else None
+    if not isinstance(name, str) or item.get("type", "function") != "function":
+        raise RequestError(
+            f"{_shown(item)} is not a tool; write "
+            '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}.'
+        )
+    if unknown := sorted(set(inner) - {"type", "name", "description", "parameters", "strict"}):
+        raise RequestError(f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters, strict.")
+    parameters: Any = inner.get("parameters") or {"type": "object", "properties": {}}
+    check = schema_arguments(name, parameters)
+    return Tool(name=name, description=inner.get("description") or "", parameters=dict(parameters), check=check)
+
+
+def _shown(item: object) -> str:
+    text = repr(item)
+    return text if len(text) <= 80 else f"{text[:77]}..."

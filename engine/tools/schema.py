@@ -1,0 +1,110 @@
+"""The JSON Schema of a pydantic model as tool descriptions show it: no titles, no references, keys in the usual order.
+
+Knows: JSON Schema's keywords, and what pydantic generates. Does not know: tools, functions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+_PREFIX = "#/$defs/"
+_ONE = {"items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else"}
+_MANY = {"anyOf", "oneOf", "allOf", "prefixItems"}
+_NAMED = {"properties", "patternProperties", "dependentSchemas"}
+_FIRST = ("$ref", "type", "description", "enum", "const")
+_LAST = ("default", "properties", "required")
+_NULL = {"type": "null"}
+
+
+class _Generate(GenerateJsonSchema):
+    """A default that JSON cannot carry is left out without a warning: the call uses it all the same."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
+
+
+def model_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The schema of the model's input. Definitions stay under $defs only where they contain themselves.
+
+    A nullable property whose default is null is shown without the null: leaving it out says the same, and models write
+    less wrong that way. Raises what pydantic raises for a model that has no schema.
+    """
+    schema = model.model_json_schema(schema_generator=_Generate)
+    definitions: dict[str, dict[str, Any]] = schema.pop("$defs", {})
+    cleaner = _Cleaner(definitions, frozenset(name for name in definitions if _reaches(name, name, definitions)))
+    if name := _target(schema):
+        schema = definitions[name]
+    cleaned = cleaner.clean(schema)
+    # At the top the model's `additionalProperties: false` is noise to readers: the check refuses them anyway.
+    if cleaned.get("additionalProperties") is False:
+        del cleaned["additionalProperties"]
+    kept = {name: cleaner.clean(definitions[name]) for name in sorted(cleaner.recursive) if name in definitions}
+    return {**cleaned, "$defs": kept} if kept else cleaned
+
+
+def _target(schema: Mapping[str, Any]) -> str | None:
+    reference = schema.get("$ref")
+    return reference.removeprefix(_PREFIX) if isinstance(reference, str) and reference.startswith(_PREFIX) else None
+
+
+def _reaches(start: str, goal: str, definitions: Mapping[str, Any]) -> bool:
+    """Whether the definition `start` refers to `goal`, over any number of steps."""
+    seen: set[str] = set()
+    todo: list[object] = [definitions[start]]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, dict):
+            members = cast("dict[str, Any]", item)
+            name = _target(members)
+            if name == goal:
+                return True
+            if name is not None and name not in seen:
+                seen.add(name)
+                todo.append(definitions[name])
+            todo.extend(members.values())
+        elif isinstance(item, list):
+            todo.extend(cast("list[object]", item))
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Cleaner:
+    definitions: Mapping[str, dict[str, Any]]
+    recursive: frozenset[str]
+
+    def clean(self, schema: Any) -> Any:
+        """A schema (or a boolean) without titles, its references replaced by what they mean."""
+        if not isinstance(schema, dict):
+            return schema
+        members = _without_null(cast("dict[str, Any]", schema))
+        name = _target(members)
+        if name is not None and name not in self.recursive:
+            members = {**self.definitions[name], **{key: value for key, value in members.items() if key != "$ref"}}
+        return _ordered(
+            {key: self._value(key, value) for key, value in members.items() if key not in ("title", "discriminator")}
+        )
+
+    def _value(self, key: str, value: Any) -> Any:
+        if key in _ONE:
+            return self.clean(value)
+        if key in _MANY:
+            return [self.clean(item) for item in value]
+        if key in _NAMED:
+            return {name: self.clean(item) for name, item in value.items()}
+        return value
+
+
+def _without_null(members: dict[str, Any]) -> dict[str, Any]:
+    choices: Any = members.get("anyOf", ())
+    if "default" not in members or members["default"] is not None or _NULL not in choices:
+        return members
+    rest = [choice for choice in choices if choice != _NULL]
+    others = {key: value for key, value in members.items() if key not in ("anyOf", "default")}
+    return {**rest[0], **others} if len(rest) == 1 else {**others, "anyOf": rest}
+
+
+def _ordered(members: dict[str, Any]) -> dict[str, Any]:
+    middle = [key for key in members if key not in _FIRST and key not in _LAST]
+    return {key: members[key] for key in (*_FIRST, *middle, *_LAST) if key in members}
