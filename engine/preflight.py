@@ -1,9 +1,10 @@
 """A native fault must not take the caller's process: what is known to fault is tried in a child first.
 
-Knows: how a child process is started on the built-in model with the caller's options, how its end is read, which remedy to
-try, and where verdicts are kept between processes. Does not know: what the child does (`engine.runtime.preflight_child`), nor
-llama.cpp. The fault that this exists for: llama.cpp compiled by gcc 12 for a CPU with AMX dies in the first decode of a batch
-with several rows; weights that are not repacked (`use_extra_bufts=False`) never reach that code.
+Knows: how a child process is started on the built-in model with the caller's options, how its end is read, which remedy
+to try, and where verdicts are kept between processes. Does not know: what the child does
+(`engine.runtime.preflight_child`), nor llama.cpp. The fault that this exists for: llama.cpp compiled by gcc 12 for a
+CPU with AMX dies in the first decode of a batch with several rows; weights that are not repacked
+(`use_extra_bufts=False`) never reach that code.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -41,9 +42,9 @@ _log = logging.getLogger(__name__)
 class Verdict:
     """What the children showed.
 
-    `sound`: the options work as they are. `remedied`: a child died, and works with `use_extra_bufts=False`. `faulty`: the
-    remedy died too, or was already applied. `unknown`: no child gave an answer. `reason` is one sentence; `cached` says that
-    an earlier process found it out.
+    `sound`: the options work as they are. `remedied`: a child died, and works with `use_extra_bufts=False`. `faulty`:
+    the remedy died too, or was already applied. `unknown`: no child gave an answer. `reason` is one sentence; `cached`
+    says that an earlier process found it out.
     """
 
     outcome: Outcome
@@ -67,15 +68,16 @@ def prepare(model: ModelOptions, context: ContextOptions) -> ModelOptions:
             return model
         case "faulty":
             raise EngineError(
-                f"llama.cpp would end this process: {verdict.reason} Rebuild it with {rebuild_command(AMX_ARGUMENTS)} (the "
-                "flags cure the known fault of gcc 12 on CPUs with AMX), or pass preflight=False to take the risk."
+                f"llama.cpp would end this process: {verdict.reason} Rebuild it: {rebuild_command(AMX_ARGUMENTS)} "
+                "(the flags cure the known fault of gcc 12 on CPUs with AMX), or pass preflight=False to take the risk."
             )
         case "remedied":
-            told = f"{verdict.reason} Prompts are read more slowly so. To cure the build: {rebuild_command(AMX_ARGUMENTS)}"
+            cure = rebuild_command(AMX_ARGUMENTS)
+            told = f"In the preflight {verdict.reason} Prompts are read more slowly so. To cure the build: {cure}"
         case "unknown":
             told = (
-                f"The preflight could not check this llama-cpp-python build: {verdict.reason} To be safe the model is loaded with "
-                "use_extra_bufts=False, which reads prompts more slowly; preflight=False loads it as asked."
+                f"The preflight could not check this llama-cpp-python build: {verdict.reason} To be safe the model is "
+                "loaded with use_extra_bufts=False, which reads prompts more slowly; preflight=False loads it as asked."
             )
     warnings.warn(told, EngineWarning, stacklevel=2)
     return replace(model, use_extra_bufts=False)
@@ -90,8 +92,8 @@ def examine(
 ) -> Verdict:
     """The verdict on these options: from an earlier process, else from children.
 
-    `command` starts a child in place of the real one; its last argument is the order as JSON. `directory` is where verdicts
-    are kept.
+    `command` starts a child in place of the real one; its last argument is the order as JSON. `directory` is where
+    verdicts are kept.
     """
     model, context = _reduced(model, context)
     directory = directory or cache_directory() / "preflight"
@@ -105,7 +107,7 @@ def examine(
 
 
 def child_command() -> tuple[str, ...] | None:
-    """How a child of this interpreter is started; None where `sys.executable` is no interpreter (frozen or embedded)."""
+    """How a child of this interpreter is started; None in a frozen or embedding program."""
     if getattr(sys, "frozen", False) or not sys.executable:
         return None
     return (sys.executable, "-P", "-m", CHILD)
@@ -166,7 +168,7 @@ def _try(model: ModelOptions, context: ContextOptions, command: Sequence[str] | 
     second = _run(command, replace(model, use_extra_bufts=False), context)
     if second.answered:
         return Verdict("remedied", f"{died}; it works with use_extra_bufts=False, which is applied.")
-    return Verdict("faulty", f"{died}; with use_extra_bufts=False: {second.said}")
+    return Verdict("faulty" if second.fault else "unknown", f"{died}; with use_extra_bufts=False {second.said}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +195,12 @@ def _run(command: Sequence[str], model: ModelOptions, context: ContextOptions) -
     return _End(False, None, f"the child process ended with exit code {done.returncode} ({last}).")
 
 
-def run_child(command: Sequence[str], order: dict[str, object]) -> subprocess.CompletedProcess[str]:
-    """Run a child with an order to its end. It sees the modules that this process sees. Raises OSError, SubprocessError."""
+def run_child(command: Sequence[str], order: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
+    """Run a child with an order to its end. It sees the modules that this process sees. Raises OSError,
+    SubprocessError."""
     paths = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.run(
-        [*command, json.dumps(order)],
+        [*command, json.dumps(dict(order))],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -257,7 +260,8 @@ def _read(path: Path) -> Verdict | None:
 
 
 def _write(path: Path, verdict: Verdict) -> None:
-    """Keep a verdict: whole or not at all, also when two processes write at once. Failing to is no error, only slower next time."""
+    """Keep a verdict: whole or not at all, also when two processes write at once. Failing to is no error, only slower
+    next time."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """What the preflight's child process does: decode on the built-in model, or tell facts about the library, and end.
 
 Knows: the two orders and how they are answered on standard output. Does not know: what becomes of the answer
-(`engine.preflight`, `engine.doctor`). Run as a module with one argument, the order as JSON. A native fault here ends only the child.
+(`engine.preflight`, `engine.doctor`). Run as a module with one argument, the order as JSON. A native fault here ends
+only the child.
 """
 
 import json
@@ -20,11 +21,12 @@ SINGLES = 4
 def decode(order: dict[str, Any]) -> str:
     """Load the model, decode one batch of 64 tokens and then single tokens; "ok" when it lived."""
     from engine.runtime.backend import Row
-    from engine.runtime.llama import LlamaBackend, Model
+    from engine.runtime.llama import Model
     from engine.runtime.options import ContextOptions, ModelOptions
 
-    load = ModelOptions(**{**order["load"], "tensor_split": tuple(order["load"]["tensor_split"])})
-    model = Model.load(Path(order["model"]), load)
+    load: dict[str, Any] = order["load"]
+    load["tensor_split"] = tuple(load["tensor_split"])
+    model = Model.load(Path(order["model"]), ModelOptions(**load))
     context = model.context(ContextOptions(**order["context"]))
     context.decode([Row(token + 1, token, 0, token == BATCH - 1) for token in range(BATCH)])
     for position in range(BATCH, BATCH + SINGLES):

@@ -1,0 +1,32 @@
+"""What all tests share: the repository's root, a cache of our own, and no warning about this machine's llama.cpp build.
+
+On a machine whose llama-cpp-python build faults, every load rightly warns that the remedy was applied; that is a fact
+about the machine, so it is no failure under `-W error`. The preflight's own tests ask for the warning by
+`pytest.warns`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tolerated = pytest.mark.filterwarnings("default:.*preflight:engine.errors.EngineWarning")
+    for item in items:
+        item.add_marker(tolerated, append=False)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Preflight verdicts of this run only: never the user's, and found once."""
+    directory = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
+        yield directory
