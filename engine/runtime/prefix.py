@@ -1,0 +1,279 @@
+"""Which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice.
+
+Knows: the tokens and cells of each sequence, who is using it, what its user is about to add; how to continue a
+sequence (trim), to share one (copy) and to forget the least recently used. Does not know: requests, steps, llama.cpp.
+A prompt is never reused whole: its last token is evaluated again, for its logits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+_CUT = 256
+"""Cells are taken from an idle sequence so many at a time, not one in every step."""
+
+
+class Memory(Protocol):
+    """The part of a backend that holds sequences; see `engine.runtime.backend.Backend`."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def n_sequences(self) -> int: ...
+
+    def positions(self, sequence: int) -> int: ...
+
+    def trim(self, sequence: int, position: int) -> bool: ...
+
+    def copy(self, source: int, target: int, positions: int) -> None: ...
+
+
+class Lease(NamedTuple):
+    """A sequence to use, and how many of the prompt's leading tokens it already holds."""
+
+    sequence: int
+    reused: int
+
+
+class Blocked(Enum):
+    """Why a prompt cannot start now."""
+
+    SEQUENCES = "every sequence is in use"
+    CELLS = "the sequences in use leave too few cells"
+    SHARED = "a sequence in use is about to hold a long prefix of it"
+
+
+@dataclass(slots=True)
+class _Slot:
+    """`cells[i]` is the cell of `tokens[i]`; `plan` are the tokens that its user is evaluating (None: it is idle)."""
+
+    tokens: list[int] = field(default_factory=list)
+    cells: list[int] = field(default_factory=list)
+    plan: Sequence[int] | None = None
+    used: int = 0
+
+    @property
+    def idle(self) -> bool:
+        return self.plan is None
+
+
+class PrefixCache:
+    """The books over a backend's sequences.
+
+    `patience`: a prompt waits when another request is about to hold at least so many more of its tokens than can be
+    reused now. That is how requests with one system prompt, or several answers to one prompt, share its prefill.
+    """
+
+    def __init__(self, memory: Memory, *, patience: int = 32) -> None:
+        self._memory = memory
+        self._slots = [_Slot() for _ in range(memory.n_sequences)]
+        self._patience = patience
+        self._whole_only = False
+        self._holders: list[int] = []
+        self._unused: list[int] = []
+        self._clock = 0
+
+    @property
+    def used(self) -> int:
+        """Cells taken, those shared by several sequences counted once."""
+        return len(self._holders) - len(self._unused)
+
+    @property
+    def free(self) -> int:
+        return self._memory.n_ctx - self.used
+
+    def held(self, sequence: int) -> Sequence[int]:
+        """The tokens that a sequence holds."""
+        return self._slots[sequence].tokens
+
+    def acquire(self, tokens: Sequence[int]) -> Lease | Blocked:
+        """A sequence for this prompt, holding as much of it as can be reused.
+
+        `tokens` is kept, and read while the sequence is in use: the caller appends what it generates. An idle sequence
+        whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied into an empty or
+        the least recently used one.
+        """
+        idle = [index for index, slot in enumerate(self._slots) if slot.idle]
+        if not idle:
+            return Blocked.SEQUENCES
+        source, reuse = self._best(tokens)
+        if self._worth_waiting(tokens, reuse):
+            return Blocked.SHARED
+        if not self._affordable(tokens, source, reuse):
+            return Blocked.CELLS
+        if source is not None and (not self._slots[source].idle or not self._in_place(source, reuse, idle)):
+            target = min((index for index in idle if index != source), key=lambda index: self._slots[index].used)
+            self._forget(target)
+            reuse = self._share(source, target, reuse)
+        elif source is not None:
+            target, reuse = source, self._cut(source, reuse)
+        else:
+            target = min(idle, key=lambda index: self._slots[index].used)
+            self._forget(target)
+        self._slots[target].plan = tokens
+        self._touch(target)
+        return Lease(target, reuse)
+
+    def extend(self, sequence: int, tokens: Sequence[int]) -> None:
+        """These tokens were evaluated at the sequence's end."""
+        slot = self._slots[sequence]
+        slot.tokens.extend(tokens)
+        for _ in tokens:
+            slot.cells.append(self._new_cell())
+
+    def release(self, sequence: int) -> None:
+        """Nobody uses the sequence any more; what it holds stays for others until its cells are needed."""
+        self._slots[sequence].plan = None
+        self._touch(sequence)
+
+    def drop(self, sequence: int) -> None:
+        """Release the sequence and forget what it holds."""
+        self._forget(sequence)
+        self._slots[sequence].plan = None
+
+    def reconcile(self, sequence: int) -> int:
+        """After a failed decode: how many tokens the sequence really holds; the books follow."""
+        slot, true = self._slots[sequence], self._memory.positions(sequence)
+        if true > len(slot.tokens):
+            return self._cut(sequence, len(slot.tokens))
+        self._release_cells(slot, true)
+        return true
+
+    def make_room(self, cells: int) -> bool:
+        """Forget the ends of idle sequences, the least recently used first, until so many cells are free.
+
+        False if that is not enough.
+        """
+        while self.free < cells:
+            idle = [index for index, slot in enumerate(self._slots) if slot.idle and slot.tokens]
+            if not idle:
+                return False
+            oldest = min(idle, key=lambda index: self._slots[index].used)
+            self._cut(oldest, max(0, len(self._slots[oldest].tokens) - max(cells - self.free, _CUT)))
+        return True
+
+    def clear(self) -> None:
+        """Forget every idle sequence."""
+        for index, slot in enumerate(self._slots):
+            if slot.idle:
+                self._forget(index)
+
+    def check(self) -> None:
+        """Raise AssertionError when the books contradict themselves or the memory. For tests; linear in all tokens."""
+        holders = [0] * len(self._holders)
+        for index, slot in enumerate(self._slots):
+            held = self._memory.positions(index)
+            assert len(slot.tokens) == held, f"sequence {index} holds {held} positions, not {len(slot.tokens)}"
+            assert len(slot.cells) == len(slot.tokens), f"sequence {index} has {len(slot.cells)} cells"
+            if slot.plan is not None:
+                assert list(slot.plan[:held]) == slot.tokens, f"sequence {index} holds other tokens than its user's"
+            for cell in slot.cells:
+                holders[cell] += 1
+        assert holders == self._holders, "cells are counted wrongly"
+        assert sorted(self._unused) == [cell for cell, count in enumerate(holders) if not count], "a cell leaked"
+        assert self.used <= self._memory.n_ctx, f"{self.used} cells of {self._memory.n_ctx} are in use"
+
+    def _best(self, tokens: Sequence[int]) -> tuple[int | None, int]:
+        """The sequence that shares most with the prompt (idle ones win ties), and how much can be reused of it."""
+        best: tuple[int, bool, int] = (0, False, -1)
+        for index, slot in enumerate(self._slots):
+            shared = common_prefix(slot.tokens, tokens, len(tokens) - 1)
+            if shared and not (self._whole_only and shared < len(slot.tokens)):
+                best = max(best, (shared, slot.idle, index))
+        return (None, 0) if best[2] < 0 else (best[2], best[0])
+
+    def _worth_waiting(self, tokens: Sequence[int], reuse: int) -> bool:
+        if self._whole_only:
+            return False
+        for slot in self._slots:
+            if slot.plan is None or len(slot.plan) - len(slot.tokens) < self._patience:
+                continue
+            if common_prefix(slot.plan, tokens, len(tokens) - 1) - reuse >= self._patience:
+                return True
+        return False
+
+    def _affordable(self, tokens: Sequence[int], source: int | None, reuse: int) -> bool:
+        """Whether the rest of the prompt fits beside what the busy sequences hold and are about to hold.
+
+        One cell more for each of them, so that nobody has to give way in the very next step. A prompt alone always may.
+        """
+        busy = [slot for slot in self._slots if slot.plan is not None]
+        if not busy:
+            return True
+        promised = sum(len(slot.plan or ()) - len(slot.tokens) + 1 for slot in busy)
+        needed = len(tokens) - reuse + 1 + promised
+        if self.free >= needed:
+            return True
+        kept = {cell for slot in busy for cell in slot.cells}
+        if source is not None:
+            kept.update(self._slots[source].cells[:reuse])
+        return self._memory.n_ctx - len(kept) >= needed
+
+    def _in_place(self, source: int, reuse: int, idle: Sequence[int]) -> bool:
+        """Continue the sequence itself, unless that loses more of it than is shared and another one is at hand."""
+        tail = len(self._slots[source].tokens) - reuse
+        return tail <= reuse or len(idle) == 1
+
+    def _share(self, source: int, target: int, reuse: int) -> int:
+        """Copy the whole, then cut it: so a memory that cannot be cut is found out before anybody relies on it."""
+        whole = len(self._slots[source].tokens)
+        self._memory.copy(source, target, whole)
+        into = self._slots[target]
+        into.tokens = list(self._slots[source].tokens)
+        into.cells = list(self._slots[source].cells)
+        for cell in into.cells:
+            self._holders[cell] += 1
+        return self._cut(target, reuse)
+
+    def _cut(self, sequence: int, length: int) -> int:
+        """Keep the first `length` tokens of a sequence, or none where its memory cannot be cut; how many were kept."""
+        slot = self._slots[sequence]
+        if length < self._memory.positions(sequence) and not self._memory.trim(sequence, length):
+            self._whole_only = True
+            length = 0
+            self._memory.trim(sequence, 0)
+        self._release_cells(slot, length)
+        return length
+
+    def _forget(self, sequence: int) -> None:
+        slot = self._slots[sequence]
+        if self._memory.positions(sequence):
+            self._memory.trim(sequence, 0)
+        self._release_cells(slot, 0)
+        slot.used = 0
+
+    def _release_cells(self, slot: _Slot, keep: int) -> None:
+        for cell in slot.cells[keep:]:
+            self._holders[cell] -= 1
+            if not self._holders[cell]:
+                self._unused.append(cell)
+        del slot.cells[keep:], slot.tokens[keep:]
+
+    def _new_cell(self) -> int:
+        if self._unused:
+            cell = self._unused.pop()
+            self._holders[cell] = 1
+            return cell
+        self._holders.append(1)
+        return len(self._holders) - 1
+
+    def _touch(self, sequence: int) -> None:
+        self._clock += 1
+        self._slots[sequence].used = self._clock
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
+    """How many leading items are equal, at most `limit`. Slices of growing size are compared: fast at any length."""
+    limit = min(limit, len(left), len(right))
+    start, size = 0, 16
+    while start < limit:
+        stop = min(start + size, limit)
+        if list(left[start:stop]) != list(right[start:stop]):
+            break
+        start, size = stop, size * 2
+    stop = min(start + size, limit)
+    while start < stop and left[start] == right[start]:
+        start += 1
+    return start

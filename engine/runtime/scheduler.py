@@ -1,0 +1,133 @@
+"""What the next step evaluates: decodes first, then prefill in chunks, under one budget of rows.
+
+Knows: the order of requests (priority, then first come first served), and which of them holds a sequence. Does not
+know: time, threads, memory, llama.cpp; it is told who may start. A request that is evaluated again after it lost its
+is a prompt like any other, so preemption needs no case of its own.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from engine.runtime.backend import Row
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request's tokens (the prompt, then what was generated) and how many of them are evaluated.
+
+    At least one is always left to evaluate: the next token is drawn from the logits of the last one. `sequence` is -1
+    while the job waits.
+    """
+
+    tokens: list[int]
+    priority: int = 0
+    sequence: int = -1
+    evaluated: int = 0
+    arrival: int = field(default=0, init=False)
+
+    @property
+    def pending(self) -> int:
+        return len(self.tokens) - self.evaluated
+
+
+class Chunk(NamedTuple):
+    """Tokens `start` to `stop` (exclusive) of a job, to be evaluated together."""
+
+    job: Job
+    start: int
+    stop: int
+
+    @property
+    def output(self) -> bool:
+        """Whether this is the last of the job's tokens, whose logits are wanted."""
+        return self.stop == len(self.job.tokens)
+
+    def rows(self) -> list[Row]:
+        job, last = self.job, self.stop - 1
+        output = self.output
+        return [
+            Row(job.tokens[position], position, job.sequence, output and position == last)
+            for position in range(self.start, self.stop)
+        ]
+
+
+class Scheduler:
+    """Waiting and running jobs -> the chunks of the next step, at most `n_batch` rows together.
+
+    `prefill_limit` bounds the prefill rows of one step, so that a step stays short: running streams go on beside a long
+    prompt, and a cancellation takes effect soon.
+    """
+
+    def __init__(self, n_batch: int) -> None:
+        self.n_batch = n_batch
+        self.prefill_limit = n_batch
+        self._waiting: list[Job] = []
+        self._running: list[Job] = []
+        self._arrivals = 0
+        self._turn = 0
+
+    @property
+    def waiting(self) -> tuple[Job, ...]:
+        """In the order in which they may start."""
+        return tuple(self._waiting)
+
+    @property
+    def running(self) -> tuple[Job, ...]:
+        """In the order of their arrival, the more urgent first."""
+        return tuple(self._running)
+
+    def add(self, job: Job) -> None:
+        """A new job joins the queue behind those of its priority."""
+        self._arrivals += 1
+        job.arrival = self._arrivals
+        _insert(self._waiting, job)
+
+    def start(self, job: Job, sequence: int, evaluated: int) -> None:
+        """The job got a sequence that already holds its first `evaluated` tokens."""
+        self._waiting.remove(job)
+        job.sequence, job.evaluated = sequence, evaluated
+        _insert(self._running, job)
+
+    def preempt(self, job: Job) -> None:
+        """The job lost its sequence; it waits again, at the place its arrival gives it."""
+        self._running.remove(job)
+        job.sequence, job.evaluated = -1, 0
+        _insert(self._waiting, job)
+
+    def remove(self, job: Job) -> None:
+        """The job is over, wherever it was."""
+        (self._waiting if job.sequence < 0 else self._running).remove(job)
+
+    def victim(self) -> Job | None:
+        """Who gives way when memory runs out: the least urgent, and of those the youngest."""
+        return self._running[-1] if self._running else None
+
+    def plan(self) -> list[Chunk]:
+        """The next step's chunks; empty when nothing runs.
+
+        Jobs with one token to go come first (in turns, should there be more than rows), then the others in order.
+        """
+        decodes = [job for job in self._running if job.pending == 1]
+        if len(decodes) > self.n_batch:
+            first = self._turn % len(decodes)
+            decodes = (decodes[first:] + decodes[:first])[: self.n_batch]
+            self._turn = first + self.n_batch
+        chunks = [Chunk(job, job.evaluated, job.evaluated + 1) for job in decodes]
+        budget = min(self.n_batch - len(chunks), max(self.prefill_limit, 1))
+        for job in self._running:
+            if budget == 0:
+                break
+            if job.pending > 1:
+                size = min(job.pending, budget)
+                chunks.append(Chunk(job, job.evaluated, job.evaluated + size))
+                budget -= size
+        return chunks
+
+
+def _insert(jobs: list[Job], job: Job) -> None:
+    """Insert in order of urgency, then arrival; the usual case is the end of the list."""
+    key = (-job.priority, job.arrival)
+    index = len(jobs)
+    while index and (-jobs[index - 1].priority, jobs[index - 1].arrival) > key:
+        index -= 1
+    jobs.insert(index, job)

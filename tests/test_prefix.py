@@ -1,0 +1,268 @@
+"""engine.runtime.prefix: reuse, sharing, forgetting; the books are compared with ScriptedBackend's all the time."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.runtime.backend import Row
+from engine.runtime.prefix import Blocked, Lease, PrefixCache, common_prefix
+from engine.testing import ScriptedBackend
+
+
+class Bench:
+    """A cache over a scripted backend, and the loop's part: evaluate what a sequence's user wants evaluated."""
+
+    def __init__(self, n_sequences: int = 3, n_ctx: int = 1000, *, trimmable: bool = True, patience: int = 32) -> None:
+        self.backend = ScriptedBackend([], n_ctx=n_ctx, n_batch=n_ctx, n_sequences=n_sequences, trimmable=trimmable)
+        self.cache = PrefixCache(self.backend, patience=patience)
+
+    def acquire(self, tokens: list[int]) -> Lease:
+        lease = self.cache.acquire(tokens)
+        assert isinstance(lease, Lease), lease
+        self.check()
+        assert self.backend.tokens(lease.sequence) == tokens[: lease.reused]
+        assert lease.reused < len(tokens)
+        return lease
+
+    def evaluate(self, sequence: int, tokens: list[int]) -> None:
+        start = self.backend.positions(sequence)
+        self.backend.decode([Row(token, start + i, sequence, False) for i, token in enumerate(tokens)])
+        self.cache.extend(sequence, tokens)
+        self.check()
+
+    def run(self, tokens: list[int]) -> Lease:
+        """Acquire, evaluate all, release."""
+        lease = self.acquire(tokens)
+        self.evaluate(lease.sequence, tokens[lease.reused :])
+        self.cache.release(lease.sequence)
+        return lease
+
+    def check(self) -> None:
+        self.cache.check()
+        assert self.cache.used == self.backend.used
+        for sequence in range(self.backend.n_sequences):
+            assert self.cache.held(sequence) == self.backend.tokens(sequence)
+
+
+def test_a_continued_conversation_stays_in_its_sequence() -> None:
+    bench = Bench()
+    first = bench.run([1, 2, 3, 4])
+    assert first.reused == 0
+    assert bench.acquire([1, 2, 3, 4, 5, 6]) == (first.sequence, 4)
+
+
+def test_the_last_token_is_never_reused() -> None:
+    bench = Bench()
+    first = bench.run([1, 2, 3, 4])
+    assert bench.run([1, 2, 3, 4]) == (first.sequence, 3)
+    assert bench.run([1, 2, 3]) == (first.sequence, 2)
+
+
+def test_a_diverging_conversation_is_trimmed_in_place() -> None:
+    bench = Bench()
+    first = bench.run([1, 2, 3, 4, 5])
+    assert bench.run([1, 2, 3, 4, 9, 9]) == (first.sequence, 4)
+    assert bench.cache.held(first.sequence) == [1, 2, 3, 4, 9, 9]
+
+
+def test_a_long_tail_is_kept_by_copying() -> None:
+    bench = Bench()
+    long = bench.run([1, 2, *range(10, 40)])
+    other = bench.run([1, 2, 7])
+    assert other.sequence != long.sequence
+    assert other.reused == 2
+    assert bench.cache.held(long.sequence) == [1, 2, *range(10, 40)]
+    assert bench.cache.used == 32 + 1
+
+
+def test_the_only_sequence_is_trimmed_whatever_it_loses() -> None:
+    bench = Bench(n_sequences=1)
+    bench.run([1, 2, *range(10, 40)])
+    assert bench.run([1, 2, 7]) == (0, 2)
+
+
+def test_a_busy_sequence_is_shared() -> None:
+    bench = Bench()
+    tokens = list(range(50))
+    first = bench.acquire(tokens)
+    bench.evaluate(first.sequence, tokens)
+    second = bench.acquire([*tokens, 99])
+    assert second.reused == 50
+    assert second.sequence != first.sequence
+    assert bench.cache.used == 50
+
+
+def test_waits_for_a_prefix_that_is_being_evaluated() -> None:
+    bench = Bench()
+    tokens = list(range(50))
+    first = bench.acquire(tokens)
+    assert bench.cache.acquire(tokens) is Blocked.SHARED
+    bench.evaluate(first.sequence, tokens[:30])
+    assert bench.acquire([*tokens[:40], 99]).reused == 30, "10 more tokens are not worth the wait"
+
+
+def test_all_sequences_in_use() -> None:
+    bench = Bench(n_sequences=2)
+    bench.acquire([1])
+    second = bench.acquire([2])
+    assert bench.cache.acquire([3]) is Blocked.SEQUENCES
+    bench.cache.release(second.sequence)
+    assert bench.acquire([3]).sequence == second.sequence
+
+
+def test_the_least_recently_used_is_forgotten_first() -> None:
+    bench = Bench(n_sequences=2)
+    first, second = bench.run([1, 1, 1]), bench.run([2, 2, 2])
+    bench.run([1, 1, 1, 1])
+    assert bench.run([3, 3]).sequence == second.sequence
+    assert bench.cache.held(first.sequence) == [1, 1, 1, 1]
+
+
+def test_cells_promised_to_others_are_not_given_away() -> None:
+    bench = Bench(n_sequences=3, n_ctx=100)
+    first = bench.acquire(list(range(60)))
+    assert bench.cache.acquire([7] * 50) is Blocked.CELLS
+    bench.evaluate(first.sequence, list(range(60)))
+    assert bench.cache.acquire([7] * 50) is Blocked.CELLS
+    assert bench.cache.acquire([*range(59), *[7] * 30]) == (1, 59), "shared cells count once"
+    bench.check()
+
+
+def test_idle_cells_are_given_to_a_new_prompt() -> None:
+    bench = Bench(n_sequences=3, n_ctx=600)
+    bench.run(list(range(300)))
+    small = bench.acquire([5, 6, 7])
+    bench.evaluate(small.sequence, [5, 6, 7])
+    big = bench.acquire([9] * 400)
+    assert bench.cache.make_room(400)
+    assert bench.cache.held(0) == list(range(44)), "no more than needed is forgotten, in pieces of 256"
+    bench.evaluate(big.sequence, [9] * 400)
+    assert not bench.cache.make_room(600)
+    assert bench.cache.held(small.sequence) == [5, 6, 7]
+
+
+def test_recurrent_memory_reuses_whole_sequences_only() -> None:
+    bench = Bench(trimmable=False)
+    first = bench.run([1, 2, 3, 4])
+    assert bench.run([1, 2, 3, 4, 5, 6]) == (first.sequence, 4)
+    assert bench.run([1, 2, 3, 9]).reused == 0, "cannot be trimmed, so it is evaluated again"
+    assert bench.run([1, 2, 3, 9, 9]).reused == 4
+    busy = bench.acquire([1, 2, 3, 9, 9, 9])
+    bench.evaluate(busy.sequence, [9])
+    assert bench.acquire([1, 2, 3, 9, 9, 9, 7]).reused == 6, "whole sequences can be copied"
+
+
+def test_recurrent_memory_is_found_out_when_sharing() -> None:
+    bench = Bench(trimmable=False)
+    busy = bench.acquire(list(range(40)))
+    bench.evaluate(busy.sequence, list(range(40)))
+    assert bench.acquire([*range(39), 99]).reused == 0
+    bench.cache.release(busy.sequence)
+    lease = bench.acquire([*range(40), 1, *range(200, 280)])
+    assert lease == (busy.sequence, 40)
+    assert bench.acquire([*range(40), 1, *range(200, 280), 4]).reused == 40, "nothing to wait for"
+
+
+def test_reconcile_follows_the_memory() -> None:
+    bench = Bench()
+    lease = bench.acquire(list(range(20)))
+    bench.evaluate(lease.sequence, list(range(10)))
+    assert bench.cache.reconcile(lease.sequence) == 10
+    bench.backend.trim(lease.sequence, 6)
+    assert bench.cache.reconcile(lease.sequence) == 6
+    bench.check()
+    bench.backend.decode([Row(6, 6, lease.sequence, False)])
+    assert bench.cache.reconcile(lease.sequence) == 6
+    bench.check()
+
+
+def test_drop_and_clear() -> None:
+    bench = Bench()
+    idle, busy = bench.run([1, 2]), bench.acquire([3, 4])
+    bench.evaluate(busy.sequence, [3])
+    bench.cache.clear()
+    assert bench.cache.held(idle.sequence) == []
+    assert bench.cache.held(busy.sequence) == [3]
+    bench.cache.drop(busy.sequence)
+    assert bench.cache.used == 0
+    assert bench.cache.free == 1000
+    bench.check()
+
+
+def test_check_finds_mistakes() -> None:
+    bench = Bench()
+    lease = bench.run([1, 2, 3])
+    bench.backend.trim(lease.sequence, 1)
+    with pytest.raises(AssertionError, match="holds 1 positions, not 3"):
+        bench.cache.check()
+    bench.cache.reconcile(lease.sequence)
+    other = bench.acquire([4, 5])
+    bench.backend.decode([Row(5, 0, other.sequence, False)])
+    bench.cache.extend(other.sequence, [5])
+    with pytest.raises(AssertionError, match="other tokens"):
+        bench.cache.check()
+
+
+def test_common_prefix() -> None:
+    items = list(range(100))
+    assert common_prefix(items, items, 100) == 100
+    assert common_prefix(items, items, 37) == 37
+    assert common_prefix([], items, 100) == 0
+    for at in (0, 1, 15, 16, 17, 47, 48, 98, 99):
+        assert common_prefix(items, [*items[:at], -1, *items[at + 1 :]], 100) == at
+
+
+class Conversations(RuleBasedStateMachine):
+    """Random prompts over a tiny alphabet, so that prefixes collide; evaluated in random pieces, left, forgotten."""
+
+    @initialize(n_sequences=st.integers(1, 4), n_ctx=st.integers(12, 60), trimmable=st.booleans())
+    def begin(self, n_sequences: int, n_ctx: int, trimmable: bool) -> None:
+        self.bench = Bench(n_sequences, n_ctx, trimmable=trimmable, patience=4)
+        self.users: dict[int, list[int]] = {}
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=12))
+    def acquire(self, tokens: list[int]) -> None:
+        lease = self.bench.cache.acquire(tokens)
+        if isinstance(lease, Blocked):
+            assert self.users, "alone, every prompt may start"
+            return
+        assert lease.sequence not in self.users
+        assert lease.reused < len(tokens)
+        assert self.bench.backend.tokens(lease.sequence) == tokens[: lease.reused]
+        self.users[lease.sequence] = tokens
+
+    @precondition(lambda self: self.users)
+    @rule(data=st.data(), size=st.integers(1, 6))
+    def evaluate(self, data: st.DataObject, size: int) -> None:
+        sequence = data.draw(st.sampled_from(sorted(self.users)))
+        tokens = self.users[sequence]
+        start = self.bench.backend.positions(sequence)
+        chunk = tokens[start : start + size]
+        if chunk and self.bench.cache.make_room(len(chunk)):
+            self.bench.evaluate(sequence, chunk)
+        if self.bench.backend.positions(sequence) == len(tokens):
+            tokens.append(data.draw(st.integers(0, 1)))
+
+    @precondition(lambda self: self.users)
+    @rule(data=st.data(), keep=st.booleans())
+    def leave(self, data: st.DataObject, keep: bool) -> None:
+        sequence = data.draw(st.sampled_from(sorted(self.users)))
+        del self.users[sequence]
+        (self.bench.cache.release if keep else self.bench.cache.drop)(sequence)
+
+    @rule(cells=st.integers(1, 60))
+    def make_room(self, cells: int) -> None:
+        before = {sequence: list(self.bench.cache.held(sequence)) for sequence in self.users}
+        if self.bench.cache.make_room(cells):
+            assert self.bench.cache.free >= cells
+        assert before == {sequence: self.bench.cache.held(sequence) for sequence in self.users}
+
+    @invariant()
+    def books_balance(self) -> None:
+        if hasattr(self, "bench"):
+            self.bench.check()
+
+
+Conversations.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestConversations = Conversations.TestCase

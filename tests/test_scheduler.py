@@ -1,0 +1,143 @@
+"""engine.runtime.scheduler: budgets, order, fairness; no model and no thread."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.runtime.scheduler import Chunk, Job, Scheduler
+
+
+def started(scheduler: Scheduler, length: int, sequence: int, evaluated: int = 0, priority: int = 0) -> Job:
+    job = Job(list(range(length)), priority)
+    scheduler.add(job)
+    scheduler.start(job, sequence, evaluated)
+    return job
+
+
+def done(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        chunk.job.evaluated = chunk.stop
+
+
+def test_nothing_to_do() -> None:
+    scheduler = Scheduler(8)
+    assert scheduler.plan() == []
+    scheduler.add(Job([1]))
+    assert scheduler.plan() == []
+    assert scheduler.victim() is None
+
+
+def test_a_long_prompt_is_cut_into_chunks_with_output_at_its_end_only() -> None:
+    scheduler = Scheduler(4)
+    job = started(scheduler, 10, sequence=2)
+    seen: list[tuple[int, int, bool]] = []
+    while job.pending:
+        (chunk,) = scheduler.plan()
+        seen.append((chunk.start, chunk.stop, chunk.output))
+        done([chunk])
+    assert seen == [(0, 4, False), (4, 8, False), (8, 10, True)]
+
+
+def test_rows() -> None:
+    job = Job([7, 8, 9], sequence=3)
+    assert Chunk(job, 1, 3).rows() == [(8, 1, 3, False), (9, 2, 3, True)]
+    assert Chunk(job, 0, 2).rows() == [(7, 0, 3, False), (8, 1, 3, False)]
+
+
+def test_decodes_go_on_beside_a_long_prompt() -> None:
+    scheduler = Scheduler(6)
+    long = started(scheduler, 100, 0)
+    stream = started(scheduler, 5, 1, evaluated=4)
+    chunks = scheduler.plan()
+    assert chunks == [Chunk(stream, 4, 5), Chunk(long, 0, 5)]
+    done(chunks)
+    stream.tokens.append(5)
+    assert scheduler.plan() == [Chunk(stream, 5, 6), Chunk(long, 5, 10)]
+
+
+def test_prefill_limit_bounds_the_prefill_and_never_stops_it() -> None:
+    scheduler = Scheduler(8)
+    first, second = started(scheduler, 6, 0), started(scheduler, 6, 1)
+    stream = started(scheduler, 1, 2)
+    scheduler.prefill_limit = 3
+    assert scheduler.plan() == [Chunk(stream, 0, 1), Chunk(first, 0, 3)]
+    scheduler.prefill_limit = 0
+    assert scheduler.plan() == [Chunk(stream, 0, 1), Chunk(first, 0, 1)]
+    scheduler.prefill_limit = 8
+    assert scheduler.plan() == [Chunk(stream, 0, 1), Chunk(first, 0, 6), Chunk(second, 0, 1)]
+
+
+def test_first_come_first_served_within_a_priority() -> None:
+    scheduler = Scheduler(4)
+    jobs = [Job([1], priority) for priority in (0, 0, 5, 0, 5)]
+    for job in jobs:
+        scheduler.add(job)
+    assert scheduler.waiting == (jobs[2], jobs[4], jobs[0], jobs[1], jobs[3])
+
+
+def test_preempted_keeps_its_place_and_starts_over() -> None:
+    scheduler = Scheduler(4)
+    early, late = started(scheduler, 3, 0), started(scheduler, 3, 1)
+    newcomer = Job([1])
+    scheduler.add(newcomer)
+    done(scheduler.plan())
+    assert scheduler.victim() is late
+    scheduler.preempt(late)
+    assert (late.sequence, late.evaluated) == (-1, 0)
+    assert scheduler.waiting == (late, newcomer)
+    assert scheduler.running == (early,)
+
+
+def test_the_victim_is_the_least_urgent_then_the_youngest() -> None:
+    scheduler = Scheduler(4)
+    started(scheduler, 1, 0, priority=1)
+    low = started(scheduler, 1, 1)
+    started(scheduler, 1, 2, priority=1)
+    assert scheduler.victim() is low
+
+
+def test_remove_waiting_and_running() -> None:
+    scheduler = Scheduler(4)
+    running, waiting = started(scheduler, 3, 0), Job([1])
+    scheduler.add(waiting)
+    scheduler.remove(waiting)
+    scheduler.remove(running)
+    assert scheduler.waiting == scheduler.running == ()
+
+
+def test_more_decodes_than_rows_take_turns() -> None:
+    scheduler = Scheduler(3)
+    jobs = [started(scheduler, 1, sequence) for sequence in range(7)]
+    served = dict.fromkeys(range(7), 0)
+    for _ in range(70):
+        chunks = scheduler.plan()
+        assert len(chunks) == 3
+        for chunk in chunks:
+            served[jobs.index(chunk.job)] += 1
+    assert set(served.values()) == {30}
+
+
+@given(
+    n_batch=st.integers(1, 12),
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    limit=st.integers(1, 12),
+)
+def test_everything_is_evaluated_once_in_order_within_the_budget(n_batch: int, lengths: list[int], limit: int) -> None:
+    scheduler = Scheduler(n_batch)
+    scheduler.prefill_limit = limit
+    jobs = [started(scheduler, length, index) for index, length in enumerate(lengths)]
+    finished: list[Job] = []
+    steps = 0
+    while scheduler.running:
+        chunks = scheduler.plan()
+        steps += 1
+        rows = [row for chunk in chunks for row in chunk.rows()]
+        assert 0 < len(rows) <= n_batch
+        assert len({chunk.job.sequence for chunk in chunks}) == len(chunks)
+        for chunk in chunks:
+            assert chunk.start == chunk.job.evaluated
+        done(chunks)
+        for job in [job for job in scheduler.running if not job.pending]:
+            scheduler.remove(job)
+            finished.append(job)
+    assert set(finished) == set(jobs)
+    assert steps <= sum(lengths)
