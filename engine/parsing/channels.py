@@ -1,0 +1,192 @@
+"""Turns made of messages with a header: a role, a channel, maybe a recipient, then a body.
+
+Knows: how a header is read and what its channel and recipient make of the body. Does not know: formats whose parts stand in
+one run of text (`turn`). Source of the format: OpenAI's harmony response format (gpt-oss).
+"""
+
+from dataclasses import dataclass
+
+from engine.families import ChannelSyntax
+from engine.parsing.emitter import CallEmitter, Emitter, Span
+from engine.parsing.json_reader import JsonReader, Outcome
+from engine.parsing.marks import Spelling
+from engine.parsing.reader import Markers, Reader, Reading
+from engine.parsing.values import quoted
+
+
+@dataclass(slots=True)
+class _Header:
+    """What a header says; later fields win, since models write stray ones."""
+
+    channel: str = ""
+    recipient: str = ""
+
+    def read(self, text: str, mark: str, channel_mark: str, recipient_mark: str) -> None:
+        """Take in one field: the text after a mark ("" for the role)."""
+        words = text.split()
+        for word in words:
+            if word.startswith(recipient_mark):
+                self.recipient = word.removeprefix(recipient_mark)
+        if mark == channel_mark and words and not words[0].startswith(recipient_mark):
+            self.channel = words[0]
+
+
+class ChannelTurn:
+    """Reads a turn of messages. `calls`: whether a message to a function is a call (else it is content)."""
+
+    def __init__(
+        self, reader: Reader, emitter: Emitter, syntax: ChannelSyntax, spelling: Spelling, *, calls: bool
+    ) -> None:
+        self._reader = reader
+        self._emitter = emitter
+        self._syntax = syntax
+        self._calls = calls
+        self._role = syntax.role
+        text = spelling.text
+        self._start, self._channel = text(syntax.start), text(syntax.channel)
+        self._constrain, self._message = text(syntax.constrain), text(syntax.message)
+        ends = [text(end) for end in syntax.ends]
+        self._in_header = Markers([self._start, self._channel, self._constrain, self._message, *ends])
+        self._header_begins = Markers([*self._in_header.literals, f" {syntax.recipient}"])
+        self._in_body = Markers([*ends, self._start, self._channel])
+        self._is_end = Markers(ends)
+        self._is_role = Markers([syntax.role])
+        self._json = JsonReader(reader, tuple(ends))
+
+    def run(self) -> Reading[None]:
+        """The whole turn, to the end of the input."""
+        reader = self._reader
+        while (yield from reader.more()):
+            hit = yield from reader.starts(self._header_begins)
+            if hit is None:
+                # A model that writes no header at all: its text is content.
+                yield from self._text("content", "content", "space")
+            elif hit in self._is_end.literals:
+                reader.take(len(hit), "marker")
+            else:
+                yield from self._message_from_header()
+
+    def _message_from_header(self) -> Reading[None]:
+        """A header, then the body that it announces."""
+        reader, header = self._reader, _Header()
+        mark, taken = "", [""]
+        record, reader.record = reader.record, taken
+        while True:
+            parts: list[str] = []
+            hit = yield from reader.until(self._in_header, parts.append)
+            header.read("".join(parts), mark, self._channel, self._syntax.recipient)
+            if hit is None or hit in self._is_end.literals:
+                break
+            reader.take(len(hit))
+            if hit == self._message:
+                break
+            mark = hit
+            if mark == self._start and not (yield from self._role_follows()):
+                hit = None
+                break
+        reader.record = record
+        yield from self._body(header, "".join(taken), announced=hit == self._message)
+
+    def _role_follows(self) -> Reading[bool]:
+        """Consume the role after a start mark. Without a header mark after it, what follows is text, not a header."""
+        reader = self._reader
+        role = yield from reader.starts(self._is_role)
+        if role is None:
+            return True
+        reader.take(len(role))
+        return not (yield from reader.more()) or (yield from reader.starts(self._header_begins)) is not None
+
+    def _body(self, header: _Header, raw: str, *, announced: bool) -> Reading[None]:
+        reader, syntax = self._reader, self._syntax
+        called = header.recipient not in ("", "user", "assistant", "all")
+        if not announced:
+            reader.note("header", raw)
+        elif called and self._calls:
+            reader.note("header", raw)
+            yield from self._call(header.recipient)
+        elif header.channel in syntax.reasoning and not called:
+            reader.note("reasoning-marker", raw)
+            self._emitter.in_reasoning = True
+            ended = yield from self._text("reasoning", "reasoning-marker", "reasoning-space")
+            self._emitter.in_reasoning = not ended
+        elif called:
+            yield from self._unparsed(raw)
+        else:
+            reader.note("header", raw)
+            yield from self._text("content", "marker", "space")
+
+    def _text(self, kind: str, marker: str, edge: str) -> Reading[bool]:
+        """A body of text, with the mark that ends it. False: the input ended first."""
+        reader = self._reader
+        span = Span(self._emitter, reader, "reasoning" if kind == "reasoning" else "content", "", edge)
+        hit = yield from reader.until(self._in_body, span.write)
+        if hit is None:
+            span.close(exact=False)
+            return False
+        span.end()
+        if hit in self._is_end.literals:
+            reader.take(len(hit), marker)
+        return True
+
+    def _call(self, recipient: str) -> Reading[None]:
+        """The arguments of a call: JSON, or raw code for a built-in that takes code."""
+        reader = self._reader
+        call = self._emitter.call(recipient.removeprefix(self._syntax.namespace), None)
+        yield from reader.space()
+        if not (yield from reader.more()):
+            call.end("truncated")
+            return
+        if (yield from reader.starts(self._in_body)) is not None:
+            call.end()
+        elif reader.buffer[reader.pos] not in '{["' and recipient == call.name:
+            yield from self._code(call)
+        else:
+            yield from self._arguments(call)
+        hit = yield from reader.starts(self._is_end)
+        if hit is not None:
+            reader.take(len(hit), "marker")
+
+    def _arguments(self, call: CallEmitter) -> Reading[None]:
+        reader = self._reader
+        read = self._json.unwrapped if reader.buffer[reader.pos] == '"' else self._json.value
+        outcome = yield from read(call.write, "arguments")
+        if outcome is Outcome.COMPLETE:
+            yield from reader.space()
+            if (yield from reader.more()) and (yield from reader.starts(self._in_body)) is None:
+                outcome = Outcome.MALFORMED
+        if outcome is not Outcome.MALFORMED:
+            call.end(None if outcome is Outcome.COMPLETE else "truncated")
+            return
+
+        def write(text: str) -> None:
+            reader.note("malformed", text)
+            call.write(reader.plain(text))
+
+        yield from reader.until(self._in_body, write)
+        call.end("malformed")
+
+    def _code(self, call: CallEmitter) -> Reading[None]:
+        """Raw code for a built-in: its arguments are made `{"code": ..}`."""
+        reader = self._reader
+        call.write('{"code": "')
+
+        def write(text: str) -> None:
+            reader.note("arguments", text)
+            call.write(quoted(reader.plain(text)))
+
+        hit = yield from reader.until(self._in_body, write)
+        if hit is None and reader.cut:
+            call.end("truncated")
+            return
+        call.write('"}')
+        call.end()
+
+    def _unparsed(self, raw: str) -> Reading[None]:
+        """A message to a function where calls are not asked for: content, markup and all."""
+        reader = self._reader
+        span = Span(self._emitter, reader, "content")
+        span.write(raw)
+        hit = yield from reader.until(self._in_body, span.write)
+        if hit in self._is_end.literals:
+            span.write(reader.take(len(hit)))
+        span.end()

@@ -1,0 +1,214 @@
+"""Decided text becomes events: parts are numbered, white space at the edges is settled, calls get their ids.
+
+Knows: the order rules of `engine.events` and what a span of text is. Does not know: markers, shapes, readers.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Literal
+
+from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.parsing.reader import Reader
+from engine.types import CallError, Tool
+
+Kind = Literal["reasoning", "content"]
+
+
+class Emitter:
+    """Collects the events of one turn, and knows whether it is inside reasoning.
+
+    `hide_reasoning` leaves reasoning out of the events (it still takes its part's number).
+    """
+
+    __slots__ = ("_fragments", "_ids", "_open", "_out", "_part", "calls", "hide_reasoning", "in_reasoning", "tools")
+
+    def __init__(self, tools: Mapping[str, Tool] | None, id_salt: str = "", *, hide_reasoning: bool = False) -> None:
+        self._out: list[Event] = []
+        self._open: tuple[Kind | int, int] | None = None
+        self._fragments: list[str] = []
+        self.tools = tools
+        self.in_reasoning = False
+        self.hide_reasoning = hide_reasoning
+        self.calls = 0
+        self._part = -1
+        self._ids = id_salt
+
+    def next_part(self) -> int:
+        self._part += 1
+        return self._part
+
+    def delta(self, what: Kind | int, text: str, part: int) -> None:
+        """More of a span, or of the call with that index. Adjacent fragments become one event."""
+        if what == "reasoning" and self.hide_reasoning:
+            return
+        if self._open is None or self._open[1] != part:
+            self._settle()
+            self._open = (what, part)
+        self._fragments.append(text)
+
+    def emit(self, event: Event) -> None:
+        """An event that is not a delta."""
+        self._settle()
+        self._out.append(event)
+
+    def drain(self) -> list[Event]:
+        """The events since the last drain."""
+        self._settle()
+        out, self._out = self._out, []
+        return out
+
+    def _settle(self) -> None:
+        if self._open is None:
+            return
+        (what, part), self._open = self._open, None
+        text = self._fragments[0] if len(self._fragments) == 1 else "".join(self._fragments)
+        self._fragments.clear()
+        if what == "reasoning":
+            self._out.append(ReasoningDelta(text, part))
+        elif what == "content":
+            self._out.append(ContentDelta(text, part))
+        else:
+            self._out.append(ToolCallDelta(what, text, part))
+
+    def call(self, name: str, id_: str | None, *, id_follows: bool = False) -> "CallEmitter":
+        """Begin a call. `id_follows`: the family writes the id after the arguments."""
+        index, self.calls = self.calls, self.calls + 1
+        made = self.made_id(index, name)
+        part = self.next_part()
+        self.emit(ToolCallStart(index, "" if id_follows and not id_ else id_ or made, name, part))
+        return CallEmitter(self, index, name, part, made if id_follows and not id_ else None)
+
+    def made_id(self, index: int, name: str) -> str:
+        """`call_` and 24 hexadecimal digits; the same text parsed again gives the same ids, another salt gives others."""
+        digest = hashlib.blake2b(f"{self._ids}\0{index}\0{name}".encode(), digest_size=12).hexdigest()
+        return f"call_{digest}"
+
+
+class CallEmitter:
+    """One call's events: fragments of arguments, then the end with its verdict."""
+
+    __slots__ = ("_emitter", "_fragments", "_index", "_late_id", "_part", "name")
+
+    def __init__(self, emitter: Emitter, index: int, name: str, part: int, late_id: str | None) -> None:
+        self._emitter = emitter
+        self._index = index
+        self._part = part
+        self._fragments: list[str] = []
+        self._late_id = late_id
+        self.name = name
+
+    def write(self, text: str) -> None:
+        """More of the arguments: a fragment of JSON text."""
+        if not text:
+            return
+        self._fragments.append(text)
+        self._emitter.delta(self._index, text, self._part)
+
+    def end(self, error: CallError | None = None, id_: str | None = None) -> None:
+        """The call is over. Without an error so far its arguments are judged: JSON, an object, and what the tool takes."""
+        arguments = "".join(self._fragments).strip()
+        if error is None:
+            if arguments in ("", "null"):
+                arguments = "{}"
+                if not self._fragments:
+                    self.write(arguments)
+            error = self._judge(arguments)
+        else:
+            arguments = "".join(self._fragments)
+        late = (id_ or self._late_id) if self._late_id is not None else None
+        self._emitter.emit(ToolCallEnd(self._index, arguments, error, self._part, id=late))
+
+    def _judge(self, arguments: str) -> CallError | None:
+        try:
+            value = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return "malformed"
+        tools = self._emitter.tools
+        if tools is not None and self.name not in tools:
+            return "unknown_tool"
+        if not isinstance(value, dict):
+            return "invalid_arguments"
+        check = tools[self.name].check if tools is not None else None
+        return "invalid_arguments" if check is not None and check(value) is not None else None
+
+
+class Span:
+    """A span of text between markers: emits what is decided, holds back white space that may turn out to be markup.
+
+    White space that the template writes beside a marker is dropped (`lead` after the opening one, `Mark.before` of the
+    closing one), all other text is exact. A span of white space only is none. `edge` is what the trace calls the white space
+    dropped.
+    """
+
+    __slots__ = ("_edge", "_emitter", "_held", "_kind", "_lead", "_part", "_reader")
+
+    def __init__(self, emitter: Emitter, reader: Reader, kind: Kind, lead: str = "", edge: str = "space") -> None:
+        self._emitter = emitter
+        self._reader = reader
+        self._kind: Kind = kind
+        self._lead = lead
+        self._edge = edge
+        self._held = ""
+        self._part = -1
+
+    @property
+    def blank(self) -> bool:
+        """Whether nothing but white space came so far."""
+        return self._part < 0
+
+    def write(self, text: str) -> None:
+        """More text."""
+        stripped = text.rstrip()
+        if not stripped:
+            self._held += text
+            return
+        held, self._held = self._held, text[len(stripped) :]
+        if self._part < 0:
+            self._part = self._emitter.next_part()
+            lead = held + stripped[: len(stripped) - len(stripped.lstrip())]
+            dropped = common_prefix(lead, self._lead)
+            self._reader.note(self._edge, held[:dropped])
+            stripped = stripped[max(0, dropped - len(held)) :]
+            held = held[dropped:]
+        self._emit(held + stripped)
+
+    def end(self, before: str = "") -> None:
+        """A marker follows, with this white space before it in the template."""
+        held, self._held = self._held, ""
+        if self._part < 0:
+            self._reader.note(self._edge, held)
+            return
+        kept = len(held) - common_suffix(held, before)
+        if kept:
+            self._emit(held[:kept])
+        self._reader.note(self._edge, held[kept:])
+
+    def close(self, *, exact: bool) -> None:
+        """The input ended. `exact`: white space alone counts as text (there was no marker anywhere)."""
+        held, self._held = self._held, ""
+        if self._part < 0 and not exact:
+            self._reader.note(self._edge, held)
+        elif held:
+            if self._part < 0:
+                self._part = self._emitter.next_part()
+            self._emit(held)
+
+    def _emit(self, text: str) -> None:
+        self._reader.note(self._kind, text)
+        self._emitter.delta(self._kind, self._reader.plain(text), self._part)
+
+
+def common_prefix(text: str, other: str) -> int:
+    """How many leading characters the two share."""
+    count = 0
+    for a, b in zip(text, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def common_suffix(text: str, other: str) -> int:
+    """How many trailing characters the two share."""
+    return common_prefix(text[::-1], other[::-1])

@@ -1,0 +1,193 @@
+"""JSON, read incrementally: values pass through as text while their end is found.
+
+Knows: JSON's syntax as far as finding the end of a value needs it, and two things models do to it: raw control characters
+inside strings (passed on escaped) and arguments wrapped as a JSON string (passed on unwrapped). Does not know: what a value
+is for. Source of the syntax: RFC 8259.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from enum import Enum
+
+from engine.parsing.reader import CONTROL, Reader, Reading
+
+_STRING_RUN = re.compile(rf'[^"\\\x00-\x1f{CONTROL}]+')
+_PLAIN_RUN = re.compile(r"[\s0-9A-Za-z.,:+\-]+")
+_SCALAR = re.compile(r"[0-9A-Za-z.+\-]+")
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
+_CLOSES = {"{": "}", "[": "]"}
+
+
+class Outcome(Enum):
+    """How reading a value ended. After MALFORMED the offending text is still in the buffer."""
+
+    COMPLETE = "complete"
+    TRUNCATED = "truncated"
+    MALFORMED = "malformed"
+
+
+class JsonReader:
+    """Reads JSON from a reader. `ends` are the marker texts that no valid JSON string can hide: one of them after a raw
+    newline inside a string shows that the string was never closed."""
+
+    __slots__ = ("_ends", "_reader")
+
+    def __init__(self, reader: Reader, ends: tuple[str, ...] = ()) -> None:
+        self._reader = reader
+        self._ends = tuple(end for end in ends if end)
+
+    def value(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
+        """Consume one value, its text handed to `write` as it comes. The buffer starts with the value's first character."""
+        reader = self._reader
+        if not (yield from reader.more()):
+            return Outcome.TRUNCATED
+        first = reader.buffer[reader.pos]
+        if first == '"':
+            return (yield from self._string(write, kind))
+        if first not in _CLOSES:
+            return (yield from self._scalar(write, kind))
+        stack: list[str] = []
+        while True:
+            if not (yield from reader.more()):
+                return Outcome.TRUNCATED
+            run = _PLAIN_RUN.match(reader.buffer, reader.pos)
+            if run and stack:
+                write(reader.take(run.end() - reader.pos, kind))
+                continue
+            char = reader.buffer[reader.pos]
+            if char == '"':
+                outcome = yield from self._string(write, kind)
+                if outcome is not Outcome.COMPLETE:
+                    return outcome
+                continue
+            if char in _CLOSES:
+                stack.append(_CLOSES[char])
+            elif stack and char == stack[-1]:
+                stack.pop()
+            else:
+                return Outcome.MALFORMED
+            write(reader.take(1, kind))
+            if not stack:
+                return Outcome.COMPLETE
+
+    def _scalar(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
+        reader = self._reader
+        some = False
+        while (yield from reader.more()):
+            run = _SCALAR.match(reader.buffer, reader.pos)
+            if run is None:
+                return Outcome.COMPLETE if some else Outcome.MALFORMED
+            some = True
+            write(reader.take(run.end() - reader.pos, kind))
+        return Outcome.TRUNCATED
+
+    def _string(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
+        """A string with its quotes."""
+        reader = self._reader
+        write(reader.take(1, kind))
+        while True:
+            if not (yield from reader.more()):
+                return Outcome.TRUNCATED
+            run = _STRING_RUN.match(reader.buffer, reader.pos)
+            if run:
+                write(reader.take(run.end() - reader.pos, kind))
+                continue
+            char = reader.buffer[reader.pos]
+            if char == '"':
+                write(reader.take(1, kind))
+                return Outcome.COMPLETE
+            if char == "\\":
+                # An escape is handed on whole, so that a fragment never ends inside one.
+                if not (yield from self._escape(write, kind)):
+                    return Outcome.TRUNCATED
+                continue
+            if char >= " " or (yield from self._ended_unclosed()):
+                return Outcome.MALFORMED
+            write(json.dumps(reader.take(1, kind))[1:-1])
+
+    def _escape(self, write: Callable[[str], None], kind: str) -> Reading[bool]:
+        reader = self._reader
+        while True:
+            whole = _ESCAPE.match(reader.buffer, reader.pos)
+            if whole:
+                write(reader.take(whole.end() - reader.pos, kind))
+                return True
+            start = _ESCAPE_START.match(reader.buffer, reader.pos)
+            undecided = start is not None and start.end() == len(reader.buffer)
+            if not undecided or reader.closed:
+                # Not an escape of JSON: passed on as it stands, the final judgement of the whole finds it.
+                write(reader.take(reader.left if undecided else 1, kind))
+                return not undecided
+            yield
+
+    def _ended_unclosed(self) -> Reading[bool]:
+        """Whether an end marker follows the white space at the front, which begins with a raw control character."""
+        if not self._ends:
+            return False
+        reader = self._reader
+        while True:
+            rest = reader.buffer[reader.pos :].lstrip()
+            if any(rest.startswith(end) for end in self._ends):
+                return True
+            if reader.closed or not any(end.startswith(rest) for end in self._ends):
+                return False
+            yield
+
+    def text(self, kind: str) -> Reading[str | None]:
+        """Consume a whole string and answer its content; None when it is not one."""
+        if not (yield from self._reader.more()) or self._reader.buffer[self._reader.pos] != '"':
+            return None
+        fragments: list[str] = []
+        if (yield from self._string(fragments.append, kind)) is not Outcome.COMPLETE:
+            return None
+        try:
+            return json.loads("".join(fragments))
+        except ValueError:
+            return None
+
+    def unwrapped(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
+        """Consume a string whose content is itself JSON text, handing the content to `write`."""
+        unescape = Unescape(write)
+        outcome = yield from self._string(unescape.write, kind)
+        unescape.close()
+        return outcome
+
+
+class Unescape:
+    """Turns the fragments of one JSON string (quotes included) into its content, as it comes."""
+
+    __slots__ = ("_high", "_write")
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._high = ""
+
+    def write(self, fragment: str) -> None:
+        """A fragment as `JsonReader` makes them: an escape is never split."""
+        if fragment == '"':
+            return
+        if fragment.startswith("\\"):
+            self._escape(fragment)
+        else:
+            self.close()
+            self._write(fragment)
+
+    def _escape(self, escape: str) -> None:
+        # Two \u escapes may be one character, so a leading one waits for its other half.
+        if escape[1:3].lower() == "ud" and escape[3:4].lower() in "89ab" and not self._high:
+            self._high = escape
+            return
+        try:
+            text: str = json.loads(f'"{self._high}{escape}"')
+        except ValueError:
+            text = self._high + escape
+        self._high = ""
+        self._write(text)
+
+    def close(self) -> None:
+        """No more fragments: half a character that is left stands for an unknown one."""
+        if self._high:
+            self._high = ""
+            self._write("\ufffd")

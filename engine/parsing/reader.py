@@ -1,0 +1,164 @@
+"""The incremental reader: text comes in at any chunking, generators read it straight down.
+
+Knows: a buffer of what is not yet consumed, literal markers, and that a bare `yield` means "need more". Does not know:
+formats, events. Every method that may wait is a generator; each looks at a character a bounded number of times, and what is
+decided leaves the buffer at once, so the cost of a feed does not grow with what was read before.
+
+A control token is one character in the buffer (a lone surrogate, which decoded text cannot contain), so that searching for
+markers is plain text search, and the same characters spelt in ordinary tokens are another text.
+"""
+
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+Reading: TypeAlias = Generator[None, None, T]
+
+FIRST_CONTROL = 0xD800
+CONTROL = "\ud800-\udfff"
+"""The characters that stand for control tokens, as the inside of a regular expression's character class."""
+
+_SPACE = re.compile(r"\s+")
+
+
+class Markers:
+    """A set of literal texts, compiled to find the earliest of them, or the tail that may become one."""
+
+    __slots__ = ("extendable", "literals", "longest", "pattern")
+
+    def __init__(self, literals: Iterable[str]) -> None:
+        self.literals = tuple(dict.fromkeys(literal for literal in literals if literal))
+        longest_first = sorted(self.literals, key=len, reverse=True)
+        self.longest = max(map(len, self.literals), default=0)
+        whole = "|".join(re.escape(literal) for literal in longest_first)
+        tails = "|".join(dict.fromkeys(_proper_prefixes(literal) for literal in longest_first if len(literal) > 1))
+        pattern = f"({whole})" if whole else r"((?!))"
+        self.pattern = re.compile(f"{pattern}|(?:{tails})\\Z" if tails else pattern)
+        self.extendable = frozenset(
+            short for short in self.literals for long in self.literals if long != short and long.startswith(short)
+        )
+
+
+def _proper_prefixes(literal: str) -> str:
+    """A pattern for every proper, non-empty prefix of the literal: `a(?:b(?:c)?)?` for "abcd"."""
+    *inner, last = (re.escape(char) for char in literal[:-1])
+    pattern = last
+    for char in reversed(inner):
+        pattern = f"{char}(?:{pattern})?"
+    return pattern
+
+
+class Reader:
+    """What has been fed and not yet consumed: `buffer` from `pos` on.
+
+    `trace` collects (kind, text) of everything consumed, in the order of the input; `listener` hears the same. `record`,
+    while it is a list, collects the text alone. `cut`: the input ended because it was cut off.
+    """
+
+    __slots__ = ("_names", "buffer", "closed", "cut", "listener", "pos", "record", "trace")
+
+    def __init__(self, control: Mapping[str, str] | None = None, *, trace: bool = False) -> None:
+        self.buffer = ""
+        self.pos = 0
+        self.closed = False
+        self.cut = False
+        self.record: list[str] | None = None
+        self.trace: list[tuple[str, str]] | None = [] if trace else None
+        self.listener: Callable[[str, str], None] | None = None
+        self._names = {ord(char): text for text, char in (control or {}).items()}
+
+    def feed(self, text: str) -> None:
+        """More input. What was consumed is let go here, so that consuming costs no copy of the rest."""
+        self.buffer = self.buffer[self.pos :] + text
+        self.pos = 0
+
+    @property
+    def left(self) -> int:
+        """How many characters are fed and not consumed."""
+        return len(self.buffer) - self.pos
+
+    def plain(self, text: str) -> str:
+        """The text with control tokens spelt out."""
+        return text.translate(self._names) if self._names else text
+
+    def note(self, kind: str, text: str) -> None:
+        """Classify text that was consumed (in the order of the input)."""
+        if not text or (self.trace is None and self.listener is None):
+            return
+        text = self.plain(text)
+        if self.listener is not None:
+            self.listener(kind, text)
+        if self.trace is not None:
+            self.trace.append((kind, text))
+
+    def take(self, count: int, kind: str | None = None) -> str:
+        """Consume so many characters."""
+        end = self.pos + count
+        text = self.buffer[self.pos : end]
+        self.pos = end
+        if self.record is not None:
+            self.record.append(text)
+        if kind is not None:
+            self.note(kind, text)
+        return text
+
+    def more(self) -> Reading[bool]:
+        """Wait until there is something to read. False at the end of the input."""
+        while self.pos == len(self.buffer):
+            if self.closed:
+                return False
+            yield
+        return True
+
+    def until(self, markers: Markers, write: Callable[[str], None]) -> Reading[str | None]:
+        """Hand text to `write` up to the earliest marker, and answer that marker without consuming it. None: the input
+        ended first, all of it written. What may yet become a marker is held back."""
+        while True:
+            found = markers.pattern.search(self.buffer, self.pos)
+            stop = len(self.buffer) if found is None else found.start()
+            if stop > self.pos:
+                write(self.take(stop - self.pos))
+            marker = None if found is None else found.group(1)
+            if marker is not None and not self._may_grow(marker, markers):
+                return marker
+            if self.closed:
+                if self.left:
+                    write(self.take(self.left))
+                return None
+            yield
+
+    def _may_grow(self, marker: str, markers: Markers) -> bool:
+        if marker not in markers.extendable or self.closed:
+            return False
+        rest = self.buffer[self.pos : self.pos + markers.longest]
+        return any(len(longer) > len(rest) and longer.startswith(rest) for longer in markers.literals)
+
+    def starts(self, markers: Markers) -> Reading[str | None]:
+        """Which of the markers stands here (the longest), waiting while that is open. Nothing is consumed."""
+        while True:
+            found = markers.pattern.match(self.buffer, self.pos)
+            marker = None if found is None else found.group(1)
+            if marker is not None and not self._may_grow(marker, markers):
+                return marker
+            if self.closed or (found is None and self.left):
+                return marker
+            yield
+
+    def match(self, markers: Markers, kind: str = "marker") -> Reading[bool]:
+        """Consume one of the markers if it stands here."""
+        marker = yield from self.starts(markers)
+        if marker is None:
+            return False
+        self.take(len(marker), kind)
+        return True
+
+    def space(self, kind: str = "space") -> Reading[None]:
+        """Consume white space, all of it."""
+        while True:
+            run = _SPACE.match(self.buffer, self.pos)
+            if run:
+                self.take(run.end() - self.pos, kind)
+            if self.left or self.closed:
+                return
+            yield

@@ -1,0 +1,174 @@
+"""Argument text as models write it in markup, made into JSON fragments under the tool's schema.
+
+Knows: which schemas take text literally, how other values are read (JSON first, then text), and how text becomes the inside
+of a JSON string. Does not know: markers. Rules: a pure string schema never coerces ("02134" stays text); a nullable or union
+schema tries JSON first and falls back to text.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+_PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
+_TYPE_NAMES: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    (list, "array"),
+    (dict, "object"),
+)
+
+
+class Schemas:
+    """The parameters of one tool, asked by name. An unknown tool or parameter has no schema: any type may come."""
+
+    __slots__ = ("_properties", "_root")
+
+    def __init__(self, parameters: Mapping[str, Any] | None) -> None:
+        self._root: Mapping[str, Any] = parameters or {}
+        self._properties = cast("Mapping[str, Any]", self._root.get("properties", {}))
+
+    def types(self, name: str) -> frozenset[str] | None:
+        """The JSON types that a parameter takes; None when that is not said."""
+        return self._types(self._properties.get(name), depth=0)
+
+    def _types(self, schema: object, depth: int) -> frozenset[str] | None:
+        if not isinstance(schema, Mapping) or depth > 8:
+            return None
+        node = cast("Mapping[str, Any]", schema)
+        if isinstance(reference := node.get("$ref"), str):
+            return self._types(self._resolve(reference), depth + 1)
+        if "type" in node:
+            stated = node["type"]
+            return frozenset([stated] if isinstance(stated, str) else stated)
+        if "const" in node:
+            return frozenset([type_name(node["const"])])
+        if "enum" in node:
+            return frozenset(type_name(value) for value in node["enum"])
+        for union in ("anyOf", "oneOf"):
+            if union in node:
+                return _union(self._types(branch, depth + 1) for branch in node[union])
+        if "allOf" in node:
+            known = [types for branch in node["allOf"] if (types := self._types(branch, depth + 1)) is not None]
+            return frozenset.intersection(*known) if known else None
+        return None
+
+    def _resolve(self, reference: str) -> object:
+        node: object = self._root
+        for step in reference.removeprefix("#/").split("/"):
+            if not isinstance(node, Mapping):
+                return None
+            node = cast("Mapping[str, object]", node).get(step)
+        return node
+
+
+def _union(branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    types: set[str] = set()
+    for branch in branches:
+        if branch is None:
+            return None
+        types |= branch
+    return frozenset(types)
+
+
+def type_name(value: object) -> str:
+    """The JSON type of a Python value."""
+    return next((name for kind, name in _TYPE_NAMES if isinstance(value, kind)), "null")
+
+
+def quoted(text: str) -> str:
+    """Text as the inside of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def typed(text: str, types: frozenset[str] | None) -> str:
+    """The JSON of a value that is not purely text: what the model wrote if that is JSON of an allowed type, else a string."""
+    bare = text.strip()
+    bare = _PYTHON_LITERALS.get(bare, bare) if types is None or not types.isdisjoint({"boolean", "null"}) else bare
+    parsed = _json(bare)
+    if parsed is None:
+        return f'"{quoted(text)}"'
+    as_json, kind = parsed
+    allowed = types is None or kind in types or (kind == "integer" and "number" in types)
+    return as_json if allowed or "string" not in types else f'"{quoted(text)}"'
+
+
+def _json(text: str) -> tuple[str, str] | None:
+    """JSON text for JSON text (the same, or with raw control characters escaped), and its type; None when it is none."""
+    for strict in (True, False):
+        try:
+            value = json.loads(text, strict=strict, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            continue
+        return (text if strict else json.dumps(value, ensure_ascii=False)), type_name(value)
+    return None
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+class ArgumentWriter:
+    """Assembles `{"key": value, ...}` from keys and values that come in markup, as fragments."""
+
+    __slots__ = ("_held", "_lead", "_open", "_parts", "_some", "_types", "_write")
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._some = False
+        self._open = False
+        self._held = ""
+        self._lead = ""
+        self._types: frozenset[str] | None = None
+        self._parts: list[str] = []
+
+    def key(self, name: str, types: frozenset[str] | None, lead: str) -> None:
+        """A value begins. `lead` is the white space that the template writes before it."""
+        self._write(f'{", " if self._some else "{"}"{quoted(name)}": ')
+        self._some, self._types, self._lead = True, types, lead
+        self._held = ""
+        self._open = False
+        self._parts.clear()
+        if self.is_text:
+            self._write('"')
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the present value is taken literally, and so streams."""
+        return self._types == {"string"}
+
+    @property
+    def is_json(self) -> bool:
+        """Whether what came of the present value so far is whole JSON of its own (never so for text)."""
+        return not self.is_text and _json(("".join(self._parts) + self._held).strip()) is not None
+
+    def text(self, text: str) -> None:
+        """More of the value. White space that may belong to the markup is held back."""
+        text = self._held + text
+        if not self._open:
+            if self._lead.startswith(text) and text != self._lead:
+                self._held = text
+                return
+            text = text.removeprefix(self._lead)
+            self._open = True
+        kept = text.rstrip()
+        self._held = text[len(kept) :]
+        if self.is_text:
+            if kept:
+                self._write(quoted(kept))
+        else:
+            self._parts.append(kept)
+
+    def end_value(self, before: str) -> None:
+        """The value is over, the template writes `before` ahead of what closed it."""
+        held = self._held if self._open else self._held.removeprefix(self._lead)
+        held = held.removesuffix(before)
+        if self.is_text:
+            self._write(quoted(held) + '"')
+        else:
+            self._write(typed("".join(self._parts) + held, self._types))
+
+    def end(self) -> None:
+        """No more arguments."""
+        self._write("}" if self._some else "{}")
