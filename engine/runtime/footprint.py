@@ -1,0 +1,76 @@
+"""How much memory a model and a context will take, estimated before they are made.
+
+Knows: what llama.cpp allocates, from the model's header. Does not know: the machine, ctypes. The KV cache is filled with zeros
+and Linux overcommits, so a context that is too large ends in the kernel killing the process, never in an error; hence this.
+All sizes are bytes.
+"""
+
+from typing import NamedTuple
+
+from engine.runtime.gguf_file import GgufFile
+from engine.runtime.options import CACHE_TYPES, ContextOptions
+
+_F32 = 4
+_CELLS = 256  # llama.cpp rounds a context up to a multiple of this
+_FIXED = 32 << 20  # graphs, tables, the allocator
+
+
+class Footprint(NamedTuple):
+    """The memory of one context: its KV cache and recurrent states; its compute and output buffers."""
+
+    cache: int
+    compute: int
+
+    @property
+    def total(self) -> int:
+        return self.cache + self.compute
+
+
+def padded(n_ctx: int, options: ContextOptions) -> int:
+    """The cells that llama.cpp makes of `n_ctx`: each buffer a multiple of 256."""
+    buffers = 1 if options.is_unified else options.n_sequences
+    each = -(-max(n_ctx, 1) // buffers)
+    return -(-each // _CELLS) * _CELLS * buffers
+
+
+def estimate(model: GgufFile, options: ContextOptions, n_ctx: int) -> Footprint:
+    """What a context of `n_ctx` cells takes."""
+    return Footprint(_cache(model, options, n_ctx), _compute(model, options, n_ctx))
+
+
+def largest_context(model: GgufFile, options: ContextOptions, limit: int, room: int) -> int:
+    """The largest padded context up to `limit` cells that takes at most `room`; 0 when not even the smallest does."""
+    step = padded(1, options)
+    low, high = 0, padded(limit, options) // step
+    while low < high:
+        middle = (low + high + 1) // 2
+        if estimate(model, options, middle * step).total <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low * step
+
+
+def _cache(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
+    bytes_k, bytes_v = CACHE_TYPES[options.type_k][1], CACHE_TYPES[options.type_v][1]
+    window = n_ctx
+    if model.sliding_window and not options.swa_full:
+        sharing = options.n_sequences if options.is_unified else 1
+        window = min(n_ctx, padded(model.sliding_window * sharing + options.n_ubatch, options))
+    total = 0.0
+    for layer in model.layers:
+        total += (layer.keys * bytes_k + layer.values * bytes_v) * (window if layer.windowed else n_ctx)
+    return int(total) + model.recurrent_state * _F32 * options.n_sequences
+
+
+def _compute(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
+    """Buffers of the largest micro-batch: activations, the attention mask, scores without flash attention, and logits."""
+    rows = min(options.n_ubatch, options.n_batch, n_ctx)
+    outputs = max(min(options.n_outputs, rows), options.n_sequences)
+    activations = rows * (6 * model.n_embd + 3 * model.n_ff) * _F32
+    columns = n_ctx if options.is_unified else n_ctx // options.n_sequences
+    mask = rows * columns * (_F32 + 2)
+    scores = rows * columns * model.n_head * _F32 if options.flash_attn == "off" else 0
+    # Once as the graph's result, once in the buffer that logits are read from.
+    logits = 2 * outputs * model.n_vocab * _F32
+    return activations + mask + scores + logits + _FIXED

@@ -1,0 +1,295 @@
+"""A model's weights in this process: loading them, what they are, and contexts over them.
+
+Knows: the llama_model handle and who must be freed before it; the memory of this machine. Does not know: requests, templates,
+sampling. A file is checked by `gguf_file` before llama.cpp sees it.
+"""
+
+import ctypes
+import logging
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from engine.errors import ContextOverflowError, ModelLoadError
+from engine.runtime import llama_log
+from engine.runtime.footprint import estimate, largest_context, padded
+from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf
+from engine.runtime.llama_backend import LlamaBackend
+from engine.runtime.llama_lib import devices, library
+from engine.runtime.llama_vocab import LlamaVocab
+from engine.runtime.machine import anonymous_memory, available_memory
+from engine.runtime.options import SPLIT_MODES, ContextOptions, ModelOptions
+
+_log = logging.getLogger("engine.llama")
+_MIB = 1 << 20
+_FALLBACK_CONTEXT = 4096  # for a file that does not tell its training length
+# Never plan to take the last of it: other processes, and our own estimate's error.
+_RESERVE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a loaded model is. `size_bytes` is its weights, `n_ctx_train` tokens (0: the file does not say)."""
+
+    path: Path
+    architecture: str
+    name: str
+    quantization: str
+    parameters: int
+    size_bytes: int
+    n_ctx_train: int
+    chat_template: str | None
+    named_templates: tuple[NamedTemplate, ...]
+    bos_text: str
+    eos_text: str
+    add_bos: bool
+    is_recurrent: bool
+    is_hybrid: bool
+
+
+class Model:
+    """Weights, loaded. Owns the llama_model; a context manager. Made by `Model.load`."""
+
+    def __init__(self, file: GgufFile, options: ModelOptions, handle: int, held: int | None) -> None:
+        lib = library()
+        self._file = file
+        self._options = options
+        self._handle: int | None = handle
+        self._free = weakref.finalize(self, lib.llama_model_free, handle)
+        # Weights that llama.cpp copied are gone from the available memory already; those it maps are not.
+        self._mapped = 0 if held is None else max(0, file.weights - held)
+        self._backends: weakref.WeakSet[LlamaBackend] = weakref.WeakSet()
+        reference = weakref.ref(self)
+        self._vocab = LlamaVocab(lambda: lib.llama_model_get_vocab(_alive(reference)))
+        self._info = self._describe(lib)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        options: ModelOptions | None = None,
+        *,
+        progress: Callable[[float], bool | None] | None = None,
+    ) -> Self:
+        """Load a GGUF. `progress` is called with 0.0 to 1.0, and stops the loading by answering False.
+
+        Raises ModelLoadError for a file that is not a chat model, is damaged, does not fit into memory, or that this build
+        of llama.cpp cannot load.
+        """
+        options = options or ModelOptions()
+        file = read_gguf(path)
+        lib = library()
+        _check_memory(file, options, available_memory())
+        before = anonymous_memory()
+        llama_log.forget_errors()
+        stopped: list[bool] = []
+        params, _kept = _model_params(lib, options, progress, stopped)
+        handle = lib.llama_model_load_from_file(str(file.path).encode(), params)
+        if not handle:
+            raise ModelLoadError(_load_failure(file, stopped=bool(stopped)))
+        after = anonymous_memory()
+        held = after - before if before is not None and after is not None else None
+        model = cls(file, options, handle, held if options.use_mmap else file.weights)
+        model._refuse_what_cannot_chat()
+        return model
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def file(self) -> GgufFile:
+        return self._file
+
+    @property
+    def options(self) -> ModelOptions:
+        return self._options
+
+    @property
+    def vocab(self) -> LlamaVocab:
+        return self._vocab
+
+    @property
+    def handle(self) -> int:
+        """The llama_model pointer. Raises ModelLoadError once closed."""
+        if self._handle is None:
+            raise ModelLoadError(f"The model {self._file.name} is closed; load it again with Model.load().")
+        return self._handle
+
+    def backend(self, options: ContextOptions | None = None) -> LlamaBackend:
+        """A context over this model. Raises ContextOverflowError, with the numbers, when it would not fit into memory."""
+        options = options or ContextOptions()
+        _ = self.handle
+        n_ctx = self._context_length(options)
+        backend = LlamaBackend(
+            self,
+            options,
+            n_ctx,
+            is_stateful=self._info.is_recurrent or self._info.is_hybrid,
+            window=self._file.sliding_window,
+        )
+        self._backends.add(backend)
+        return backend
+
+    def close(self) -> None:
+        """Free the contexts, then the weights; twice is fine."""
+        if self._handle is None:
+            return
+        for backend in list(self._backends):
+            backend.close()
+        self._handle = None
+        self._free()
+
+    def _describe(self, lib: Any) -> ModelInfo:
+        file, handle, vocab = self._file, self.handle, self._vocab
+        pointer = vocab.handle
+        return ModelInfo(
+            path=file.path,
+            architecture=file.architecture,
+            name=file.name,
+            quantization=file.quantization,
+            parameters=file.parameters,
+            size_bytes=file.weights,
+            n_ctx_train=file.n_ctx_train,
+            chat_template=file.chat_template,
+            named_templates=file.named_templates,
+            bos_text=vocab.text(int(lib.llama_vocab_bos(pointer))),
+            eos_text=vocab.text(int(lib.llama_vocab_eos(pointer))),
+            add_bos=vocab.adds_bos,
+            is_recurrent=bool(lib.llama_model_is_recurrent(handle)),
+            is_hybrid=bool(lib.llama_model_is_hybrid(handle)),
+        )
+
+    def _refuse_what_cannot_chat(self) -> None:
+        lib, what = library(), None
+        if lib.llama_model_has_encoder(self.handle):
+            what = "an encoder-decoder model"
+        elif lib.llama_model_is_diffusion(self.handle):
+            what = "a diffusion model"
+        if what:
+            self.close()
+            raise ModelLoadError(
+                f"{self._file.path} is {what}, which this engine does not run; pass a decoder-only chat model."
+            )
+
+    def _context_length(self, options: ContextOptions) -> int:
+        """Cells to make: as asked for if it fits, else the default, which is said in the log."""
+        trained = self._file.n_ctx_train
+        room = self._room()
+        if options.n_ctx is not None:
+            return self._asked_context(options, options.n_ctx, trained, room)
+        wanted = padded((trained or _FALLBACK_CONTEXT) * options.n_sequences, options)
+        n_ctx = (
+            wanted if room is None or not options.check_memory else largest_context(self._file, options, wanted, room)
+        )
+        if n_ctx == 0:
+            raise ContextOverflowError(self._no_room(options, padded(1, options), room or 0))
+        why = "the training length" if n_ctx == wanted else f"what fits into {(room or 0) / _MIB:,.0f} MiB"
+        _log.info("context of %d tokens for %d sequence(s): %s", n_ctx, options.n_sequences, why)
+        return n_ctx
+
+    def _asked_context(self, options: ContextOptions, asked: int, trained: int, room: int | None) -> int:
+        n_ctx = padded(asked, options)
+        if options.check_memory and room is not None and estimate(self._file, options, n_ctx).total > room:
+            raise ContextOverflowError(self._no_room(options, n_ctx, room))
+        longest = asked if options.is_unified else asked // options.n_sequences
+        if trained and longest > trained * (options.n_sequences if options.is_unified else 1):
+            _log.warning(
+                "n_ctx=%d is above the training length of %d tokens; beyond it answers get worse", asked, trained
+            )
+        return n_ctx
+
+    def _no_room(self, options: ContextOptions, n_ctx: int, room: int) -> str:
+        need = estimate(self._file, options, n_ctx)
+        fits = largest_context(self._file, options, n_ctx, room)
+        advice = (
+            f"the largest that fits is n_ctx={fits:,}"
+            if fits
+            else "not even the smallest fits: free memory, or use a smaller model"
+        )
+        return (
+            f"n_ctx={n_ctx:,} needs about {need.total / _MIB:,.0f} MiB (KV cache {need.cache / _MIB:,.0f}, compute "
+            f"{need.compute / _MIB:,.0f}), and {room / _MIB:,.0f} MiB are available; {advice}. "
+            'A quantised cache (type_k="q8_0", type_v="q8_0") halves it.'
+        )
+
+    def _room(self) -> int | None:
+        """Memory for a context: on the device when everything is offloaded there, else of this machine less the weights that
+        are mapped but not read yet. None when nothing tells."""
+        gpus = [device for device in devices() if device.is_gpu] if self._options.n_gpu_layers else []
+        if gpus and _offloads_all(self._file, self._options):
+            return int(sum(device.memory_free for device in gpus) * (1 - _RESERVE))
+        available = available_memory()
+        if available is None:
+            return None
+        return max(0, int(available * (1 - _RESERVE)) - (0 if gpus else self._mapped))
+
+
+def _alive(reference: "weakref.ref[Model]") -> int:
+    model = reference()
+    if model is None:
+        raise ModelLoadError("The model of this vocabulary is gone; keep the Model while its vocabulary is used.")
+    return model.handle
+
+
+def _offloads_all(file: GgufFile, options: ModelOptions) -> bool:
+    return options.n_gpu_layers < 0 or options.n_gpu_layers >= len(file.layers)
+
+
+def _check_memory(file: GgufFile, options: ModelOptions, available: int | None) -> None:
+    if not options.check_memory or available is None or file.weights <= available:
+        return
+    if options.n_gpu_layers and library().llama_supports_gpu_offload():
+        return  # llama.cpp itself reports a device that is too small
+    raise ModelLoadError(
+        f"{file.path} needs {file.weights / _MIB:,.0f} MiB for its weights, and {available / _MIB:,.0f} MiB are available; use a "
+        "smaller quantisation, free memory, or offload layers (n_gpu_layers). check_memory=False tries all the same."
+    )
+
+
+def _model_params(
+    lib: Any, options: ModelOptions, progress: Callable[[float], bool | None] | None, stopped: list[bool]
+) -> tuple[Any, tuple[Any, ...]]:
+    """The C parameters, and what must be kept alive while they are used."""
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = options.n_gpu_layers
+    params.split_mode = SPLIT_MODES.index(options.split_mode)
+    params.main_gpu = options.main_gpu
+    # enum llama_load_mode: 0 neither, 1 mmap, 2 mlock, 3 both
+    params.load_mode = (1 if options.use_mmap else 0) + (2 if options.use_mlock else 0)
+    params.use_extra_bufts = options.use_extra_bufts
+    params.check_tensors = options.check_tensors
+    shares: Any = None
+    if options.tensor_split:
+        # llama.cpp reads llama_max_devices() of them
+        shares = (ctypes.c_float * int(lib.llama_max_devices()))(*options.tensor_split)
+        params.tensor_split = shares
+    callback: Any = None
+    if progress is not None:
+
+        def report(fraction: float, _data: object) -> bool:
+            if progress(fraction) is False:
+                stopped.append(True)
+            return not stopped
+
+        callback = lib.llama_progress_callback(report)
+        params.progress_callback = callback
+    return params, (shares, callback)
+
+
+def _load_failure(file: GgufFile, *, stopped: bool) -> str:
+    if stopped:
+        return f"Loading {file.path} was stopped by its progress callback."
+    said = llama_log.last_errors() or "it gave no reason"
+    return (
+        f"llama.cpp could not load {file.path} (architecture {file.architecture}, {file.quantization}): {said}. "
+        "The file may be damaged, or newer than the installed llama-cpp-python."
+    )

@@ -1,0 +1,374 @@
+"""One llama.cpp context: batches in, logits out, and the memory of its sequences. Implements `engine.runtime.backend.Backend`.
+
+Knows: the C structures of a context and their return codes. Does not know: requests, scheduling, prefixes, files. A single
+thread calls it; only `abort` may come from another.
+"""
+
+import ctypes
+import logging
+import math
+import sys
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from engine.errors import ContextOverflowError, DecodeError, EngineError
+from engine.runtime import llama_log
+from engine.runtime.backend import Row, Sampler
+from engine.runtime.llama_lib import library
+from engine.runtime.llama_sampling import LlamaSampler
+from engine.runtime.llama_vocab import LlamaVocab
+from engine.runtime.machine import default_threads
+from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, ContextOptions
+from engine.types import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_log = logging.getLogger("engine.llama")
+_CACHED_VIEWS = 1024
+
+
+class Weights(Protocol):
+    """What a context needs of its model."""
+
+    @property
+    def handle(self) -> int:
+        """The llama_model pointer. Raises EngineError once the model is closed."""
+        ...
+
+    @property
+    def vocab(self) -> LlamaVocab: ...
+
+
+class LlamaBackend:
+    """A context over one model; made by `Model.backend`. It keeps its model alive.
+
+    `n_ctx` cells are made as `options` say. `is_stateful`: recurrent layers, so that the memory cannot be cut. `window`: tokens
+    that the model's sliding-window layers see, 0 for none.
+    """
+
+    def __init__(
+        self,
+        model: Weights,
+        options: ContextOptions,
+        n_ctx: int,
+        *,
+        is_stateful: bool = False,
+        window: int = 0,
+    ) -> None:
+        self._lib = lib = library()
+        self._model = model
+        self._vocab = model.vocab
+        self._options = options
+        self._is_stateful = is_stateful
+        self._window = 0 if options.swa_full else window
+        self._abort = ctypes.create_string_buffer(2)
+        llama_log.forget_errors()
+        context = lib.llama_init_from_model(model.handle, _context_params(lib, options, n_ctx, self._abort))
+        if not context:
+            raise ContextOverflowError(
+                f"llama.cpp could not make a context of {n_ctx:,} tokens ({llama_log.last_errors() or 'no reason given'}); "
+                "pass a smaller n_ctx or n_batch, or offload fewer layers."
+            )
+        self._context: int | None = context
+        self._memory = lib.llama_get_memory(context)
+        if not self._memory:
+            lib.llama_free(context)
+            raise EngineError(
+                "This model keeps no memory between tokens, so it cannot generate text; use a chat model."
+            )
+        self._free = weakref.finalize(self, lib.llama_free, context)
+        self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
+        self._n_ctx = int(lib.llama_n_ctx(context))
+        self._n_batch = int(lib.llama_n_batch(context))
+        self._batch = _Batch(lib, self._n_batch)
+        self._views: dict[int, Any] = {}
+
+    @property
+    def vocab(self) -> LlamaVocab:
+        return self._vocab
+
+    @property
+    def options(self) -> ContextOptions:
+        return self._options
+
+    @property
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    @property
+    def n_batch(self) -> int:
+        return self._n_batch
+
+    @property
+    def n_sequences(self) -> int:
+        return self._options.n_sequences
+
+    @property
+    def n_ctx_sequence(self) -> int:
+        """Tokens that one sequence can hold at most."""
+        return int(self._lib.llama_n_ctx_seq(self._handle()))
+
+    @property
+    def can_share(self) -> bool:
+        """Whether `copy` may take a part of a sequence. False for recurrent and hybrid models: all of it, or nothing."""
+        return not self._is_stateful
+
+    def _handle(self) -> int:
+        if self._context is None:
+            raise EngineError("This context is closed; make a new one with Model.backend().")
+        return self._context
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        """Evaluate the rows. Raises DecodeError, whose `reason` says what to do; `positions` tell what is held then."""
+        context = self._handle()
+        if not rows:
+            return
+        self._check(rows)
+        llama_log.forget_errors()
+        code = self._lib.llama_decode(context, self._batch.fill(rows))
+        if code:
+            self._batch.forget()
+            raise _decode_error(code, len(rows), self._n_ctx)
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        """What llama.cpp would answer by ending the process."""
+        if len(rows) > self._n_batch:
+            raise DecodeError(
+                f"{len(rows)} rows were given, but one batch takes {self._n_batch}; split them.", "invalid"
+            )
+        outputs = sum(row.output for row in rows)
+        if outputs > self._options.n_outputs:
+            raise DecodeError(
+                f"{outputs} rows ask for logits, but one batch gives {self._options.n_outputs}; split them, or raise "
+                "outputs_per_sequence.",
+                "invalid",
+            )
+        bad = [
+            row
+            for row in rows
+            if not (0 <= row.sequence < self._options.n_sequences and 0 <= row.token < self._vocab.size)
+        ]
+        if bad:
+            raise DecodeError(
+                f"{bad[0]} is not possible here: sequences run from 0 to {self._options.n_sequences - 1}, tokens from 0 to "
+                f"{self._vocab.size - 1}.",
+                "invalid",
+            )
+
+    def abort(self) -> None:
+        """Make the decode that is running stop with DecodeError("aborted"). For any thread; on the CPU only. The next
+        decode must wait until `resume`."""
+        self._abort[0] = b"\x01"
+
+    def resume(self) -> None:
+        """Take back `abort`."""
+        self._abort[0] = b"\x00"
+
+    def logits(self, row: int) -> "NDArray[np.float32]":
+        """The logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a copy.
+
+        Valid until the next decode. What is written into it, the samplers see. Raises DecodeError for a row without output.
+        """
+        context = self._handle()
+        if not self._batch.has_output(row):
+            raise DecodeError(f"Row {row} of the last batch has no logits; decode it with output=True.", "invalid")
+        pointer = self._lib.llama_get_logits_ith(context, row)
+        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        if not address:
+            raise DecodeError(f"llama.cpp has no logits for row {row}.")
+        view = self._views.get(address)
+        if view is None:
+            view = self._view(address)
+        return view
+
+    def _view(self, address: int) -> Any:
+        import numpy
+
+        if len(self._views) >= _CACHED_VIEWS:
+            self._views.clear()
+        buffer = (ctypes.c_float * self._vocab.size).from_address(address)
+        view = self._views[address] = numpy.frombuffer(buffer, dtype=numpy.float32)
+        return view
+
+    def sampler(self, params: SamplingParams) -> LlamaSampler:
+        """A sampler with its own random stream; a seed of None is a fresh random one."""
+        sampler = LlamaSampler(params)
+        self._samplers.add(sampler)
+        return sampler
+
+    def sample(self, sampler: Sampler, row: int) -> int:
+        """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
+        if not isinstance(sampler, LlamaSampler):
+            raise EngineError("This sampler was made by another backend; take one from this backend's sampler().")
+        logits = self.logits(row)
+        token = int(logits.argmax())
+        # argmax and max give the first NaN when there is one, so this one number tells for the whole row.
+        if not math.isfinite(logits[token]):
+            raise DecodeError(
+                "The model computed logits that are not numbers; its file may be damaged, or its type needs a wider KV cache "
+                '(type_k="f32", type_v="f32"), or flash_attn="off".',
+                "nan",
+            )
+        if sampler.is_greedy:
+            return token
+        return int(self._lib.llama_sampler_sample(sampler.chain, self._handle(), row))
+
+    def positions(self, sequence: int) -> int:
+        self._handle()
+        return int(self._lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+
+    def trim(self, sequence: int, position: int) -> bool:
+        """Forget the sequence from `position` on. False, with the sequence unchanged, when this model's memory cannot; trimming
+        to 0 always works."""
+        if position >= self.positions(sequence):
+            return True
+        if position > 0 and self._window:
+            # Sliding-window layers have dropped what lies behind the window; too far back they miss tokens.
+            oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, sequence))
+            if oldest > max(0, position - self._window):
+                return False
+        return bool(self._lib.llama_memory_seq_rm(self._memory, sequence, position if position > 0 else -1, -1))
+
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """Raises DecodeError("invalid") when a part of a recurrent state is asked for."""
+        held = self.positions(source)
+        if positions > held or (self._is_stateful and positions != held):
+            raise DecodeError(
+                f"Sequence {source} holds {held} positions, {positions} were asked for; "
+                + (
+                    "a recurrent state can only be copied whole."
+                    if self._is_stateful
+                    else "copy no more than it holds."
+                ),
+                "invalid",
+            )
+        if positions <= 0:
+            return
+        if self._options.is_unified and not self._is_stateful:
+            self._lib.llama_memory_seq_cp(self._memory, source, target, 0, positions)
+        else:
+            # Between separate buffers llama.cpp copies whole sequences only (it asserts); the rest is cut off afterwards.
+            self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            if positions < held:
+                self._lib.llama_memory_seq_rm(self._memory, target, positions, -1)
+
+    def save(self, sequence: int) -> bytes:
+        """The state of one sequence, for `restore` in a context of the same model and options."""
+        context = self._handle()
+        size = int(self._lib.llama_state_seq_get_size(context, sequence))
+        buffer = (ctypes.c_uint8 * size)()
+        written = int(self._lib.llama_state_seq_get_data(context, buffer, size, sequence))
+        return bytes(memoryview(buffer)[:written])
+
+    def restore(self, sequence: int, state: bytes) -> None:
+        """Replace what the sequence holds. Raises DecodeError when the state is not one of this model and these options, or
+        does not fit; the sequence is empty then."""
+        context = self._handle()
+        self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if not self._lib.llama_state_seq_set_data(context, buffer, len(state), sequence):
+            self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+            raise DecodeError(
+                f"A saved state of {len(state):,} bytes does not fit this context ({llama_log.last_errors()}); "
+                "use it with the model and the options that made it, or prefill again.",
+                "invalid",
+            )
+
+    def close(self) -> None:
+        """Free the context and its samplers; twice is fine."""
+        if self._context is None:
+            return
+        for sampler in list(self._samplers):
+            sampler.close()
+        self._context = None
+        self._views.clear()
+        self._batch.forget()
+        self._free()
+
+
+def _context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) -> Any:
+    params = lib.llama_context_default_params()
+    params.n_ctx = n_ctx
+    params.n_batch = min(options.n_batch, n_ctx)
+    params.n_ubatch = min(options.n_ubatch, params.n_batch)
+    params.n_seq_max = options.n_sequences
+    params.n_outputs_max = min(options.n_outputs, params.n_batch)
+    params.n_threads = options.n_threads or default_threads()
+    params.n_threads_batch = options.n_threads_batch or params.n_threads
+    params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
+    params.type_k = CACHE_TYPES[options.type_k][0]
+    params.type_v = CACHE_TYPES[options.type_v][0]
+    params.offload_kqv = options.offload_kqv
+    params.op_offload = options.op_offload
+    params.swa_full = options.swa_full
+    params.kv_unified = options.is_unified
+    params.rope_freq_base = options.rope_freq_base
+    params.rope_freq_scale = options.rope_freq_scale
+    params.no_perf = True
+    # ggml asks after every node, from its own threads. A Python callback would take the GIL each time, so a C function answers:
+    # strlen of a one-character buffer is 0 until abort() writes into it.
+    libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+    params.abort_callback = ctypes.cast(libc.strlen, lib.ggml_abort_callback)
+    params.abort_callback_data = ctypes.addressof(abort)
+    return params
+
+
+def _decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
+    if code == 1:
+        return DecodeError(
+            f"The KV cache of {n_ctx:,} tokens has no room for {rows} more; end or trim a sequence, or load with a larger n_ctx.",
+            "no_slot",
+        )
+    if code == 2:
+        return DecodeError(f"A decode of {rows} rows was aborted.", "aborted")
+    said = llama_log.last_errors() or "no reason given"
+    if code == -1:
+        return DecodeError(f"llama.cpp rejected a batch of {rows} rows ({said}).", "invalid")
+    return DecodeError(
+        f"llama.cpp failed with code {code} on a batch of {rows} rows ({said}); if it goes on, run `llama-engine doctor`."
+    )
+
+
+class _Batch:
+    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column."""
+
+    def __init__(self, lib: Any, capacity: int) -> None:
+        self._tokens = (ctypes.c_int32 * capacity)()
+        self._positions = (ctypes.c_int32 * capacity)()
+        self._sequences = (ctypes.c_int32 * capacity)()
+        self._counts = (ctypes.c_int32 * capacity)(*([1] * capacity))
+        self._outputs = (ctypes.c_int8 * capacity)()
+        int32_p = ctypes.POINTER(ctypes.c_int32)
+        base = ctypes.addressof(self._sequences)
+        self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
+        self._filled = 0
+        self._struct = lib.llama_batch(
+            n_tokens=0,
+            token=ctypes.cast(self._tokens, int32_p),
+            embd=None,
+            pos=ctypes.cast(self._positions, int32_p),
+            n_seq_id=ctypes.cast(self._counts, int32_p),
+            seq_id=ctypes.cast(self._lists, ctypes.POINTER(int32_p)),
+            logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(self, rows: Sequence[Row]) -> Any:
+        """The struct to pass to llama_decode, by value."""
+        count = len(rows)
+        tokens, positions, sequences, outputs = zip(*rows, strict=True)
+        self._tokens[:count] = tokens
+        self._positions[:count] = positions
+        self._sequences[:count] = sequences
+        self._outputs[:count] = outputs
+        self._filled = self._struct.n_tokens = count
+        return self._struct
+
+    def forget(self) -> None:
+        """After a failed decode no row has logits."""
+        self._filled = 0
+
+    def has_output(self, row: int) -> bool:
+        return 0 <= row < self._filled and bool(self._outputs[row])

@@ -1,0 +1,116 @@
+"""The only importer of llama_cpp: its low-level functions, ready for use, and facts about the library.
+
+Knows: how the shared library is found and set up once per process (log routing, backend initialisation). Does not know:
+models, contexts. llama_cpp is imported on the first call of `library`, never when this module is imported.
+"""
+
+import ctypes
+import logging
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from engine.errors import EngineError
+from engine.runtime import llama_log
+
+TESTED_VERSION = "0.3.36"
+_log = logging.getLogger("engine.llama")
+
+
+@cache
+def library() -> Any:
+    """The module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). Raises EngineError when it cannot load."""
+    try:
+        import llama_cpp.llama_cpp as lib
+        from llama_cpp import __version__ as version
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EngineError(
+            f"llama-cpp-python cannot be loaded ({error}); install it with: pip install llama-cpp-python=={TESTED_VERSION}"
+        ) from error
+    if version != TESTED_VERSION:
+        _log.warning(
+            "llama-cpp-python %s is installed, but %s is the version tested; its structures change between releases, so "
+            "if anything fails: pip install llama-cpp-python==%s",
+            version,
+            TESTED_VERSION,
+            TESTED_VERSION,
+        )
+    module: Any = lib
+    module.llama_log_set(llama_log.CALLBACK, None)
+    module.llama_backend_init()
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device that llama.cpp can compute on. Memory in bytes, at the time of asking."""
+
+    name: str
+    description: str
+    is_gpu: bool
+    memory_free: int
+    memory_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFacts:
+    """What `doctor` tells about the installed llama.cpp."""
+
+    version: str
+    path: Path
+    system_info: str
+    supports_gpu_offload: bool
+    max_devices: int
+    devices: tuple[Device, ...]
+
+
+def facts() -> LibraryFacts:
+    """Facts about the library that is installed. Loads it."""
+    lib = library()
+    import llama_cpp
+
+    return LibraryFacts(
+        version=llama_cpp.__version__,
+        path=library_path(),
+        system_info=lib.llama_print_system_info().decode("utf-8", "replace").strip(),
+        supports_gpu_offload=bool(lib.llama_supports_gpu_offload()),
+        max_devices=int(lib.llama_max_devices()),
+        devices=devices(),
+    )
+
+
+def library_path() -> Path:
+    """The shared library that is loaded."""
+    return Path(library()._lib._name)
+
+
+def devices() -> tuple[Device, ...]:
+    """The devices that ggml found; the CPU is one of them. Empty where the library does not export the functions."""
+    try:
+        count, get, kind, name, about, memory = _device_functions(library()._lib)
+    except AttributeError:
+        return ()
+    found: list[Device] = []
+    for index in range(count()):
+        device = get(index)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        memory(device, ctypes.byref(free), ctypes.byref(total))
+        texts = [function(device).decode("utf-8", "replace") for function in (name, about)]
+        # enum ggml_backend_dev_type: 0 CPU, 1 GPU, 2 integrated GPU, 3 accelerator
+        found.append(Device(texts[0], texts[1], kind(device) in (1, 2), free.value, total.value))
+    return tuple(found)
+
+
+def _device_functions(dll: Any) -> tuple[Any, ...]:
+    """ggml-backend.h, which llama-cpp-python does not bind; libllama's handle resolves its dependencies' symbols too."""
+    size_p = ctypes.POINTER(ctypes.c_size_t)
+    table: list[tuple[str, list[Any], Any]] = [
+        ("ggml_backend_dev_count", [], ctypes.c_size_t),
+        ("ggml_backend_dev_get", [ctypes.c_size_t], ctypes.c_void_p),
+        ("ggml_backend_dev_type", [ctypes.c_void_p], ctypes.c_int),
+        ("ggml_backend_dev_name", [ctypes.c_void_p], ctypes.c_char_p),
+        ("ggml_backend_dev_description", [ctypes.c_void_p], ctypes.c_char_p),
+        ("ggml_backend_dev_memory", [ctypes.c_void_p, size_p, size_p], None),
+    ]
+    return tuple(ctypes.CFUNCTYPE(result, *arguments)((symbol, dll)) for symbol, arguments, result in table)

@@ -1,0 +1,102 @@
+"""What this machine has: memory that is available, cores to compute on.
+
+Knows: /proc and cgroups on Linux, os.sysconf elsewhere. Does not know: models. Sizes are bytes.
+"""
+
+import os
+from pathlib import Path
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Memory that can be taken without swapping, within the limits of this process's cgroups; None when nothing tells.
+
+    Linux: MemAvailable, since the kernel counts reclaimable page cache in it; then each cgroup's limit less what it uses
+    (its inactive file pages are reclaimable). Elsewhere: the free physical pages.
+    """
+    free = [size for size in (_meminfo(root, "MemAvailable"), *_cgroup_room(root)) if size is not None]
+    if free:
+        return max(0, min(free))
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def anonymous_memory(root: Path = Path("/")) -> int | None:
+    """Memory of this process that is not backed by files; None where the system does not tell."""
+    return _field(root / "proc/self/status", "RssAnon")
+
+
+def default_threads(root: Path = Path("/")) -> int:
+    """One thread per physical core that this process may use: hyper-threads share the units that matrix products need."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = {
+        _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in usable
+    }
+    quota = _cpu_quota(root)
+    return max(1, min(len(cores), quota) if quota else len(cores))
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _field(path: Path, name: str) -> int | None:
+    """A line "Name:   123 kB" in bytes."""
+    for line in (_read(path) or "").splitlines():
+        key, _, value = line.partition(":")
+        words = value.split()
+        if key == name and words and words[0].isdigit():
+            return int(words[0]) * 1024
+    return None
+
+
+def _meminfo(root: Path, name: str) -> int | None:
+    return _field(root / "proc/meminfo", name)
+
+
+def _cgroups(root: Path) -> list[tuple[Path, bool]]:
+    """The directories of this process's cgroups, own one first, up to the root; whether each is of version 2."""
+    found: list[tuple[Path, bool]] = []
+    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / ("" if not controllers else "memory")
+        here = base / path.lstrip("/")
+        while True:
+            found.append((here, not controllers))
+            if here == base or base not in here.parents:
+                break
+            here = here.parent
+    return found
+
+
+def _cgroup_room(root: Path) -> list[int]:
+    room: list[int] = []
+    for directory, unified in _cgroups(root):
+        limit = _read(directory / ("memory.max" if unified else "memory.limit_in_bytes"))
+        used = _read(directory / ("memory.current" if unified else "memory.usage_in_bytes"))
+        if limit and used and limit.isdigit() and used.isdigit():
+            room.append(int(limit) - int(used) + _inactive_file(directory, unified=unified))
+    return room
+
+
+def _inactive_file(directory: Path, *, unified: bool) -> int:
+    name = "inactive_file" if unified else "total_inactive_file"
+    for line in (_read(directory / "memory.stat") or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.isdigit():
+            return int(value)
+    return 0
+
+
+def _cpu_quota(root: Path) -> int | None:
+    for directory, unified in _cgroups(root):
+        words = (_read(directory / "cpu.max") or "").split() if unified else []
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
+            return max(1, int(words[0]) // int(words[1]))
+    return None
