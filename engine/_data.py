@@ -1,7 +1,7 @@
 """The only place that finds the files shipped beside the code: models.toml, templates/, the built-in model.
 
-Knows: that they lie at the repository's root in a checkout or an editable install, and inside the package in a wheel. Does
-not know: what is in them.
+Knows: that they lie at the repository's root in a checkout or an editable install, and inside the package in a wheel.
+Does not know: what is in them.
 """
 
 from functools import cache
@@ -20,8 +20,8 @@ def root() -> Path:
         if (candidate / "models.toml").is_file():
             return candidate
     raise EngineError(
-        f"models.toml was found neither in {package / '_files'} nor in {package.parent}; the installation is incomplete: "
-        "reinstall llama-engine (pip install --force-reinstall --no-deps llama-engine)."
+        f"models.toml was found neither in {package / '_files'} nor in {package.parent}; the installation is "
+        "incomplete: reinstall llama-engine (pip install --force-reinstall --no-deps llama-engine)."
     )
 
 
@@ -41,6 +41,6 @@ def builtin_model() -> Path:
     path = root() / _BUILTIN
     if not path.is_file():
         raise EngineError(
-            f"The built-in model is missing at {path}; reinstall llama-engine, or pass the path of a GGUF to Engine.load()."
+            f"The built-in model is missing at {path}; reinstall llama-engine, or pass a GGUF's path to Engine.load()."
         )
     return path

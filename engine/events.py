@@ -1,8 +1,8 @@
 """What a model's output becomes, piece by piece: the closed union of events, and their fold into a completion.
 
-Knows: the order that events come in (a part ends before the next begins; nothing emitted is ever retracted; each state of a
-call's arguments is a prefix of the next). Does not know: who makes them. Plain frozen dataclasses, since there is one or
-more for every token.
+Knows: the order that events come in (a part ends before the next begins; nothing emitted is ever retracted; each
+state of a call's arguments is a prefix of the next). Does not know: who makes them. Plain frozen dataclasses, since
+there is one or more for every token.
 """
 
 from collections.abc import Iterable
@@ -53,9 +53,9 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """The call is over. `arguments` is all of them: JSON text, or with `error` "malformed" the raw text as written, or with
-    "truncated" the prefix that arrived. `id` is given where the family writes it after the arguments; the call's start
-    carried "" then."""
+    """The call is over. `arguments` is all of them: JSON text, or with `error` "malformed" the raw text as written,
+    or with "truncated" the prefix that arrived. `id` is given where the family writes it after the arguments; the
+    call's start carried "" then."""
 
     index: int
     arguments: str
@@ -67,7 +67,8 @@ class ToolCallEnd:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered (agent loop only). `error` says that the tool failed; `content` is what the model reads then."""
+    """What a tool answered (agent loop only). `error` says that the tool failed; `content` is what the model reads
+    then."""
 
     index: int
     id: str
@@ -98,7 +99,8 @@ class _Call:
 
 
 def fold(events: Iterable[Event]) -> Completion:
-    """The completion that the events of one turn describe. A call that never ended is `truncated`; results are not part of it."""
+    """The completion that the events of one turn describe. A call that never ended is `truncated`; results are not
+    part of it."""
     parts: dict[int, ReasoningPart | TextPart | ToolCall] = {}
     texts: dict[int, tuple[type[ReasoningPart | TextPart], list[str]]] = {}
     calls: dict[int, tuple[int, _Call]] = {}

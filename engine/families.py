@@ -1,8 +1,9 @@
 """models.toml as frozen records: what each model family writes, and how a model is recognised as one of a family.
 
-Knows: the schema of a family table, its checks, and the rules of detection. Does not know: how a format is parsed, rendered
-or constrained; those rooms read the records. Markers are literals written with the whitespace that the family's template
-puts beside them: "\\n</think>\\n\\n" is the marker `</think>` with one newline before it and two after.
+Knows: the schema of a family table, its checks, and the rules of detection. Does not know: how a format is parsed,
+rendered or constrained; those rooms read the records. Markers are literals written with the whitespace that the
+family's template puts beside them: "\\n</think>\\n\\n" is the marker `</think>` with one newline before it and two
+after.
 """
 
 import tomllib
@@ -25,8 +26,8 @@ Shape: TypeAlias = Literal["json", "tagged_json", "tagged_args"]
 class Gate(Record):
     """The template variable that switches reasoning: its name, and the value for each position it has.
 
-    A position that is absent does not exist (gpt-oss cannot be switched off). `default` is what the template does when the
-    variable is not given.
+    A position that is absent does not exist (gpt-oss cannot be switched off). `default` is what the template does
+    when the variable is not given.
     """
 
     kwarg: str
@@ -41,12 +42,12 @@ class Gate(Record):
 class ReasoningSyntax(Record):
     """How a family marks reasoning, and what becomes of it in later prompts.
 
-    `forced_open` tells what the template usually does; the parser believes the rendered prompt's tail instead. `history`:
-    earlier reasoning is dropped ("none"), kept after the last user message ("last_user"), since the last final answer
-    ("last_answer"), always ("all"), or the template has no notion of it ("unknown"). `fields` are the message fields that
-    the template reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open
-    reasoning ends it (else it is quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the
-    turn, after a call, after other reasoning), or anywhere.
+    `forced_open` tells what the template usually does; the parser believes the rendered prompt's tail instead.
+    `history`: earlier reasoning is dropped ("none"), kept after the last user message ("last_user"), since the last
+    final answer ("last_answer"), always ("all"), or the template has no notion of it ("unknown"). `fields` are the
+    message fields that the template reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether
+    tool markup inside open reasoning ends it (else it is quoted text). `where`: reasoning opens only at the start of
+    a turn's segment (start of the turn, after a call, after other reasoning), or anywhere.
     """
 
     open: str
@@ -66,9 +67,9 @@ class ToolSyntax(Record):
     - `tagged_json`: `call[0] name name_end {json} arguments_end call[1]`.
     - `tagged_args`: `call[0] name name_end (argument[0] key key_end value argument[1])* call[1]`.
 
-    `section_optional`: calls are found without the section's markers too. `bare`: a JSON object at the start of the answer
-    is a call when it names a declared tool. `fields` are the JSON keys (several spellings allowed, the first is the
-    family's own); `id` comes after the arguments where `id_last`.
+    `section_optional`: calls are found without the section's markers too. `bare`: a JSON object at the start of the
+    answer is a call when it names a declared tool. `fields` are the JSON keys (several spellings allowed, the first
+    is the family's own); `id` comes after the arguments where `id_last`.
     """
 
     shape: Shape
@@ -174,7 +175,8 @@ class Families:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
-        """Read a truth table (the shipped one by default). Raises FamilyError naming the table and the field at fault."""
+        """Read a truth table (the shipped one by default). Raises FamilyError naming the table and the field at
+        fault."""
         path = path or _data.models_toml()
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -208,9 +210,9 @@ class Families:
         for row in self._rows.values():
             rule = row.detect
             if template is not None:
-                if rule.template and all(text in template for text in rule.template):
-                    if not any(text in template for text in rule.template_not):
-                        return Detection(row, f"its chat template contains {_quoted(rule.template)}")
+                matches = bool(rule.template) and all(text in template for text in rule.template)
+                if matches and not any(text in template for text in rule.template_not):
+                    return Detection(row, f"its chat template contains {_quoted(rule.template)}")
             elif architecture in rule.architectures:
                 parts = [part for part in rule.names if part.casefold() in name.casefold()]
                 if parts or not rule.names:

@@ -1,7 +1,8 @@
 """The public nouns: messages and their parts, tools and calls, sampling, usage, the completion.
 
-Knows: shapes, and how the spellings that callers bring (OpenAI dictionaries, the three names of the reasoning field) become
-one. Does not know: templates, tokens, models. Everything here is immutable pydantic, validated once, at the door.
+Knows: shapes, and how the spellings that callers bring (OpenAI dictionaries, the three names of the reasoning field)
+become one. Does not know: templates, tokens, models. Everything here is immutable pydantic, validated once, at the
+door.
 """
 
 import json
@@ -38,7 +39,8 @@ class TextPart(Record):
 
 
 class ToolCall(Record):
-    """A call as the model wrote it. `arguments` is JSON text, exactly as emitted (raw text when `error` is "malformed").
+    """A call as the model wrote it. `arguments` is JSON text, exactly as emitted (raw text when `error` is
+    "malformed").
 
     Accepts the OpenAI form `{"id", "type": "function", "function": {"name", "arguments"}}` on input, with arguments as
     text or as an object.
@@ -82,9 +84,9 @@ Part: TypeAlias = Annotated[ReasoningPart | TextPart | ToolCall, Field(discrimin
 class Message(Record):
     """One message of a conversation, in any role.
 
-    On input the reasoning field may be called `reasoning`, `reasoning_content` or `thinking`; `content` may be text, a list
-    of text parts, or absent. `parts` keeps the order in which an assistant turn alternated between reasoning, text and
-    calls; it is filled from the flat fields when the caller does not give it.
+    On input the reasoning field may be called `reasoning`, `reasoning_content` or `thinking`; `content` may be text,
+    a list of text parts, or absent. `parts` keeps the order in which an assistant turn alternated between reasoning,
+    text and calls; it is filled from the flat fields when the caller does not give it.
     """
 
     role: Role
@@ -126,7 +128,9 @@ class Message(Record):
             elif isinstance(item, Mapping) and isinstance(text := cast("Mapping[str, object]", item).get("text"), str):
                 texts.append(text)
             else:
-                raise ValueError(f"content parts must be text; this one is {item!r}. This engine runs text models only.")
+                raise ValueError(
+                    f"content parts must be text; this one is {item!r}. This engine runs text models only."
+                )
         return "\n".join(texts)
 
     @model_validator(mode="after")
@@ -145,8 +149,8 @@ class Message(Record):
 class Tool(Record):
     """A function the model may call: its name, what it does, the JSON Schema of its arguments.
 
-    `function` runs it (absent for tools described by a dictionary); `check` answers None for arguments (Python values) that
-    fit, else one sentence saying what does not. Made by `engine.tools.tool`.
+    `function` runs it (absent for tools described by a dictionary); `check` answers None for arguments (Python
+    values) that fit, else one sentence saying what does not. Made by `engine.tools.tool`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -219,8 +223,8 @@ class Usage(Record):
 class Completion(Record):
     """One assistant turn, whole: the fold of its events.
 
-    `reasoning` joins the spans by a newline, `content` joins them as they are; both are "" when there is none. `parts` has
-    the same in the order written.
+    `reasoning` joins the spans by a newline, `content` joins them as they are; both are "" when there is none.
+    `parts` has the same in the order written.
     """
 
     parts: tuple[Part, ...] = ()

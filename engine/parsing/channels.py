@@ -1,7 +1,7 @@
 """Turns made of messages with a header: a role, a channel, maybe a recipient, then a body.
 
-Knows: how a header is read and what its channel and recipient make of the body. Does not know: formats whose parts stand in
-one run of text (`turn`). Source of the format: OpenAI's harmony response format (gpt-oss).
+Knows: how a header is read and what its channel and recipient make of the body. Does not know: formats whose parts
+stand in one run of text (`turn`). Source of the format: OpenAI's harmony response format (gpt-oss).
 """
 
 from dataclasses import dataclass

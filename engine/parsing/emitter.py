@@ -80,7 +80,8 @@ class Emitter:
         return CallEmitter(self, index, name, part, made if id_follows and not id_ else None)
 
     def made_id(self, index: int, name: str) -> str:
-        """`call_` and 24 hexadecimal digits; the same text parsed again gives the same ids, another salt gives others."""
+        """`call_` and 24 hexadecimal digits; the same text parsed again gives the same ids, another salt gives
+        others."""
         digest = hashlib.blake2b(f"{self._ids}\0{index}\0{name}".encode(), digest_size=12).hexdigest()
         return f"call_{digest}"
 
@@ -106,7 +107,8 @@ class CallEmitter:
         self._emitter.delta(self._index, text, self._part)
 
     def end(self, error: CallError | None = None, id_: str | None = None) -> None:
-        """The call is over. Without an error so far its arguments are judged: JSON, an object, and what the tool takes."""
+        """The call is over. Without an error so far its arguments are judged: JSON, an object, and what the tool
+        takes."""
         arguments = "".join(self._fragments).strip()
         if error is None:
             if arguments in ("", "null"):
@@ -136,9 +138,9 @@ class CallEmitter:
 class Span:
     """A span of text between markers: emits what is decided, holds back white space that may turn out to be markup.
 
-    White space that the template writes beside a marker is dropped (`lead` after the opening one, `Mark.before` of the
-    closing one), all other text is exact. A span of white space only is none. `edge` is what the trace calls the white space
-    dropped.
+    White space that the template writes beside a marker is dropped (`lead` after the opening one, `Mark.before` of
+    the closing one), all other text is exact. A span of white space only is none. `edge` is what the trace calls the
+    white space dropped.
     """
 
     __slots__ = ("_edge", "_emitter", "_held", "_kind", "_lead", "_part", "_reader")

@@ -1,8 +1,8 @@
 """JSON, read incrementally: values pass through as text while their end is found.
 
-Knows: JSON's syntax as far as finding the end of a value needs it, and two things models do to it: raw control characters
-inside strings (passed on escaped) and arguments wrapped as a JSON string (passed on unwrapped). Does not know: what a value
-is for. Source of the syntax: RFC 8259.
+Knows: JSON's syntax as far as finding the end of a value needs it, and two things models do to it: raw control
+characters inside strings (passed on escaped) and arguments wrapped as a JSON string (passed on unwrapped). Does not
+know: what a value is for. Source of the syntax: RFC 8259.
 """
 
 import json
@@ -39,7 +39,8 @@ class JsonReader:
         self._ends = tuple(end for end in ends if end)
 
     def value(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
-        """Consume one value, its text handed to `write` as it comes. The buffer starts with the value's first character."""
+        """Consume one value, its text handed to `write` as it comes. The buffer starts with the value's first
+        character."""
         reader = self._reader
         if not (yield from reader.more()):
             return Outcome.TRUNCATED

@@ -24,8 +24,9 @@ class Mark(NamedTuple):
 class Spelling:
     """How markers stand in the reader's buffer: control tokens as one character each, all else as text.
 
-    `control` are the markers that the family's models only ever write as one token; `vocabulary` are the texts that are one
-    control or user-defined token in the model's vocabulary (None: no vocabulary is known, everything is text).
+    `control` are the markers that the family's models only ever write as one token; `vocabulary` are the texts that
+    are one control or user-defined token in the model's vocabulary (None: no vocabulary is known, everything is
+    text).
     """
 
     __slots__ = ("_pattern", "characters")

@@ -1,7 +1,7 @@
 """`Parser`: pieces of a model's output in, events out; the one door of this room.
 
-Knows: how a turn reader is set up for a format, seeded with the prompt's tail, and how `reasoning_format` is a view of its
-events. Does not know: models, vocabularies beyond the set of their control tokens, prompts, threads, clocks.
+Knows: how a turn reader is set up for a format, seeded with the prompt's tail, and how `reasoning_format` is a view
+of its events. Does not know: models, vocabularies beyond the set of their control tokens, prompts, threads, clocks.
 """
 
 import re
@@ -35,14 +35,14 @@ class Parser:
     """Turns one assistant turn, fed at any chunking, into events.
 
     family: a family's name, a `Family`, or a `Format`.
-    prefix: what the prompt already holds of this turn, as pieces or (text mode) as text; it is replayed silently, so that
-        reasoning left open by the prompt, or closed by it, or a caller's prefill are no special cases.
+    prefix: what the prompt already holds of this turn, as pieces or (text mode) as text; it is replayed silently, so
+        that reasoning left open by the prompt, or closed by it, or a caller's prefill are no special cases.
     tools: functions, pydantic models, `Tool`s or OpenAI dictionaries. None: not known (names are not judged).
     tool_choice: "none" leaves call markup as content; "required" or a named tool also accepts a bare JSON call.
     reasoning_format: "deepseek" (separate), "none" (in the content, markers as written), "deepseek-legacy" (both),
         "exclude" (hidden). Calls are extracted alike.
-    control_tokens: the texts that are one control or user-defined token of the vocabulary. None is text mode: every marker
-        matches as text and `special` is ignored.
+    control_tokens: the texts that are one control or user-defined token of the vocabulary. None is text mode: every
+        marker matches as text and `special` is ignored.
     trace: keep what every character of the input was taken for (`trace`).
     id_salt: made ids are a function of this, the call's index and its name; give every turn its own.
 
@@ -123,7 +123,7 @@ class Parser:
         return tuple(merged)
 
     def feed(self, text: str, special: bool = False) -> list[Event]:
-        """More output. `special`: the text is one control (or user-defined) token. Raises RequestError after `close`."""
+        """More output. `special`: the text is one control or user-defined token. Raises RequestError after `close`."""
         if self._finished:
             raise RequestError("This parser is closed; make a new one for the next turn.")
         if text:
@@ -131,8 +131,8 @@ class Parser:
         return self._emitter.drain()
 
     def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
-        """The output ended. Held-back text is settled and `Finished` comes last; "stop" becomes "tool_calls" where there
-        are calls. Closing again gives nothing."""
+        """The output ended. Held-back text is settled and `Finished` comes last; "stop" becomes "tool_calls" where
+        there are calls. Closing again gives nothing."""
         if self._finished:
             return []
         self._finished = True

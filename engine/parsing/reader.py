@@ -1,11 +1,11 @@
 """The incremental reader: text comes in at any chunking, generators read it straight down.
 
-Knows: a buffer of what is not yet consumed, literal markers, and that a bare `yield` means "need more". Does not know:
-formats, events. Every method that may wait is a generator; each looks at a character a bounded number of times, and what is
-decided leaves the buffer at once, so the cost of a feed does not grow with what was read before.
+Knows: a buffer of what is not yet consumed, literal markers, and that a bare `yield` means "need more". Does not
+know: formats, events. Every method that may wait is a generator; each looks at a character a bounded number of times,
+and what is decided leaves the buffer at once, so the cost of a feed does not grow with what was read before.
 
-A control token is one character in the buffer (a lone surrogate, which decoded text cannot contain), so that searching for
-markers is plain text search, and the same characters spelt in ordinary tokens are another text.
+A control token is one character in the buffer (a lone surrogate, which decoded text cannot contain), so that
+searching for markers is plain text search, and the same characters spelt in ordinary tokens are another text.
 """
 
 import re
@@ -52,8 +52,8 @@ def _proper_prefixes(literal: str) -> str:
 class Reader:
     """What has been fed and not yet consumed: `buffer` from `pos` on.
 
-    `trace` collects (kind, text) of everything consumed, in the order of the input; `listener` hears the same. `record`,
-    while it is a list, collects the text alone. `cut`: the input ended because it was cut off.
+    `trace` collects (kind, text) of everything consumed, in the order of the input; `listener` hears the same.
+    `record`, while it is a list, collects the text alone. `cut`: the input ended because it was cut off.
     """
 
     __slots__ = ("_names", "buffer", "closed", "cut", "listener", "pos", "record", "trace")

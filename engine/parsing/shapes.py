@@ -1,7 +1,8 @@
 """The shapes of tool calls in markup: each reads one section of calls, straight down, and emits as it reads.
 
-Knows: the three shapes of `engine.families.ToolSyntax` and how bad output is survived: the raw text goes on the call once,
-as an error, then reading resumes at the next marker. Does not know: content, reasoning, or which family it serves.
+Knows: the three shapes of `engine.families.ToolSyntax` and how bad output is survived: the raw text goes on the call
+once, as an error, then reading resumes at the next marker. Does not know: content, reasoning, or which family it
+serves.
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ class Section:
         self._shape = _SHAPES[syntax.shape](self, spelling)
 
     def read(self, opener: str) -> Reading[str]:
-        """Read the section whose opener was just consumed. Answers the white space that the template writes after it."""
+        """Read the section whose opener was just consumed. Answers the white space that belongs after it."""
         if self.syntax.shape == "json":
             return (yield from self._shape.read())
         after = ""
@@ -367,7 +368,8 @@ class TaggedArgumentsShape:
 
 
 def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Reading[bool]:
-    """Whether the marker at the front is followed, after white space, by one of the texts (or by the end of the input)."""
+    """Whether the marker at the front is followed, after white space, by one of the texts (or by the end of the
+    input)."""
     while True:
         rest = reader.buffer[reader.pos + len(marker) :].lstrip()
         if any(rest.startswith(text) for text in follows):

@@ -1,7 +1,8 @@
-"""One assistant turn of a format whose parts stand in one run of text: content, reasoning spans, sections of tool calls.
+"""One assistant turn of a format whose parts stand in one run of text: content, reasoning spans, sections of tool
+calls.
 
-Knows: where each kind of part may begin and what ends it. Does not know: the inside of a call (`shapes`), formats made of
-messages with headers (`channels`).
+Knows: where each kind of part may begin and what ends it. Does not know: the inside of a call (`shapes`), formats
+made of messages with headers (`channels`).
 """
 
 import re
@@ -19,8 +20,8 @@ _SPACE = re.compile(r"\s*")
 
 
 class TextTurn:
-    """Reads a turn. `calls`: whether call markup is markup (else it is content); `bare`: whether a JSON object at the start
-    of the answer may be a call."""
+    """Reads a turn. `calls`: whether call markup is markup (else it is content); `bare`: whether a JSON object at the
+    start of the answer may be a call."""
 
     def __init__(
         self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, *, calls: bool, bare: bool
@@ -73,7 +74,7 @@ class TextTurn:
             untouched = False
 
     def _content(self, span: Span) -> Reading[str | None]:
-        """Text up to a marker, which is answered and not consumed. None: the input ended, or a bare call stands here."""
+        """Text up to a marker, answered and not consumed. None: the input ended, or a bare call stands here."""
         reader = self._reader
         while (yield from reader.more()):
             space = _SPACE.match(reader.buffer, reader.pos)
@@ -196,8 +197,8 @@ def _skip(text: str, at: int, expected: str) -> int:
 
 
 def _string_at(text: str, at: int, allowed: tuple[str, ...] | None) -> tuple[str | None, int]:
-    """A short string at this place and the place after it. (None, -1): the text ends within one that may still be allowed;
-    (None, 0): none stands there, or one that is not allowed."""
+    """A short string at this place and the place after it. (None, -1): the text ends within one that may still be
+    allowed; (None, 0): none stands there, or one that is not allowed."""
     space = _SPACE.match(text, at)
     at = space.end() if space else at
     if at == len(text):

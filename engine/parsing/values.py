@@ -1,8 +1,8 @@
 """Argument text as models write it in markup, made into JSON fragments under the tool's schema.
 
-Knows: which schemas take text literally, how other values are read (JSON first, then text), and how text becomes the inside
-of a JSON string. Does not know: markers. Rules: a pure string schema never coerces ("02134" stays text); a nullable or union
-schema tries JSON first and falls back to text.
+Knows: which schemas take text literally, how other values are read (JSON first, then text), and how text becomes the
+inside of a JSON string. Does not know: markers. Rules: a pure string schema never coerces ("02134" stays text); a
+nullable or union schema tries JSON first and falls back to text.
 """
 
 import json
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
+_TEXT = frozenset(["string"])
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (str, "string"),
@@ -51,7 +52,7 @@ class Schemas:
                 return _union(self._types(branch, depth + 1) for branch in node[union])
         if "allOf" in node:
             known = [types for branch in node["allOf"] if (types := self._types(branch, depth + 1)) is not None]
-            return frozenset.intersection(*known) if known else None
+            return known[0].intersection(*known[1:]) if known else None
         return None
 
     def _resolve(self, reference: str) -> object:
@@ -83,19 +84,21 @@ def quoted(text: str) -> str:
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
-    """The JSON of a value that is not purely text: what the model wrote if that is JSON of an allowed type, else a string."""
+    """The JSON of a value that is not purely text: what the model wrote if that is JSON of an allowed type, else a
+    string."""
     bare = text.strip()
     bare = _PYTHON_LITERALS.get(bare, bare) if types is None or not types.isdisjoint({"boolean", "null"}) else bare
     parsed = _json(bare)
     if parsed is None:
         return f'"{quoted(text)}"'
     as_json, kind = parsed
-    allowed = types is None or kind in types or (kind == "integer" and "number" in types)
-    return as_json if allowed or "string" not in types else f'"{quoted(text)}"'
+    if types is None or kind in types or (kind == "integer" and "number" in types):
+        return as_json
+    return as_json if "string" not in types else f'"{quoted(text)}"'
 
 
 def _json(text: str) -> tuple[str, str] | None:
-    """JSON text for JSON text (the same, or with raw control characters escaped), and its type; None when it is none."""
+    """JSON text for JSON text (the same, or with raw control characters escaped), and its type; None when not."""
     for strict in (True, False):
         try:
             value = json.loads(text, strict=strict, parse_constant=_no_constant)
@@ -118,8 +121,8 @@ class ArgumentWriter:
         self._write = write
         self._some = False
         self._open = False
-        self._held = ""
-        self._lead = ""
+        self._held: str = ""
+        self._lead: str = ""
         self._types: frozenset[str] | None = None
         self._parts: list[str] = []
 
@@ -136,7 +139,7 @@ class ArgumentWriter:
     @property
     def is_text(self) -> bool:
         """Whether the present value is taken literally, and so streams."""
-        return self._types == {"string"}
+        return self._types == _TEXT
 
     @property
     def is_json(self) -> bool:
