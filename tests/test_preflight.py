@@ -273,3 +273,33 @@ def test_where_verdicts_are_kept(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert preflight.cache_directory() == Path(expected)
+
+
+class TestTheRealChild:
+    """The real child, on the built-in model; what it finds is this machine's affair, that it answers is ours."""
+
+    @pytest.fixture(autouse=True)
+    def real_model(self, monkeypatch: pytest.MonkeyPatch, a_model: None, repository: Path) -> None:
+        path = repository / "examples" / "default_model" / "builtin-q8_0.gguf"
+        monkeypatch.setattr(_data, "builtin_model", lambda: path)
+
+    @pytest.mark.parametrize(
+        "context", [CONTEXT, ContextOptions(flash_attn="on", type_k="q8_0", type_v="q8_0"), ContextOptions(n_ubatch=16)]
+    )
+    def test_it_answers(self, tmp_path: Path, context: ContextOptions) -> None:
+        verdict = examine(MODEL, context, directory=tmp_path)
+        assert verdict.outcome in ("sound", "remedied"), verdict.reason
+        assert examine(MODEL, context, directory=tmp_path).cached
+
+    def test_without_a_model_it_fails_by_exit_code_and_last_line(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(_data, "builtin_model", lambda: tmp_path / "absent.gguf")
+        verdict = examine(MODEL, CONTEXT, directory=tmp_path)
+        assert verdict.outcome == "unknown"
+        assert "absent.gguf" in verdict.reason
+
+    def test_it_sees_the_modules_that_this_process_sees(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "llama_cpp.py").write_text("raise ImportError('the wrong llama_cpp')\n", encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        assert "the wrong llama_cpp" in examine(MODEL, CONTEXT, directory=tmp_path).reason

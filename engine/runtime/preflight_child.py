@@ -27,7 +27,7 @@ def decode(order: dict[str, Any]) -> str:
     load: dict[str, Any] = order["load"]
     load["tensor_split"] = tuple(load["tensor_split"])
     model = Model.load(Path(order["model"]), ModelOptions(**load))
-    context = model.context(ContextOptions(**order["context"]))
+    context = model.backend(ContextOptions(**order["context"]))
     context.decode([Row(token + 1, token, 0, token == BATCH - 1) for token in range(BATCH)])
     for position in range(BATCH, BATCH + SINGLES):
         context.decode([Row(position + 1, position, 0, True)])
