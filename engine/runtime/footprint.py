@@ -1,8 +1,8 @@
 """How much memory a model and a context will take, estimated before they are made.
 
-Knows: what llama.cpp allocates, from the model's header. Does not know: the machine, ctypes. The KV cache is filled with zeros
-and Linux overcommits, so a context that is too large ends in the kernel killing the process, never in an error; hence this.
-All sizes are bytes.
+Knows: what llama.cpp allocates, from the model's header. Does not know: the machine, ctypes. The KV cache is filled
+with zeros and Linux overcommits, so a context that is too large ends in the kernel killing the process, never in an
+error; hence this. All sizes are bytes.
 """
 
 from typing import NamedTuple
@@ -64,7 +64,8 @@ def _cache(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
 
 
 def _compute(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
-    """Buffers of the largest micro-batch: activations, the attention mask, scores without flash attention, and logits."""
+    """Buffers of the largest micro-batch: activations, the attention mask, scores without flash attention, and
+    logits."""
     rows = min(options.n_ubatch, options.n_batch, n_ctx)
     outputs = max(min(options.n_outputs, rows), options.n_sequences)
     activations = rows * (6 * model.n_embd + 3 * model.n_ff) * _F32

@@ -1,7 +1,8 @@
 """What a GGUF says about itself, read before llama.cpp sees it, so that a bad file is refused with a reason.
 
-Knows: the file format (the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md), and which files hold no chat
-model. Does not know: llama.cpp, memory. Reads the header only; the tensor table tells how long the file must be.
+Knows: the file format (the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md), and which files
+hold no chat model. Does not know: llama.cpp, memory. Reads the header only; the tensor table tells how long the file
+must be.
 """
 
 import re
@@ -48,8 +49,8 @@ class Layer:
 class GgufFile:
     """A model file that can be given to llama.cpp: what is needed to describe it, and to estimate its memory.
 
-    `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does not say).
-    `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence.
+    `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does
+    not say). `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence.
     """
 
     path: Path
@@ -119,8 +120,8 @@ def _parts(file: Path, header: Header) -> tuple[Path, ...]:
 def _check_whole(file: Path, header: Header) -> None:
     if header.file_size < header.expected_size:
         raise ModelLoadError(
-            f"{file} is cut off: it has {header.file_size:,} bytes, and its tensor table needs {header.expected_size:,}; "
-            "download it again."
+            f"{file} is cut off: it has {header.file_size:,} bytes, and its tensor table needs "
+            f"{header.expected_size:,}; download it again."
         )
 
 
@@ -182,7 +183,8 @@ def _quantization(header: Header, headers: tuple[Header, ...]) -> str:
 
 
 def _layers(header: Header, architecture: str) -> tuple[Layer, ...]:
-    """What each layer keeps per token (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). Recurrent layers keep nothing."""
+    """What each layer keeps per token (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). Recurrent layers keep
+    nothing."""
 
     def key(name: str) -> str:
         return f"{architecture}.{name}"
@@ -209,7 +211,8 @@ def _layers(header: Header, architecture: str) -> tuple[Layer, ...]:
 
 
 def _recurrent_state(header: Header, architecture: str) -> int:
-    """Elements of recurrent state per sequence: state-space layers (ssm.*), or RWKV's (wkv.*); generously, for all layers."""
+    """Elements of recurrent state per sequence: state-space layers (ssm.*), or RWKV's (wkv.*); generously, for all
+    layers."""
 
     def key(name: str) -> int:
         return header.integer(f"{architecture}.{name}", 0)

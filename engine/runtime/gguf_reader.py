@@ -1,7 +1,8 @@
 """The header of one GGUF file: its metadata and its tensor table.
 
-Knows: the binary layout. Does not know: what any key means. Every length is checked against the file before it is believed, so
-a damaged file ends in ModelLoadError. Long arrays (vocabularies) are walked over, only their length is kept.
+Knows: the binary layout. Does not know: what any key means. Every length is checked against the file before it is
+believed, so a damaged file ends in ModelLoadError. Long arrays (vocabularies) are walked over, only their length is
+kept.
 """
 
 import mmap
@@ -124,12 +125,14 @@ class _Reader:
         if version and version & 0xFFFF == 0:
             raise ModelLoadError(f"{self._file} is a big-endian GGUF; download the little-endian file of this model.")
         raise ModelLoadError(
-            f"{self._file} has GGUF version {version}; versions 2 and 3 are supported. Download or convert the model again."
+            f"{self._file} has GGUF version {version}; versions 2 and 3 are supported. Download or convert the model "
+            "again."
         )
 
     def _damaged(self) -> ModelLoadError:
         return ModelLoadError(
-            f"{self._file} is cut off or damaged: its header does not fit into its {self._size:,} bytes; download it again."
+            f"{self._file} is cut off or damaged: its header does not fit into its {self._size:,} bytes; download it "
+            "again."
         )
 
     def _take(self, length: int) -> int:

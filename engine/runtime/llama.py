@@ -1,7 +1,7 @@
 """A model's weights in this process: loading them, what they are, and contexts over them.
 
-Knows: the llama_model handle and who must be freed before it; the memory of this machine. Does not know: requests, templates,
-sampling. A file is checked by `gguf_file` before llama.cpp sees it.
+Knows: the llama_model handle and who must be freed before it; the memory of this machine. Does not know: requests,
+templates, sampling. A file is checked by `gguf_file` before llama.cpp sees it.
 """
 
 import ctypes
@@ -61,7 +61,7 @@ class Model:
         # Weights that llama.cpp copied are gone from the available memory already; those it maps are not.
         self._mapped = 0 if held is None else max(0, file.weights - held)
         self._backends: weakref.WeakSet[LlamaBackend] = weakref.WeakSet()
-        reference = weakref.ref(self)
+        reference: weakref.ref[Model] = weakref.ref(self)
         self._vocab = LlamaVocab(lambda: lib.llama_model_get_vocab(_alive(reference)))
         self._info = self._describe(lib)
 
@@ -75,8 +75,8 @@ class Model:
     ) -> Self:
         """Load a GGUF. `progress` is called with 0.0 to 1.0, and stops the loading by answering False.
 
-        Raises ModelLoadError for a file that is not a chat model, is damaged, does not fit into memory, or that this build
-        of llama.cpp cannot load.
+        Raises ModelLoadError for a file that is not a chat model, is damaged, does not fit into memory, or that this
+        build of llama.cpp cannot load.
         """
         options = options or ModelOptions()
         file = read_gguf(path)
@@ -125,7 +125,8 @@ class Model:
         return self._handle
 
     def backend(self, options: ContextOptions | None = None) -> LlamaBackend:
-        """A context over this model. Raises ContextOverflowError, with the numbers, when it would not fit into memory."""
+        """A context over this model. Raises ContextOverflowError, with the numbers, when it would not fit into
+        memory."""
         options = options or ContextOptions()
         _ = self.handle
         n_ctx = self._context_length(options)
@@ -222,8 +223,8 @@ class Model:
         )
 
     def _room(self) -> int | None:
-        """Memory for a context: on the device when everything is offloaded there, else of this machine less the weights that
-        are mapped but not read yet. None when nothing tells."""
+        """Memory for a context: on the device when everything is offloaded there, else of this machine less the
+        weights that are mapped but not read yet. None when nothing tells."""
         gpus = [device for device in devices() if device.is_gpu] if self._options.n_gpu_layers else []
         if gpus and _offloads_all(self._file, self._options):
             return int(sum(device.memory_free for device in gpus) * (1 - _RESERVE))
@@ -250,8 +251,9 @@ def _check_memory(file: GgufFile, options: ModelOptions, available: int | None) 
     if options.n_gpu_layers and library().llama_supports_gpu_offload():
         return  # llama.cpp itself reports a device that is too small
     raise ModelLoadError(
-        f"{file.path} needs {file.weights / _MIB:,.0f} MiB for its weights, and {available / _MIB:,.0f} MiB are available; use a "
-        "smaller quantisation, free memory, or offload layers (n_gpu_layers). check_memory=False tries all the same."
+        f"{file.path} needs {file.weights / _MIB:,.0f} MiB for its weights, and {available / _MIB:,.0f} MiB are "
+        "available; use a smaller quantisation, free memory, or offload layers (n_gpu_layers). check_memory=False tries "
+        "all the same."
     )
 
 

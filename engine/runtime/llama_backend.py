@@ -1,7 +1,8 @@
-"""One llama.cpp context: batches in, logits out, and the memory of its sequences. Implements `engine.runtime.backend.Backend`.
+"""One llama.cpp context: batches in, logits out, and the memory of its sequences. Implements
+`engine.runtime.backend.Backend`.
 
-Knows: the C structures of a context and their return codes. Does not know: requests, scheduling, prefixes, files. A single
-thread calls it; only `abort` may come from another.
+Knows: the C structures of a context and their return codes. Does not know: requests, scheduling, prefixes, files. A
+single thread calls it; only `abort` may come from another.
 """
 
 import ctypes
@@ -45,8 +46,8 @@ class Weights(Protocol):
 class LlamaBackend:
     """A context over one model; made by `Model.backend`. It keeps its model alive.
 
-    `n_ctx` cells are made as `options` say. `is_stateful`: recurrent layers, so that the memory cannot be cut. `window`: tokens
-    that the model's sliding-window layers see, 0 for none.
+    `n_ctx` cells are made as `options` say. `is_stateful`: recurrent layers, so that the memory cannot be cut.
+    `window`: tokens that the model's sliding-window layers see, 0 for none.
     """
 
     def __init__(
@@ -69,8 +70,9 @@ class LlamaBackend:
         context = lib.llama_init_from_model(model.handle, _context_params(lib, options, n_ctx, self._abort))
         if not context:
             raise ContextOverflowError(
-                f"llama.cpp could not make a context of {n_ctx:,} tokens ({llama_log.last_errors() or 'no reason given'}); "
-                "pass a smaller n_ctx or n_batch, or offload fewer layers."
+                f"llama.cpp could not make a context of {n_ctx:,} tokens "
+                f"({llama_log.last_errors() or 'no reason given'}); pass a smaller n_ctx or n_batch, or offload "
+                "fewer layers."
             )
         self._context: int | None = context
         self._memory = lib.llama_get_memory(context)
@@ -84,7 +86,7 @@ class LlamaBackend:
         self._n_ctx = int(lib.llama_n_ctx(context))
         self._n_batch = int(lib.llama_n_batch(context))
         self._batch = _Batch(lib, self._n_batch)
-        self._views: dict[int, Any] = {}
+        self._views: dict[int, NDArray[np.float32]] = {}
 
     @property
     def vocab(self) -> LlamaVocab:
@@ -113,7 +115,8 @@ class LlamaBackend:
 
     @property
     def can_share(self) -> bool:
-        """Whether `copy` may take a part of a sequence. False for recurrent and hybrid models: all of it, or nothing."""
+        """Whether `copy` may take a part of a sequence. False for recurrent and hybrid models: all of it, or
+        nothing."""
         return not self._is_stateful
 
     def _handle(self) -> int:
@@ -153,8 +156,8 @@ class LlamaBackend:
         ]
         if bad:
             raise DecodeError(
-                f"{bad[0]} is not possible here: sequences run from 0 to {self._options.n_sequences - 1}, tokens from 0 to "
-                f"{self._vocab.size - 1}.",
+                f"{bad[0]} is not possible here: sequences run from 0 to {self._options.n_sequences - 1}, tokens "
+                f"from 0 to {self._vocab.size - 1}.",
                 "invalid",
             )
 
@@ -170,7 +173,8 @@ class LlamaBackend:
     def logits(self, row: int) -> "NDArray[np.float32]":
         """The logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a copy.
 
-        Valid until the next decode. What is written into it, the samplers see. Raises DecodeError for a row without output.
+        Valid until the next decode. What is written into it, the samplers see. Raises DecodeError for a row without
+        output.
         """
         context = self._handle()
         if not self._batch.has_output(row):
@@ -184,13 +188,13 @@ class LlamaBackend:
             view = self._view(address)
         return view
 
-    def _view(self, address: int) -> Any:
-        import numpy
+    def _view(self, address: int) -> "NDArray[np.float32]":
+        import numpy as np
 
         if len(self._views) >= _CACHED_VIEWS:
             self._views.clear()
-        buffer = (ctypes.c_float * self._vocab.size).from_address(address)
-        view = self._views[address] = numpy.frombuffer(buffer, dtype=numpy.float32)
+        buffer: Any = (ctypes.c_float * self._vocab.size).from_address(address)
+        view = self._views[address] = np.frombuffer(buffer, dtype=np.float32)
         return view
 
     def sampler(self, params: SamplingParams) -> LlamaSampler:
@@ -208,8 +212,8 @@ class LlamaBackend:
         # argmax and max give the first NaN when there is one, so this one number tells for the whole row.
         if not math.isfinite(logits[token]):
             raise DecodeError(
-                "The model computed logits that are not numbers; its file may be damaged, or its type needs a wider KV cache "
-                '(type_k="f32", type_v="f32"), or flash_attn="off".',
+                "The model computed logits that are not numbers; its file may be damaged, or it needs a wider KV cache "
+                '(type_k="f32", type_v="f32") or flash_attn="off".',
                 "nan",
             )
         if sampler.is_greedy:
@@ -221,8 +225,8 @@ class LlamaBackend:
         return int(self._lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
     def trim(self, sequence: int, position: int) -> bool:
-        """Forget the sequence from `position` on. False, with the sequence unchanged, when this model's memory cannot; trimming
-        to 0 always works."""
+        """Forget the sequence from `position` on. False, with the sequence unchanged, when this model's memory
+        cannot; trimming to 0 always works."""
         if position >= self.positions(sequence):
             return True
         if position > 0 and self._window:
@@ -250,7 +254,8 @@ class LlamaBackend:
         if self._options.is_unified and not self._is_stateful:
             self._lib.llama_memory_seq_cp(self._memory, source, target, 0, positions)
         else:
-            # Between separate buffers llama.cpp copies whole sequences only (it asserts); the rest is cut off afterwards.
+            # Between separate buffers llama.cpp copies whole sequences only (it asserts); the rest is cut off
+            # afterwards.
             self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
             if positions < held:
                 self._lib.llama_memory_seq_rm(self._memory, target, positions, -1)
@@ -264,8 +269,8 @@ class LlamaBackend:
         return bytes(memoryview(buffer)[:written])
 
     def restore(self, sequence: int, state: bytes) -> None:
-        """Replace what the sequence holds. Raises DecodeError when the state is not one of this model and these options, or
-        does not fit; the sequence is empty then."""
+        """Replace what the sequence holds. Raises DecodeError when the state is not one of this model and these
+        options, or does not fit; the sequence is empty then."""
         context = self._handle()
         self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
@@ -308,8 +313,8 @@ def _context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) -
     params.rope_freq_base = options.rope_freq_base
     params.rope_freq_scale = options.rope_freq_scale
     params.no_perf = True
-    # ggml asks after every node, from its own threads. A Python callback would take the GIL each time, so a C function answers:
-    # strlen of a one-character buffer is 0 until abort() writes into it.
+    # ggml asks after every node, from its own threads. A Python callback would take the GIL each time, so a C
+    # function answers: strlen of a one-character buffer is 0 until abort() writes into it.
     libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
     params.abort_callback = ctypes.cast(libc.strlen, lib.ggml_abort_callback)
     params.abort_callback_data = ctypes.addressof(abort)
@@ -319,7 +324,8 @@ def _context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) -
 def _decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
     if code == 1:
         return DecodeError(
-            f"The KV cache of {n_ctx:,} tokens has no room for {rows} more; end or trim a sequence, or load with a larger n_ctx.",
+            f"The KV cache of {n_ctx:,} tokens has no room for {rows} more; end or trim a sequence, or load with a "
+            "larger n_ctx.",
             "no_slot",
         )
     if code == 2:
@@ -328,7 +334,8 @@ def _decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
     if code == -1:
         return DecodeError(f"llama.cpp rejected a batch of {rows} rows ({said}).", "invalid")
     return DecodeError(
-        f"llama.cpp failed with code {code} on a batch of {rows} rows ({said}); if it goes on, run `llama-engine doctor`."
+        f"llama.cpp failed with code {code} on a batch of {rows} rows ({said}); if it goes on, run "
+        "`llama-engine doctor`."
     )
 
 

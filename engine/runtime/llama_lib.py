@@ -20,18 +20,20 @@ _log = logging.getLogger("engine.llama")
 
 @cache
 def library() -> Any:
-    """The module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). Raises EngineError when it cannot load."""
+    """The module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). Raises EngineError when it
+    cannot load."""
     try:
         import llama_cpp.llama_cpp as lib
         from llama_cpp import __version__ as version
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineError(
-            f"llama-cpp-python cannot be loaded ({error}); install it with: pip install llama-cpp-python=={TESTED_VERSION}"
+            f"llama-cpp-python cannot be loaded ({error}); install it with: "
+            f"pip install llama-cpp-python=={TESTED_VERSION}"
         ) from error
     if version != TESTED_VERSION:
         _log.warning(
-            "llama-cpp-python %s is installed, but %s is the version tested; its structures change between releases, so "
-            "if anything fails: pip install llama-cpp-python==%s",
+            "llama-cpp-python %s is installed, but %s is the version tested; its structures change between releases, "
+            "so if anything fails: pip install llama-cpp-python==%s",
             version,
             TESTED_VERSION,
             TESTED_VERSION,
@@ -103,7 +105,8 @@ def devices() -> tuple[Device, ...]:
 
 
 def _device_functions(dll: Any) -> tuple[Any, ...]:
-    """ggml-backend.h, which llama-cpp-python does not bind; libllama's handle resolves its dependencies' symbols too."""
+    """ggml-backend.h, which llama-cpp-python does not bind; libllama's handle resolves its dependencies' symbols
+    too."""
     size_p = ctypes.POINTER(ctypes.c_size_t)
     table: list[tuple[str, list[Any], Any]] = [
         ("ggml_backend_dev_count", [], ctypes.c_size_t),

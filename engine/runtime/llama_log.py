@@ -1,7 +1,7 @@
 """llama.cpp's and ggml's log lines, as records of the Python logger "engine.llama".
 
-Knows: their levels, and that a line may come in parts. Does not know: who reads it. Nothing is printed unless the user configures
-logging: the logger has a NullHandler, which keeps Python from printing warnings by itself.
+Knows: their levels, and that a line may come in parts. Does not know: who reads it. Nothing is printed unless the
+user configures logging: the logger has a NullHandler, which keeps Python from printing warnings by itself.
 """
 
 import ctypes

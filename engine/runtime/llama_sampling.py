@@ -1,7 +1,7 @@
 """Drawing a token from a row of logits: sampling parameters as a chain of llama.cpp's samplers.
 
-Knows: the order of the chain, seeds, who frees what. Does not know: contexts, batches, sequences. A greedy sampler has no chain:
-an argmax over the logits costs a fraction of building a candidate list.
+Knows: the order of the chain, seeds, who frees what. Does not know: contexts, batches, sequences. A greedy sampler
+has no chain: an argmax over the logits costs a fraction of building a candidate list.
 """
 
 import secrets

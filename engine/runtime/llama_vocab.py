@@ -2,9 +2,10 @@
 
 Knows: llama.cpp's tokeniser and its habits. Does not know: templates, contexts, sampling.
 
-Two habits matter. llama_tokenize turns the text of *user-defined* tokens into those tokens even with `parse_special=False`,
-so text that a caller wrote is cut inside every such spelling. And vocabularies with a space prefix put a space before
-whatever is tokenised by itself, so a text that continues another is tokenised behind an anchor, whose tokens are dropped.
+Two habits matter. llama_tokenize turns the text of *user-defined* tokens into those tokens even with
+`parse_special=False`, so text that a caller wrote is cut inside every such spelling. And vocabularies with a space
+prefix put a space before whatever is tokenised by itself, so a text that continues another is tokenised behind an
+anchor, whose tokens are dropped.
 """
 
 import ctypes
@@ -79,7 +80,8 @@ class LlamaVocab:
         return token in self._ends
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token, control tokens included (their text). Raises EngineError for a number that is no token."""
+        """The bytes of one token, control tokens included (their text). Raises EngineError for a number that is no
+        token."""
         if not 0 <= token < self._size:
             raise EngineError(f"Token {token} does not exist; this vocabulary has the tokens 0 to {self._size - 1}.")
         if (known := self._bytes[token]) is not None:
@@ -173,7 +175,8 @@ class _Spellings:
             lengths.sort(reverse=True)
 
     def cuts(self, text: str, pieces: Sequence[Piece]) -> list[int]:
-        """Positions, ascending, such that no token is spelt between two of them with a character of a plain piece in it."""
+        """Positions, ascending, such that no token is spelt between two of them with a character of a plain piece in
+        it."""
         found: list[int] = []
         start = 0
         for piece in pieces:

@@ -10,8 +10,8 @@ from pathlib import Path
 def available_memory(root: Path = Path("/")) -> int | None:
     """Memory that can be taken without swapping, within the limits of this process's cgroups; None when nothing tells.
 
-    Linux: MemAvailable, since the kernel counts reclaimable page cache in it; then each cgroup's limit less what it uses
-    (its inactive file pages are reclaimable). Elsewhere: the free physical pages.
+    Linux: MemAvailable, since the kernel counts reclaimable page cache in it; then each cgroup's limit less what it
+    uses (its inactive file pages are reclaimable). Elsewhere: the free physical pages.
     """
     free = [size for size in (_meminfo(root, "MemAvailable"), *_cgroup_room(root)) if size is not None]
     if free:
@@ -28,7 +28,8 @@ def anonymous_memory(root: Path = Path("/")) -> int | None:
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """One thread per physical core that this process may use: hyper-threads share the units that matrix products need."""
+    """One thread per physical core that this process may use: hyper-threads share the units that matrix products
+    need."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = {
         _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in usable

@@ -1,9 +1,10 @@
 """How a model is loaded and how its context is made: two plain records, checked when they are built.
 
-Knows: names, ranges, and llama.cpp's enumerations of them. Does not know: ctypes, files, memory. Raises RequestError for a
-value that makes no sense, before anything is loaded.
+Knows: names, ranges, and llama.cpp's enumerations of them. Does not know: ctypes, files, memory. Raises RequestError
+for a value that makes no sense, before anything is loaded.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -36,8 +37,8 @@ def _at_least(minimum: float, **values: float | None) -> None:
             raise RequestError(f"{name}={value!r} makes no sense; it must be at least {minimum}.")
 
 
-def _one_of(choices: object, **values: str) -> None:
-    allowed = tuple(choices) if isinstance(choices, dict | tuple) else ()
+def _one_of(choices: Iterable[str], **values: str) -> None:
+    allowed = tuple(choices)
     for name, value in values.items():
         if value not in allowed:
             raise RequestError(f"{name}={value!r} is unknown; choose one of {', '.join(allowed)}.")
@@ -47,9 +48,9 @@ def _one_of(choices: object, **values: str) -> None:
 class ModelOptions:
     """How the weights are loaded.
 
-    `n_gpu_layers`: layers to offload, -1 for all. `tensor_split`: shares per device. `use_extra_bufts`: repack weights for
-    this CPU (faster; the remedy for one known fault is to switch it off). `check_memory`: refuse weights larger than
-    the memory that is available, instead of leaving it to the kernel.
+    `n_gpu_layers`: layers to offload, -1 for all. `tensor_split`: shares per device. `use_extra_bufts`: repack
+    weights for this CPU (faster; the remedy for one known fault is to switch it off). `check_memory`: refuse weights
+    larger than the memory that is available, instead of leaving it to the kernel.
     """
 
     n_gpu_layers: int = 0
@@ -72,12 +73,12 @@ class ModelOptions:
 class ContextOptions:
     """How a context is made.
 
-    `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (of each sequence) and what
-    fits into memory. `n_batch` rows go into one decode, computed `n_ubatch` at a time, with logits for at
-    most `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None is one per
-    physical core this process may use. `kv_unified`: all sequences share one buffer, so that prefixes are shared without
-    copying. `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far.
-    `rope_freq_*`: 0 is the model's own. `check_memory`: refuse what would not fit into memory.
+    `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (of each sequence) and
+    what fits into memory. `n_batch` rows go into one decode, computed `n_ubatch` at a time, with logits for at most
+    `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None is
+    one per physical core this process may use. `kv_unified`: all sequences share one buffer, so that prefixes are
+    shared without copying. `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be
+    trimmed far. `rope_freq_*`: 0 is the model's own. `check_memory`: refuse what would not fit into memory.
     """
 
     n_ctx: int | None = None
