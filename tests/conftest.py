@@ -5,6 +5,7 @@ about the machine, so it is no failure under `-W error`. The preflight's own tes
 `pytest.warns`.
 """
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def tracked(repository: Path) -> list[str]:
+    """The files that belong to the project, as git tells: those tracked, and new ones that are not ignored."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, encoding="utf-8", check=True)
+    return sorted(name for name in done.stdout.split("\0") if name and (repository / name).is_file())
 
 
 @pytest.fixture(scope="session", autouse=True)

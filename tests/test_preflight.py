@@ -301,5 +301,5 @@ class TestTheRealChild:
 
     def test_it_sees_the_modules_that_this_process_sees(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (tmp_path / "llama_cpp.py").write_text("raise ImportError('the wrong llama_cpp')\n", encoding="utf-8")
-        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         assert "the wrong llama_cpp" in examine(MODEL, CONTEXT, directory=tmp_path).reason
