@@ -101,11 +101,12 @@ def test_this_machine() -> None:
     assert report.cpu in report.text()
 
 
-def test_without_a_model_there_is_still_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_model_there_is_still_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing() -> Path:
         raise EngineError("The built-in model is missing.")
 
     monkeypatch.setattr(_data, "builtin_model", missing)
+    monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path))
     report = doctor.diagnose()
     assert report.builtin_model is None
     assert report.verdict.reason == "The built-in model is missing."

@@ -61,7 +61,7 @@ def used_from(site: Path) -> Path:
     """Use the three data files with `site` as the site directory; where they were found. Other installs come later."""
     first = f"import site; site.addsitedir({str(site)!r}); site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
     code = first + textwrap.dedent(USES_ALL_THREE)
-    return Path(run(sys.executable, "-S", "-c", code, cwd=site).strip())
+    return Path(run(sys.executable, "-I", "-S", "-c", code, cwd=site).strip())
 
 
 @pytest.fixture(scope="module")
