@@ -1,0 +1,272 @@
+"""`ChatTemplate`: a chat template with its family, and the parser that its prompts need; the door to the template room.
+
+Knows: the order of work (check, adapt, guard, render, cut) and which template a model gets. Does not know: how any of
+these steps is done, tokens' ids, models.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from engine import _data
+from engine.errors import RequestError, TemplateError
+from engine.families import Detection, Family, Format, builtin_families
+from engine.parsing import Parser, Piece
+from engine.template.capabilities import Capabilities, probe
+from engine.template.conversation import MessagesLike, check_last, conversation_of, without_inline_reasoning
+from engine.template.env import Template
+from engine.template.guard import Guard, Markers
+from engine.template.history import Entry, entries
+from engine.template.prompt import Prompt, pieces_of, prefix_of, turn_start, with_reasoning
+from engine.template.reasoning import switch
+from engine.tools import ToolLike, as_tools
+from engine.types import Message, Reasoning, ReasoningFormat, ResponseFormat, Tool, ToolChoice, ToolName
+
+_OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One render, everything decided: what the template gets, and how marked text is told from its own."""
+
+    entries: list[Entry]
+    tools: list[dict[str, Any]]
+    variables: dict[str, Any]
+    guard: Guard | None
+    generates: bool
+
+
+class ChatTemplate:
+    """A chat template that knows its family.
+
+    source: the template's text; None takes the family's own from `templates/`.
+    bos_token, eos_token: the texts of these tokens, which some templates write.
+    family: a family's name, a `Family`, a `Format`, or None: found out from the template.
+    control_tokens: the texts of the vocabulary's control and user-defined tokens. None: not known; callers' text is
+        then guarded by what looks like one.
+
+    Raises TemplateError for a broken template or where there is none, FamilyError for an unknown family.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        bos_token: str = "",
+        eos_token: str = "",
+        family: str | Family | Format | None = None,
+        *,
+        control_tokens: frozenset[str] | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.detection = _detection(source, family)
+        self.family = self.detection.family
+        self.format: Format = self.family.format
+        if source is None:
+            source = _data.template_source(self.family.name)
+            if source is None:
+                raise TemplateError(
+                    f"There is no chat template: the model carries none, and the family {self.family.name!r} "
+                    "has none of its "
+                    "own. Pass chat_template= (its text, or the path of a .jinja file), or another family=."
+                )
+        self.source = source
+        self.control_tokens = control_tokens
+        self._fixed = {"bos_token": bos_token, "eos_token": eos_token}
+        self._template = Template(source, now)
+        self._markers = Markers(
+            control_tokens, (*self.format.control, *(() if control_tokens else self._fixed.values()))
+        )
+
+    @classmethod
+    def for_model(
+        cls,
+        embedded: str | None,
+        bos_token: str = "",
+        eos_token: str = "",
+        family: str | Family | Format | None = None,
+        chat_template: str | Path | None = None,
+        *,
+        architecture: str = "",
+        name: str = "",
+        control_tokens: frozenset[str] | None = None,
+    ) -> Self:
+        """The template a model shall use: the caller's `chat_template` (text, or the path of a .jinja file), else
+        the one it carries, unless `family` names another family than that one's: then the family's own."""
+        source = embedded if chat_template is None else _text_of(chat_template)
+        if family is None and source is None:
+            family = builtin_families().detect(None, architecture, name).family
+        elif chat_template is None and isinstance(family, str | Family) and embedded is not None:
+            wanted = family if isinstance(family, str) else family.name
+            if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
+                source = None
+        return cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What the template can do, found out by rendering with it."""
+        return probe(self._template, self._fixed)
+
+    def render(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        reasoning: Reasoning | None = None,
+        tool_choice: ToolChoice = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        guard: bool = True,
+    ) -> Prompt:
+        """The prompt for a conversation.
+
+        messages: a user's text, or a list of messages. tools: functions, pydantic models, `Tool`s, OpenAI dictionaries;
+        they are stated unless `tool_choice` is "none". reasoning: None is the model's default. template_kwargs:
+        variables for the template, which win. guard: control-token text that callers wrote stays text.
+
+        Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
+        rejects them.
+        """
+        conversation = conversation_of(messages)
+        generates = add_generation_prompt and not continue_final_message
+        check_last(conversation, generates=generates, continues=continue_final_message)
+        stated = stated_tools(tools, tool_choice)
+        turn = switch(reasoning, self.format, self.source)
+        variables = {**turn.variables, **_free(template_kwargs)}
+        job = self._job(conversation, stated, variables, guard=guard, generates=generates)
+        prompt = self._prompt(job, continues=conversation[-1].role == "tool")
+        return self._closed(prompt) if turn.close and generates else prompt
+
+    def parser(
+        self,
+        prompt: Prompt,
+        tools: Sequence[ToolLike] | None = None,
+        tool_choice: ToolChoice = "auto",
+        reasoning_format: ReasoningFormat = "deepseek",
+        parallel_tool_calls: bool = True,
+        response_format: ResponseFormat | None = None,
+        control_tokens: frozenset[str] | None = None,
+        trace: bool = False,
+        *,
+        id_salt: str = "",
+    ) -> Parser:
+        """A parser for what the model writes after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
+        return Parser(
+            self.format,
+            prompt.prefix,
+            tools=tools,
+            tool_choice=tool_choice,
+            reasoning_format=reasoning_format,
+            parallel_tool_calls=parallel_tool_calls,
+            response_format=response_format,
+            control_tokens=control_tokens,
+            trace=trace,
+            id_salt=id_salt,
+        )
+
+    def _job(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[Tool],
+        variables: dict[str, Any],
+        *,
+        guard: bool,
+        generates: bool,
+    ) -> _Job:
+        conversation = [without_inline_reasoning(message, self.format) for message in conversation]
+        marking = Guard(self._markers, _texts(self.source, conversation, tools)) if guard else None
+        if marking is not None:
+            conversation = [marking.hide_message(message) for message in conversation]
+            tools = [marking.hide_tool(tool) for tool in tools]
+        adapted = entries(conversation, self.format, self.capabilities)
+        return _Job(adapted, [tool.openai() for tool in tools], variables, marking, generates)
+
+    def _text(self, job: _Job, *, generates: bool) -> str:
+        values = {
+            "tools": job.tools or ([] if self.capabilities.empty_tools else None),
+            "documents": None,
+            "add_generation_prompt": generates,
+            **self._fixed,
+            **job.variables,
+            "messages": job.entries,
+        }
+        try:
+            return self._template.render(values)
+        except TemplateError as error:
+            if job.guard is None or not job.guard.used:
+                raise
+            raise TemplateError(job.guard.reveal(str(error))[0]) from error
+
+    def _prompt(self, job: _Job, *, continues: bool) -> Prompt:
+        marked = self._text(job, generates=job.generates)
+        text, callers = job.guard.reveal(marked) if job.guard else (marked, [])
+        pieces = pieces_of(text, job.guard.forged(text, callers) if job.guard else [])
+        if not job.generates:
+            return Prompt(text, pieces, stop=self.format.stops)
+        bare = self._text(job, generates=False)
+        bare = job.guard.reveal(bare)[0] if job.guard else bare
+        start = turn_start(text, bare, self.format.start, continues)
+        return self._seeded(Prompt(text, pieces, prefix_of(pieces, start, self.format.control), self.format.stops))
+
+    def _seeded(self, prompt: Prompt) -> Prompt:
+        parser = Parser(self.format, prompt.prefix, control_tokens=self.control_tokens)
+        return with_reasoning(prompt, parser.in_reasoning)
+
+    def _closed(self, prompt: Prompt) -> Prompt:
+        """The prompt with its reasoning closed by us, for a template that has no switch."""
+        syntax = self.format.reasoning
+        if syntax is None or not prompt.prefix:
+            return prompt
+        written = Piece(syntax.close if prompt.in_reasoning else syntax.open + syntax.close, True)
+        prefix = (*prompt.prefix, *prefix_of([written], 0, self.format.control))
+        return self._seeded(Prompt(prompt.text + written.text, (*prompt.pieces, written), prefix, prompt.stop))
+
+
+def stated_tools(tools: Sequence[ToolLike] | None, choice: ToolChoice) -> tuple[Tool, ...]:
+    """The tools that the prompt states. Raises RequestError where the choice asks for one that is not there."""
+    known = as_tools(tools)
+    if isinstance(choice, ToolName):
+        if choice.name not in {tool.name for tool in known}:
+            names = ", ".join(repr(tool.name) for tool in known) or "none"
+            raise RequestError(f"tool_choice names {choice.name!r}, and the tools are: {names}. Name one of them.")
+    elif choice == "required" and not known:
+        raise RequestError('tool_choice="required" needs tools; pass some, or leave it out.')
+    return () if choice == "none" else known
+
+
+def _detection(source: str | None, family: str | Family | Format | None) -> Detection:
+    if family is None:
+        return builtin_families().detect(source)
+    if isinstance(family, Family):
+        return Detection(family, "the caller gave it")
+    if isinstance(family, str):
+        return Detection(builtin_families().get(family), "the caller named it")
+    given = Family(name="given", title="a format given by the caller", verified="", format=family)
+    return Detection(given, "the caller gave its format")
+
+
+def _text_of(chat_template: str | Path) -> str:
+    if isinstance(chat_template, str) and not chat_template.endswith(".jinja"):
+        return chat_template
+    try:
+        return Path(chat_template).read_text(encoding="utf-8")
+    except OSError as error:
+        raise TemplateError(
+            f"The chat template {chat_template} cannot be read: {error.strerror}. Correct the path."
+        ) from error
+
+
+def _free(variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    if taken := _OURS.intersection(variables or ()):
+        raise RequestError(
+            f"template_kwargs must not hold {sorted(taken)}; render() has arguments of its own for these."
+        )
+    return dict(variables or {})
+
+
+def _texts(source: str, conversation: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
+    """Everything that a render is made of, to choose stand-ins that do not occur in it."""
+    return [source, *(message.model_dump_json() for message in conversation), *(repr(tool) for tool in tools)]

@@ -1,0 +1,168 @@
+"""What a chat template can do, found out by rendering with it.
+
+Knows: a handful of probe conversations and what to look for in their renders. Does not know: families' declarations; a
+template that came with a model may differ from them, and then it is right.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import TemplateError
+from engine.template.env import Template
+
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+_ID = "p1q2r3s4t"
+_LONG_ID = "call_p1q2r3s4t5u6v7w8x9y0z1a2"
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "Probes.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "A city."}}},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a template does with each kind of input.
+
+    - `plain`: renders a user's text at all; `content_parts`: only takes content as a list of typed parts;
+    - `system`, `developer`: shows messages of that role; `tools`: states tools; `empty_tools`: needs `[]` for no tools;
+    - `calls`, `results`: shows earlier calls and their results; `parallel_calls`: several calls in one message;
+    - `arguments`: the forms it takes, "object" and "string", without spoiling them;
+    - `null_content`: shows calls only where the content beside them is null;
+    - `reasoning_fields`: the message fields that it reads reasoning from; `both`: takes content and reasoning beside
+      a call;
+    - `short_ids`: insists on ids of nine letters and digits.
+    """
+
+    plain: bool = True
+    content_parts: bool = False
+    system: bool = True
+    developer: bool = False
+    tools: bool = True
+    empty_tools: bool = False
+    calls: bool = True
+    results: bool = True
+    parallel_calls: bool = True
+    arguments: frozenset[str] = frozenset({"object", "string"})
+    null_content: bool = False
+    reasoning_fields: tuple[str, ...] = ()
+    both: bool = True
+    short_ids: bool = False
+
+
+def probe(template: Template, values: Mapping[str, Any]) -> Capabilities:
+    """The capabilities of a template. `values` are the variables that every render has (bos_token, eos_token)."""
+    return _Probe(template, values).run()
+
+
+class _Probe:
+    def __init__(self, template: Template, values: Mapping[str, Any]) -> None:
+        self._template = template
+        self._values = dict(values)
+        self._no_tools: list[Any] | None = None
+        self._parts = False
+
+    def run(self) -> Capabilities:
+        user = _says("user", "USERTEXT")
+        empty_tools = self._render([user]) is None
+        self._no_tools = [] if empty_tools else None
+        self._parts = not self._shows([user], "USERTEXT")
+        plain = not self._parts or self._shows([user], "USERTEXT")
+        self._parts = self._parts and plain
+        arguments = self._arguments(user)
+        null_content = not arguments and bool(arguments := self._arguments(user, content=None))
+        form = "string" if "string" in arguments and "object" not in arguments else "object"
+        call = self._call("ARGVALUE", form, content=None if null_content else "")
+        second = {**self._call("ARGSECOND", form)["tool_calls"][0], "id": "u1v2w3x4y"}
+        fields = tuple(field for field in REASONING_FIELDS if self._reads(field, user, call))
+        return Capabilities(
+            plain=plain,
+            content_parts=self._parts,
+            system=self._shows([_says("system", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
+            developer=self._shows([_says("developer", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
+            tools=self._shows([user], "probe_tool", "city", tools=[_TOOL]),
+            empty_tools=empty_tools,
+            calls=bool(arguments),
+            results=self._shows([user, call, _result("RESULTTEXT")], "RESULTTEXT"),
+            parallel_calls=self._shows(
+                [
+                    user,
+                    {**call, "tool_calls": [*call["tool_calls"], second]},
+                    _result("RESULTTEXT"),
+                    {**_result("SECONDTEXT"), "tool_call_id": "u1v2w3x4y"},
+                ],
+                "ARGVALUE",
+                "ARGSECOND",
+                tools=[_TOOL],
+            ),
+            arguments=arguments or frozenset({"object", "string"}),
+            null_content=null_content,
+            reasoning_fields=fields,
+            both=not fields
+            or self._shows([user, {**call, fields[0]: "WHY", "content": "SAID"}, _result("R")], "ARGVALUE"),
+            short_ids=bool(arguments) and self._needs_short_ids(user, call),
+        )
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, generates: bool = True) -> str | None:
+        if self._parts:
+            messages = [_with_parts(message) for message in messages]
+        values = {
+            **self._values,
+            "messages": messages,
+            "tools": tools or self._no_tools,
+            "documents": None,
+            "add_generation_prompt": generates,
+        }
+        try:
+            return self._template.render(values)
+        except TemplateError:
+            return None  # a refusal is the answer to the probe
+
+    def _shows(
+        self, messages: Sequence[Mapping[str, Any]], *texts: str, tools: Any = None, generates: bool = True
+    ) -> bool:
+        rendered = self._render(messages, tools, generates)
+        return rendered is not None and all(text in rendered for text in texts)
+
+    def _call(self, value: str, form: str, content: str | None = "") -> dict[str, Any]:
+        arguments: Any = {"city": value} if form == "object" else '{"city": "' + value + '"}'
+        call = {"id": _ID, "type": "function", "function": {"name": "probe_tool", "arguments": arguments}}
+        return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+    def _arguments(self, user: Mapping[str, Any], content: str | None = "") -> frozenset[str]:
+        """The forms of arguments that come out unspoilt: neither as Python's notation nor as a quoted string."""
+        forms: set[str] = set()
+        for form, spoilt in (("object", "{'city'"), ("string", '\\"city')):
+            messages = [user, self._call("ARGVALUE", form, content), _result("RESULTTEXT")]
+            rendered = self._render(messages, [_TOOL])
+            if rendered is not None and "ARGVALUE" in rendered and "probe_tool" in rendered and spoilt not in rendered:
+                forms.add(form)
+        return frozenset(forms)
+
+    def _reads(self, field: str, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
+        """Whether reasoning in this field is shown, before a call or in a last answer."""
+        return self._shows([user, {**call, field: "WHYTEXT"}, _result("RESULTTEXT")], "WHYTEXT") or self._shows(
+            [user, {**_says("assistant", "SAIDTEXT"), field: "WHYTEXT"}], "WHYTEXT", generates=False
+        )
+
+    def _needs_short_ids(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
+        calls = [{**call["tool_calls"][0], "id": _LONG_ID}]
+        messages = [user, {**call, "tool_calls": calls}, {**_result("R"), "tool_call_id": _LONG_ID}]
+        return self._render(messages, [_TOOL]) is None
+
+
+def _says(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+def _result(text: str) -> dict[str, Any]:
+    return {"role": "tool", "name": "probe_tool", "tool_call_id": _ID, "content": text}
+
+
+def _with_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message

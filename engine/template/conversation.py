@@ -1,0 +1,141 @@
+"""What callers hand in as a conversation, checked and completed: every call has an id, every result belongs to a call.
+
+Knows: the rules that hold for any template, and how an assistant's inline reasoning becomes its reasoning field.
+Does not know: templates, guards, tokens.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from pydantic import ValidationError
+
+from engine.errors import RequestError
+from engine.families import Format
+from engine.types import Message
+
+MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message | Mapping[str, Any]]"
+"""A user's text, one message, or a list of messages (`Message` or dictionaries in OpenAI's form)."""
+
+
+def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
+    """The messages, validated, calls with ids and results with the name of their function.
+
+    Raises RequestError naming the message at fault.
+    """
+    if isinstance(messages, str):
+        return (Message(role="user", content=messages),)
+    items: list[object] = [messages] if isinstance(messages, Message | Mapping) else list(messages)
+    if not items:
+        raise RequestError("The conversation is empty; give at least one message.")
+    return _matched([_message(number, item) for number, item in enumerate(items)])
+
+
+def _message(number: int, item: object) -> Message:
+    if isinstance(item, Message):
+        return item
+    try:
+        return Message.model_validate(item)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RequestError(
+            f"messages[{number}] is not valid{f' at {place}' if place else ''}: {first['msg']}. A message looks like "
+            '{"role": "user", "content": "..."}.'
+        ) from error
+
+
+def _matched(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Calls without an id get one; a result without an id is the next open call's; a result's function is filled in."""
+    known: dict[str, str] = {}
+    open_: list[str] = []
+    matched: list[Message] = []
+    for number, given in enumerate(messages):
+        message = given
+        if message.role == "assistant":
+            message = _with_ids(number, message)
+            open_ = [call.id for call in message.tool_calls] or open_
+            known |= {call.id: call.name for call in message.tool_calls}
+        elif message.tool_calls:
+            raise RequestError(
+                f"messages[{number}]: only assistant messages have tool_calls, this one is {message.role!r}."
+            )
+        elif message.role == "tool":
+            message = _with_call(number, message, known, open_)
+        matched.append(message)
+    return tuple(matched)
+
+
+def _with_ids(number: int, message: Message) -> Message:
+    if all(call.id for call in message.tool_calls):
+        return message
+    calls = (
+        call if call.id else call.model_copy(update={"id": f"call_{number}_{index}"})
+        for index, call in enumerate(message.tool_calls)
+    )
+    return message.model_copy(update={"tool_calls": tuple(calls), "parts": ()})
+
+
+def _with_call(number: int, message: Message, known: Mapping[str, str], open_: list[str]) -> Message:
+    id_ = message.tool_call_id
+    if not id_:
+        if not open_:
+            raise RequestError(f"messages[{number}] is a tool result, and no tool call is waiting for one.")
+        id_ = open_[0]
+    if id_ not in known:
+        calls = ", ".join(map(repr, known)) or "none"
+        raise RequestError(
+            f"messages[{number}]: tool_call_id {id_!r} matches no tool call before it. Calls so far: {calls}. "
+            "Append the "
+            "assistant message with the call before its result."
+        )
+    if id_ in open_:
+        open_.remove(id_)
+    return message.model_copy(update={"tool_call_id": id_, "name": message.name or known[id_]})
+
+
+def check_last(messages: Sequence[Message], *, generates: bool, continues: bool) -> None:
+    """Raise RequestError where the last message does not fit what is asked for."""
+    last = messages[-1]
+    if continues and last.role != "assistant":
+        raise RequestError(
+            f"continue_final_message=True continues an assistant message, and the last one is {last.role!r}: "
+            "append the "
+            "beginning of the answer, or leave the option out."
+        )
+    if generates and not continues and last.role == "assistant":
+        raise RequestError(
+            "The last message is the assistant's, so there is nothing to answer: append a user message or a "
+            "tool result, or "
+            "pass continue_final_message=True to let the model go on with it."
+        )
+
+
+def without_inline_reasoning(message: Message, format_: Format) -> Message:
+    """An assistant message whose content begins with reasoning in the family's markers, with that in its own field.
+
+    A caller who sends the raw output back, markers and all, means that. What stands in `reasoning` already wins.
+    """
+    syntax = format_.reasoning
+    if message.role != "assistant" or message.reasoning is not None or not message.content or not syntax:
+        return message
+    opening, closing = syntax.open.strip(), syntax.close.strip()
+    if format_.channels or not opening or not closing or closing not in message.content:
+        return message
+    head, _, rest = message.content.partition(closing)
+    bare = head.lstrip()
+    if bare.startswith(opening):
+        inside = bare[len(opening) :]
+    elif syntax.forced_open and opening not in head:
+        inside = head
+    else:
+        return message
+    before, after = syntax.open.partition(opening)[2], syntax.close.partition(closing)
+    reasoning = inside.removeprefix(before).removesuffix(after[0])
+    return message.model_copy(
+        update={"reasoning": reasoning, "content": rest.removeprefix(after[2]).lstrip("\n"), "parts": ()}
+    )
+
+
+def as_mapping(value: object) -> Mapping[str, Any] | None:
+    """The value if it is a JSON object."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None

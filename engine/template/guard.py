@@ -1,0 +1,233 @@
+"""Text that callers wrote cannot pass for structure: it is marked before rendering and found again afterwards.
+
+Knows: a marking that survives whatever a template does. Each character of a suspicious text is replaced by a
+stand-in, one for one, from Unicode's private planes: lengths stay, whitespace, quotes and backslashes stay (so that
+trim, split and tojson do what they would have done), and after rendering every stand-in still says "a caller wrote
+this character". Does not know: tokens' ids, messages, templates. Only texts that hold a control token, or could
+complete one at either end, are marked; a conversation without any renders exactly as it would have.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+from engine.types import Message, Tool
+
+_PRIVATE = range(0xF0000, 0x10FFFE)
+_KEPT = frozenset('"\\')
+_LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|<｜[^｜\n]{1,80}｜>")
+_ESCAPE_OR_TEXT = re.compile(r'(\\u[0-9a-fA-F]{4}|\\.)|([^"\\]+)', re.DOTALL)
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+class Span(NamedTuple):
+    """Characters `start` to `end` (exclusive) of a text."""
+
+    start: int
+    end: int
+
+
+class Markers:
+    """The control-token texts of a vocabulary, or, where none is known, a guess by their looks.
+
+    Whitespace alone is never a marker, though many vocabularies have user-defined tokens of it.
+    """
+
+    def __init__(self, known: Iterable[str] | None, also: Iterable[str] = ()) -> None:
+        texts = {text for text in (*(known or ()), *also) if text.strip()}
+        self._guess = known is None
+        self._by_head: dict[str, list[str]] = {}
+        for text in sorted(texts, key=len, reverse=True):
+            self._by_head.setdefault(text[0], []).append(text)
+        self._heads = re.compile("[" + re.escape("".join(self._by_head)) + "]") if self._by_head else None
+        self._prefixes = {text[:length] for text in texts for length in range(1, len(text))}
+        self._suffixes = {text[length:] for text in texts for length in range(1, len(text))}
+        self._longest = max(map(len, texts), default=0)
+
+    def spans(self, text: str) -> list[Span]:
+        """Where markers stand in a text: at each position the longest, overlaps included."""
+        found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self._guess else []
+        for head in self._heads.finditer(text) if self._heads else ():
+            start = head.start()
+            for marker in self._by_head[text[start]]:
+                if text.startswith(marker, start):
+                    found.append(Span(start, start + len(marker)))
+                    break
+        return sorted(set(found))
+
+    def suspects(self, text: str) -> bool:
+        """Whether a text holds a marker, or a part of one at an end, where a template could complete it."""
+        if self.spans(text):
+            return True
+        bare = text.strip()
+        head, tail = bare[: self._longest], bare[-self._longest :] if self._longest else ""
+        return any(head[:length] in self._suffixes for length in range(1, len(head) + 1)) or any(
+            tail[-length:] in self._prefixes for length in range(1, len(tail) + 1)
+        )
+
+
+class Guard:
+    """The marking of one render. Make it with everything that will be rendered, so that no stand-in occurs there."""
+
+    def __init__(self, markers: Markers, taken: Iterable[str]) -> None:
+        self._markers = markers
+        private = {character for text in taken if text and max(text) >= "\U000f0000" for character in text}
+        self._free = (chr(code) for code in _PRIVATE if chr(code) not in private)
+        self._stand_in: dict[str, str] = {}
+        self._original: dict[str, str] = {}
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was marked."""
+        return bool(self._original)
+
+    def hide(self, text: str) -> str:
+        """The text, marked if it is suspicious."""
+        return self._mark(text) if self._markers.suspects(text) else text
+
+    def _mark(self, text: str) -> str:
+        return "".join(map(self._stand_in_for, text))
+
+    def _stand_in_for(self, character: str) -> str:
+        if character in _KEPT or character.isspace() or character < " ":
+            return character
+        known = self._stand_in.get(character)
+        if known is None:
+            known = self._stand_in[character] = next(self._free)
+            self._original[known] = character
+            self._original[repr(known)[1:-1]] = repr(character)[1:-1]
+            self._original[json.dumps(known)[1:-1]] = json.dumps(character)[1:-1]
+        return known
+
+    def hide_json(self, text: str) -> str:
+        """JSON text with its strings marked; its structure and escapes stay, so it parses as before."""
+        if not self._markers.suspects(text) and "\\u" not in text:
+            return text
+        return _JSON_STRING.sub(lambda match: '"' + self._hide_literal(match.group()[1:-1]) + '"', text)
+
+    def _hide_literal(self, body: str) -> str:
+        if not self._markers.suspects(body) and not self._markers.suspects(_unescaped(body)):
+            return body
+
+        def swap(match: re.Match[str]) -> str:
+            escape, plain = match.groups()
+            if escape is None:
+                return self._mark(plain)
+            return self._mark(_unescaped(escape)) if _is_plain(_unescaped(escape)) else escape
+
+        return _ESCAPE_OR_TEXT.sub(swap, body)
+
+    def hide_value(self, value: Any) -> Any:
+        """A JSON value with every text in it marked where suspicious, keys too."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            items = cast("Mapping[str, Any]", value).items()
+            return {self.hide(str(key)): self.hide_value(item) for key, item in items}
+        if isinstance(value, list | tuple):
+            return [self.hide_value(item) for item in cast("list[Any]", value)]
+        return value
+
+    def hide_message(self, message: Message) -> Message:
+        """A message with what its author wrote marked. System and developer text is trusted."""
+        if message.role in ("system", "developer"):
+            return message
+        hidden: dict[str, object] = {"parts": ()}
+        for field in ("content", "reasoning", "name", "tool_call_id"):
+            text = getattr(message, field)
+            hidden[field] = text if text is None else self.hide(text)
+        hidden["tool_calls"] = tuple(
+            call.model_copy(
+                update={
+                    "id": self.hide(call.id),
+                    "name": self.hide(call.name),
+                    "arguments": self.hide_json(call.arguments),
+                }
+            )
+            for call in message.tool_calls
+        )
+        return message.model_copy(update=hidden)
+
+    def hide_tool(self, tool: Tool) -> Tool:
+        """A tool with its name, description and schema marked where suspicious."""
+        return tool.model_copy(
+            update={
+                "name": self.hide(tool.name),
+                "description": self.hide(tool.description),
+                "parameters": self.hide_value(tool.parameters),
+            }
+        )
+
+    def reveal(self, text: str) -> tuple[str, list[Span]]:
+        """The text as it would have been, and the spans of the marked characters in it."""
+        if not self._original:
+            return text, []
+        forms = sorted(self._original, key=len, reverse=True)
+        pattern = re.compile("|".join(map(re.escape, forms)))
+        parts: list[str] = []
+        spans: list[Span] = []
+        position = length = 0
+        for match in pattern.finditer(text):
+            before, original = text[position : match.start()], self._original[match.group()]
+            start = length + len(before)
+            length = start + len(original)
+            if spans and spans[-1].end == start:
+                spans[-1] = Span(spans[-1].start, length)
+            else:
+                spans.append(Span(start, length))
+            parts += (before, original)
+            position = match.end()
+        parts.append(text[position:])
+        return "".join(parts), spans
+
+    def forged(self, text: str, spans: list[Span]) -> list[Span]:
+        """Where `text` must be cut: markers with a character that a caller wrote, less those that the template wrote
+        whole."""
+        if not spans:
+            return []
+        touched: list[Span] = []
+        legitimate: list[Span] = []
+        for marker in self._markers.spans(text):
+            (touched if _overlaps(marker, spans) else legitimate).append(marker)
+        return _without(_merged(touched), legitimate)
+
+
+def _unescaped(body: str) -> str:
+    try:
+        return json.loads(f'"{body}"', strict=False)
+    except ValueError:
+        return body
+
+
+def _is_plain(character: str) -> bool:
+    return len(character) == 1 and character not in _KEPT and character.isprintable() and not character.isspace()
+
+
+def _overlaps(span: Span, spans: list[Span]) -> bool:
+    index = bisect_right(spans, span.start, key=lambda other: other.end)
+    return index < len(spans) and spans[index].start < span.end
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for span in spans:
+        if merged and span.start < merged[-1].end:
+            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
+        else:
+            merged.append(span)
+    return merged
+
+
+def _without(spans: list[Span], others: list[Span]) -> list[Span]:
+    """The spans less the parts that lie inside others."""
+    left: list[Span] = []
+    for span in spans:
+        start = span.start
+        for other in others:
+            if other.end > start and other.start < span.end:
+                left.append(Span(start, other.start))
+                start = other.end
+        left.append(Span(start, span.end))
+    return [span for span in left if span.start < span.end]

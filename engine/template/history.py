@@ -1,0 +1,184 @@
+"""Messages as the dictionaries that one particular template wants.
+
+Knows: how a template's capabilities and its family's declarations decide roles, fields, ids, the form of arguments, and
+where earlier reasoning goes. Does not know: jinja2, guards, tokens. Earlier reasoning is handed over for every turn
+in the template's own field, and the template drops what its rule drops; only where it has no such field the rule is
+applied here and the reasoning is written in the family's markers.
+"""
+
+import hashlib
+import json
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from engine.families import Format
+from engine.template.capabilities import REASONING_FIELDS, Capabilities
+from engine.template.conversation import as_mapping
+from engine.types import Message, ToolCall
+
+Entry: TypeAlias = dict[str, Any]
+"""One message as a template sees it."""
+
+_ALPHABET = string.digits + string.ascii_letters
+_SHORT = 9
+
+
+def entries(messages: Sequence[Message], format_: Format, can: Capabilities) -> list[Entry]:
+    """The conversation in the template's own terms. `messages` are checked (see `engine.template.conversation`)."""
+    one_call = not can.parallel_calls or (format_.tools is not None and not format_.tools.parallel)
+    if one_call and can.calls:
+        messages = _one_call_a_message(messages)
+    if not can.system:
+        messages = _system_in_user(messages)
+    ids = _ids(messages, format_, can)
+    writer = _Writer(format_, can, ids, _place(format_, can))
+    return [writer.entry(message, _kept(messages, index, format_)) for index, message in enumerate(messages)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    format: Format
+    can: Capabilities
+    ids: Mapping[str, str]
+    field: str | None
+    """Where reasoning goes: a field's name, "" for tags in the content, None for nowhere."""
+
+    def entry(self, message: Message, kept: bool) -> Entry:
+        if message.role == "assistant":
+            return self._assistant(message, kept)
+        entry: Entry = {"role": message.role, "content": self._content(message.content or "")}
+        if message.role == "developer" and not self.can.developer:
+            entry["role"] = "system"
+        if message.role == "tool":
+            entry["tool_call_id"] = self.ids.get(message.tool_call_id or "", message.tool_call_id)
+        if message.name:
+            entry["name"] = message.name
+        return entry
+
+    def _assistant(self, message: Message, kept: bool) -> Entry:
+        content, reasoning = message.content or "", message.reasoning or ""
+        entry: Entry = {"role": "assistant", "content": content}
+        if reasoning and self.field:
+            if message.tool_calls and content and not self.can.both:
+                reasoning, entry["content"] = self._analysis(reasoning, content), ""
+            entry[self.field] = reasoning
+        elif reasoning and self.field == "" and kept and (syntax := self.format.reasoning):
+            # a template that drops reasoning cuts after the marker: white space written there would stay
+            close = syntax.close.rstrip() if syntax.history == "none" else syntax.close
+            entry["content"] = syntax.open + reasoning + close + content
+        if message.tool_calls:
+            entry["tool_calls"] = [self._call(call) for call in message.tool_calls]
+            if self.can.null_content and not entry["content"]:
+                entry["content"] = None
+        if entry["content"] is not None:
+            entry["content"] = self._content(entry["content"])
+        return entry
+
+    def _analysis(self, reasoning: str, content: str) -> str:
+        """Reasoning and the text beside a call as one field, for templates that take one of them only."""
+        channels = self.format.channels
+        if channels is None or len(channels.content) < 2:
+            return f"{reasoning}\n\n{content}"
+        header = f"{channels.start}{channels.role}{channels.channel}{channels.content[1]}{channels.message}"
+        return f"{reasoning}{channels.ends[0]}{header}{content}"
+
+    def _content(self, text: str) -> Any:
+        return [{"type": "text", "text": text}] if self.can.content_parts else text
+
+    def _call(self, call: ToolCall) -> Entry:
+        function = {"name": call.name, "arguments": self._arguments(call.arguments)}
+        return {"id": self.ids.get(call.id, call.id), "type": "function", "function": function}
+
+    def _arguments(self, text: str) -> Any:
+        declared = self.format.tools.arguments_as if self.format.tools else "object"
+        form = declared if declared in self.can.arguments else min(self.can.arguments)
+        if form == "string":
+            return text
+        try:
+            value = as_mapping(json.loads(text or "{}"))
+        except ValueError:
+            value = None
+        if value is not None:
+            return value
+        return text if "string" in self.can.arguments else {"arguments": text}
+
+
+def _place(format_: Format, can: Capabilities) -> str | None:
+    syntax = format_.reasoning
+    declared = syntax.fields if syntax else ()
+    for field in (*declared, *REASONING_FIELDS):
+        if field in can.reasoning_fields:
+            return field
+    if syntax is None or format_.channels is not None or syntax.history == "unknown":
+        return None
+    return "" if "" in declared or syntax.history != "none" else None
+
+
+def _kept(messages: Sequence[Message], index: int, format_: Format) -> bool:
+    """Whether the family's rule keeps the reasoning of this message. "none" leaves that to the template, which drops
+    it."""
+    rule = format_.reasoning.history if format_.reasoning else "unknown"
+    if rule == "last_user":
+        return not any(message.role == "user" for message in messages[index:])
+    if rule == "last_answer":
+        return all(message.role != "assistant" or message.tool_calls for message in messages[index + 1 :])
+    return rule in ("all", "none")
+
+
+def _one_call_a_message(messages: Sequence[Message]) -> list[Message]:
+    """A message with several calls becomes one message for each, followed by that call's result."""
+    results = {message.tool_call_id: message for message in messages if message.role == "tool"}
+    split: list[Message] = []
+    moved: set[int] = set()
+    for message in messages:
+        if len(message.tool_calls) < 2:
+            if id(message) not in moved:
+                split.append(message)
+            continue
+        for number, call in enumerate(message.tool_calls):
+            one: dict[str, object] = {"tool_calls": (call,), "parts": ()}
+            split.append(message.model_copy(update=one if number == 0 else {**one, "content": "", "reasoning": None}))
+            if (result := results.get(call.id)) is not None:
+                split.append(result)
+                moved.add(id(result))
+    return split
+
+
+def _system_in_user(messages: Sequence[Message]) -> list[Message]:
+    """System text put before the next user message, for templates without that role."""
+    waiting: list[str] = []
+    merged: list[Message] = []
+    for message in messages:
+        if message.role in ("system", "developer"):
+            waiting.append(message.content or "")
+        elif message.role == "user" and waiting:
+            merged.append(message.model_copy(update={"content": "\n\n".join([*waiting, message.content or ""])}))
+            waiting = []
+        else:
+            merged.append(message)
+    if waiting:
+        merged.append(Message(role="user", content="\n\n".join(waiting)))
+    return merged
+
+
+def _ids(messages: Sequence[Message], format_: Format, can: Capabilities) -> dict[str, str]:
+    """The id under which each call is rendered: its own, or what the template insists on, alike in call and result."""
+    length = format_.tools.id_length if format_.tools else None
+    if length is None and can.short_ids:
+        length = _SHORT
+    calls = [call.id for message in messages for call in message.tool_calls]
+    return {id_: id_ if length is None else _fixed(id_, length) for id_ in calls}
+
+
+def _fixed(id_: str, length: int) -> str:
+    """An id of exactly so many letters and digits: the id itself if it is one, else derived from it."""
+    if len(id_) == length and all(character in _ALPHABET for character in id_):
+        return id_
+    number = int.from_bytes(hashlib.sha256(id_.encode()).digest(), "big")
+    characters: list[str] = []
+    for _ in range(length):
+        number, rest = divmod(number, len(_ALPHABET))
+        characters.append(_ALPHABET[rest])
+    return "".join(characters)

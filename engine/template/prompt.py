@@ -1,0 +1,112 @@
+"""The rendered prompt: its text, which spans of it are the template's, and the tail that seeds the parser.
+
+Knows: how to cut a rendered text into pieces, and where the assistant's turn begins in it. Does not know: jinja2,
+messages, tokens' ids.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.parsing.piece import Piece
+from engine.template.guard import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is sent to the model.
+
+    - `pieces`: the whole prompt, concatenating to `text`. In a piece with `special` control-token text becomes control
+      tokens; the text of the others never does (callers wrote it).
+    - `prefix`: the part of it that belongs to the turn the model is about to write, from the assistant's start on;
+      it seeds the parser. Each of the family's control markers that the template wrote is a piece of its own there,
+      with `special`.
+    - `stop`: texts that end the turn, besides the vocabulary's own end tokens.
+    - `in_reasoning`: whether the prompt leaves reasoning open.
+    """
+
+    text: str
+    pieces: tuple[Piece, ...]
+    prefix: tuple[Piece, ...] = ()
+    stop: tuple[str, ...] = ()
+    in_reasoning: bool = False
+
+
+def with_reasoning(prompt: Prompt, in_reasoning: bool) -> Prompt:
+    """The same prompt, said to leave reasoning open or not."""
+    return replace(prompt, in_reasoning=in_reasoning)
+
+
+def pieces_of(text: str, forged: Sequence[Span]) -> tuple[Piece, ...]:
+    """The whole text, cut around the spans whose control-token text must stay text."""
+    pieces: list[Piece] = []
+    position = 0
+    for span in forged:
+        if span.start > position:
+            pieces.append(Piece(text[position : span.start], True))
+        pieces.append(Piece(text[span.start : span.end], False))
+        position = span.end
+    if position < len(text):
+        pieces.append(Piece(text[position:], True))
+    return tuple(pieces)
+
+
+def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tuple[Piece, ...]:
+    """The pieces from position `start` on, in which each control marker that the template wrote stands alone."""
+    markers = sorted(control, key=len, reverse=True)
+    prefix: list[Piece] = []
+    position = 0
+    for piece in pieces:
+        tail = piece.text[max(start - position, 0) :]
+        position += len(piece.text)
+        prefix += _cut(tail, markers) if piece.special else [Piece(tail, False)]
+    return tuple(piece for piece in _joined(prefix) if piece.text)
+
+
+def _cut(text: str, markers: Sequence[str]) -> list[Piece]:
+    pieces: list[Piece] = []
+    position = plain = 0
+    while position < len(text):
+        marker = next((marker for marker in markers if text.startswith(marker, position)), None)
+        if marker is None:
+            position += 1
+            continue
+        pieces += (Piece(text[plain:position], False), Piece(marker, True))
+        position = plain = position + len(marker)
+    pieces.append(Piece(text[plain:], False))
+    return pieces
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and not piece.special and not joined[-1].special:
+            joined[-1] = Piece(joined[-1].text + piece.text, False)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def turn_start(text: str, without: str | None, start: str, continues: bool) -> int:
+    """Where the turn that the model is about to write begins in `text`.
+
+    `without` is the same conversation rendered without a generation prompt (None where that cannot be rendered): what
+    `text` has beyond it is the generation prompt. `start` is the family's assistant start ("" for none). Where the
+    prompt adds nothing and `continues` (the last message is a tool's), the model goes on in a turn that began
+    earlier: the position is the end of the text, and nothing of earlier turns is carried.
+    """
+    added = _common(text, without) if without is not None else 0
+    if start:
+        found = text.rfind(start, added)
+        if found < 0 and not continues:
+            found = text.rfind(start)
+        if found >= 0:
+            return found
+    return added if without is not None else len(text)
+
+
+def _common(first: str, second: str) -> int:
+    """How many leading characters two texts share."""
+    if first.startswith(second):
+        return len(second)
+    length = min(len(first), len(second))
+    return next((index for index in range(length) if first[index] != second[index]), length)
