@@ -142,6 +142,7 @@ class ScriptedBackend:
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
         self.n_ctx: int = n_ctx
+        self.n_ctx_sequence: int = n_ctx
         self.n_batch: int = n_batch
         self.n_sequences: int = n_sequences
         self.before_decode = before_decode

@@ -181,7 +181,8 @@ def test_drop_and_clear() -> None:
     bench = Bench()
     idle, busy = bench.run([1, 2]), bench.acquire([3, 4])
     bench.evaluate(busy.sequence, [3])
-    bench.cache.clear()
+    assert bench.cache.clear()
+    assert not bench.cache.clear()
     assert bench.cache.held(idle.sequence) == []
     assert bench.cache.held(busy.sequence) == [3]
     bench.cache.drop(busy.sequence)

@@ -1,7 +1,7 @@
 """What the runner needs of a model: the seam between the engine's loop and llama.cpp (or a script, in tests).
 
-Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.runtime.llama` implements them on real
-weights, `engine.testing` without any.
+Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.runtime.llama` implements them
+on real weights, `engine.testing` without any.
 """
 
 from collections.abc import Sequence
@@ -74,6 +74,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def n_ctx_sequence(self) -> int:
+        """Tokens that one sequence can hold at most."""
+        ...
+
+    @property
     def n_batch(self) -> int:
         """Rows that one `decode` takes at most."""
         ...
@@ -90,7 +95,10 @@ class Backend(Protocol):
     def sampler(self, params: SamplingParams) -> Sampler: ...
 
     def sample(self, sampler: Sampler, row: int) -> int:
-        """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it."""
+        """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it.
+
+        Raises DecodeError with reason "nan" when the logits are not numbers.
+        """
         ...
 
     def positions(self, sequence: int) -> int:
@@ -98,7 +106,8 @@ class Backend(Protocol):
         ...
 
     def trim(self, sequence: int, position: int) -> bool:
-        """Forget the sequence from `position` on; False when this model's memory cannot (recurrent): forget it all then."""
+        """Forget the sequence from `position` on; False when this model's memory cannot (recurrent): forget it all
+        then."""
         ...
 
     def copy(self, source: int, target: int, positions: int) -> None:

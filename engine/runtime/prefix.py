@@ -154,11 +154,12 @@ class PrefixCache:
             self._cut(oldest, max(0, len(self._slots[oldest].tokens) - max(cells - self.free, _CUT)))
         return True
 
-    def clear(self) -> None:
-        """Forget every idle sequence."""
-        for index, slot in enumerate(self._slots):
-            if slot.idle:
-                self._forget(index)
+    def clear(self) -> bool:
+        """Forget every idle sequence; whether there was anything to forget."""
+        filled = [index for index, slot in enumerate(self._slots) if slot.idle and slot.tokens]
+        for index in filled:
+            self._forget(index)
+        return bool(filled)
 
     def check(self) -> None:
         """Raise AssertionError when the books contradict themselves or the memory. For tests; linear in all tokens."""

@@ -1,0 +1,308 @@
+"""The engine's loop without its thread: one call of `step` is one decode for all requests that can run.
+
+Knows: how scheduler, prefix cache, backend and generations work together, and what becomes of each when a decode
+fails. Does not know: threads, queues, who reads the replies.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from engine.errors import DecodeError
+from engine.events import Event, Finished
+from engine.runtime.backend import Backend, Sampler
+from engine.runtime.generation import Generation
+from engine.runtime.prefix import Blocked, PrefixCache
+from engine.runtime.requests import Reply, Request, check_fits
+from engine.runtime.scheduler import Chunk, Job, Scheduler
+from engine.types import FinishReason, Usage
+
+_FIRST_CHUNK = 64
+_SMALLEST_CHUNK = 8
+_STRIKES = 3
+"""Failed decodes in a row after which a request is given up, even if it seems to get further."""
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A request under way. Times are the clock's; None until it happened. `outbox` are the events since the last
+    reply."""
+
+    request: Request
+    job: Job
+    generation: Generation
+    submitted: float
+    sampler: Sampler | None = None
+    outbox: list[Event] = field(default_factory=list)
+    cached: int = 0
+    started: float | None = None
+    first_token: float | None = None
+    strikes: int = 0
+
+    def usage(self, now: float) -> Usage:
+        started = now if self.started is None else self.started
+        first = self.first_token
+        return Usage(
+            prompt_tokens=len(self.request.tokens),
+            cached_tokens=self.cached,
+            completion_tokens=self.generation.tokens,
+            reasoning_tokens=self.generation.reasoning_tokens,
+            time_to_first_token=None if first is None else first - self.submitted,
+            prefill_seconds=(now if first is None else first) - started,
+            decode_seconds=0.0 if first is None else now - first,
+        )
+
+
+class Loop:
+    """Requests in, replies out, over one backend.
+
+    `chunk_seconds`: prefill is cut into chunks that take about so long, so that neighbours and cancellations wait no
+    longer. `clock`: seconds, monotonic.
+    """
+
+    def __init__(
+        self, backend: Backend, *, chunk_seconds: float = 0.1, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        self._backend = backend
+        self._cache = PrefixCache(backend)
+        self._scheduler = Scheduler(backend.n_batch)
+        self._scheduler.prefill_limit = min(_FIRST_CHUNK, backend.n_batch)
+        self._chunk_seconds = chunk_seconds
+        self._clock = clock
+        self._lives: dict[int, _Live] = {}
+        self._of_job: dict[Job, _Live] = {}
+        self._touched: dict[_Live, None] = {}
+        self._replies: list[Reply] = []
+        self._deadlines: dict[int, float] = {}
+        self._admit_again = False
+
+    @property
+    def cache(self) -> PrefixCache:
+        return self._cache
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have anything to do."""
+        return bool(self._lives)
+
+    def submit(self, request: Request) -> None:
+        """Take in a request; a parser or options that fail end it with that error."""
+        now = self._clock()
+        try:
+            generation = Generation(self._backend.vocab, request.parser(), request.limits)
+            opening = generation.start()
+            check_fits(len(request.tokens) + len(opening.forced), self._backend.n_ctx_sequence)
+        except Exception as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
+            self.refuse(request, error)
+            return
+        job = Job([*request.tokens, *opening.forced], request.priority)
+        live = _Live(request, job, generation, now)
+        self._lives[request.id] = self._of_job[job] = live
+        self._emit(live, opening.events)
+        if request.deadline is not None:
+            self._deadlines[request.id] = now + request.deadline
+        self._scheduler.add(job)
+        self._admit_again = True
+
+    def refuse(self, request: Request, error: Exception) -> None:
+        """Answer a request with an error, without starting it."""
+        self._replies.append(Reply(request.id, (Finished("error"),), final=True, error=error))
+
+    def cancel(self, id_: int) -> None:
+        """End a request with reason "cancelled"; one that is over or unknown is left alone."""
+        if (live := self._lives.get(id_)) is not None:
+            self._finish(live, "cancelled")
+
+    def end_reasoning(self, id_: int) -> None:
+        """Close a request's reasoning after its next token."""
+        if (live := self._lives.get(id_)) is not None:
+            live.generation.end_reasoning()
+
+    def cancel_all(self) -> None:
+        for live in list(self._lives.values()):
+            self._finish(live, "cancelled")
+
+    def abandon(self, error: Exception) -> None:
+        """The loop is broken: every request ends with this error. Touches neither backend nor books."""
+        for id_, live in self._lives.items():
+            self._replies.append(Reply(id_, (*live.outbox, Finished("error")), final=True, error=error))
+        self._lives.clear()
+        self._touched.clear()
+
+    def drain(self) -> list[Reply]:
+        """The replies since the last drain, one for each request that has any."""
+        replies, self._replies = self._replies, []
+        for live in self._touched:
+            replies.append(Reply(live.request.id, tuple(live.outbox)))
+            live.outbox.clear()
+        self._touched.clear()
+        return replies
+
+    def step(self) -> None:
+        """Evaluate one batch, and advance the requests that have a token to draw."""
+        if self._deadlines:
+            self._expire()
+        if self._admit_again:
+            self._admit()
+        chunks = self._plan()
+        if not chunks:
+            return
+        rows = [row for chunk in chunks for row in chunk.rows()]
+        began = self._clock()
+        try:
+            self._backend.decode(rows)
+        except DecodeError as error:
+            self._recover(chunks, error)
+            return
+        self._evaluated(chunks)
+        if len(rows) > len(chunks):
+            self._adapt(len(rows), self._clock() - began)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for id_ in [id_ for id_, at in self._deadlines.items() if now >= at]:
+            self._finish(self._lives[id_], "deadline")
+
+    def _admit(self) -> None:
+        """Let waiting requests start while there are sequences and cells; in order, but one that waits for a prefix
+        that is being evaluated does not hold up the others."""
+        self._admit_again = False
+        for job in self._scheduler.waiting:
+            live = self._of_job[job]
+            lease = self._cache.acquire(job.tokens)
+            if lease is Blocked.SHARED:
+                self._admit_again = True
+                continue
+            if isinstance(lease, Blocked):
+                break
+            self._scheduler.start(job, lease.sequence, lease.reused)
+            if live.sampler is not None:
+                continue
+            live.started, live.cached = self._clock(), lease.reused
+            try:
+                live.sampler = self._backend.sampler(live.request.sampling)
+            except Exception as error:  # noqa: BLE001 - whatever these options led to, it concerns this request only
+                self._finish(live, "error", error)
+
+    def _plan(self) -> list[Chunk]:
+        """The next chunks, with room for them: idle prefixes are forgotten first, then the youngest request gives
+        way."""
+        while chunks := self._scheduler.plan():
+            if self._cache.make_room(sum(chunk.stop - chunk.start for chunk in chunks)):
+                break
+            self._give_way()
+        return chunks
+
+    def _give_way(self) -> None:
+        """The youngest request loses its sequence, and will be resumed where it was; nothing is emitted twice."""
+        victim = self._scheduler.victim()
+        if victim is None:
+            return
+        sequence = victim.sequence
+        self._scheduler.preempt(victim)
+        self._cache.release(sequence)
+        self._admit_again = True
+
+    def _adapt(self, rows: int, seconds: float) -> None:
+        """Size the prefill of the next steps after the speed of this one."""
+        possible = int(self._chunk_seconds * rows / seconds) if seconds > 0 else self._scheduler.n_batch
+        limit = min(possible, 2 * max(rows, self._scheduler.prefill_limit), self._scheduler.n_batch)
+        self._scheduler.prefill_limit = max(limit, _SMALLEST_CHUNK)
+
+    def _evaluated(self, chunks: Sequence[Chunk]) -> None:
+        """The batch of these chunks was decoded: write the books, then draw where a token is due."""
+        due: list[tuple[_Live, int]] = []
+        row = -1
+        for chunk in chunks:
+            row += chunk.stop - chunk.start
+            job = chunk.job
+            self._cache.extend(job.sequence, job.tokens[chunk.start : chunk.stop])
+            job.evaluated = chunk.stop
+            live = self._of_job[job]
+            live.strikes = 0
+            if chunk.output:
+                due.append((live, row))
+        for live, at in due:
+            try:
+                self._draw(live, at)
+            except Exception as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
+                self._finish(live, "error", error)
+
+    def _draw(self, live: _Live, row: int) -> None:
+        sampler, job = live.sampler, live.job
+        assert sampler is not None, "a running request has a sampler"
+        token = self._backend.sample(sampler, row)
+        if live.first_token is None:
+            live.first_token = self._clock()
+        events, forced, finish = live.generation.advance(token)
+        if events:
+            self._emit(live, events)
+        if finish is not None:
+            self._finish(live, finish)
+            return
+        job.tokens.append(token)
+        for token in forced:
+            sampler.accept(token)
+            job.tokens.append(token)
+        if len(job.tokens) > self._backend.n_ctx_sequence:
+            self._finish(live, "length")
+
+    def _emit(self, live: _Live, events: Sequence[Event]) -> None:
+        if events:
+            live.outbox += events
+            self._touched[live] = None
+
+    def _finish(self, live: _Live, reason: FinishReason, error: Exception | None = None) -> None:
+        """The request is over; what it evaluated stays for others, unless it failed."""
+        job = live.job
+        self._scheduler.remove(job)
+        if job.sequence >= 0:
+            (self._cache.release if error is None else self._cache.drop)(job.sequence)
+        if live.sampler is not None:
+            live.sampler.close()
+        del self._lives[live.request.id], self._of_job[job]
+        self._deadlines.pop(live.request.id, None)
+        self._touched.pop(live, None)
+        self._admit_again = True
+        try:
+            closing = live.generation.close(reason)
+        except Exception as fault:  # noqa: BLE001 - the parser's failure is reported to its own reader
+            closing, error = [Finished("error")], error or fault
+        usage = live.usage(self._clock())
+        last = closing.pop()
+        assert isinstance(last, Finished), "a parser's last event is Finished"
+        events = (*live.outbox, *closing, replace(last, usage=usage))
+        self._replies.append(Reply(live.request.id, events, final=True, error=error))
+
+    def _recover(self, chunks: Sequence[Chunk], error: DecodeError) -> None:
+        """A decode failed: read back what the sequences hold, then find out whose fault it was."""
+        for chunk in chunks:
+            chunk.job.evaluated = self._cache.reconcile(chunk.job.sequence)
+        if error.reason == "no_slot" and self._cache.clear():
+            return
+        if error.reason == "no_slot" and len(self._scheduler.running) > 1:
+            self._give_way()
+            return
+        for chunk in chunks:
+            self._retry(chunk, error, alone=len(chunks) == 1)
+
+    def _retry(self, chunk: Chunk, error: DecodeError, *, alone: bool) -> None:
+        """Decode one chunk of a failed batch alone; what fails again is the culprit.
+
+        One whose sequence is not where it was is planned anew instead, a few times.
+        """
+        live = self._of_job[chunk.job]
+        live.strikes += 1
+        moved = chunk.job.evaluated != chunk.start
+        if live.strikes > _STRIKES or (alone and not moved):
+            self._finish(live, "error", error)
+            return
+        if moved:
+            return
+        try:
+            self._backend.decode(chunk.rows())
+        except DecodeError as again:
+            self._cache.reconcile(chunk.job.sequence)
+            self._finish(live, "error", again)
+        else:
+            self._evaluated([chunk])

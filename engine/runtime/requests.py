@@ -1,0 +1,74 @@
+"""What crosses the border to the thread that owns the context: requests one way, replies the other.
+
+Knows: plain picklable records. Does not know: who reads them; the loop may as well run in another process.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from engine.errors import ContextOverflowError
+from engine.events import Event
+from engine.runtime.generation import Limits, Parser
+from engine.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One turn to generate.
+
+    `tokens`: the prompt. `parser` makes the parser of the turn (picklable where the loop is to run in another
+    process). Of `limits`, `max_tokens` and `stop` are those of `sampling`. `priority`: higher goes first. `deadline`:
+    seconds from submission after which it ends with reason "deadline".
+    """
+
+    id: int
+    tokens: tuple[int, ...]
+    parser: Callable[[], Parser]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    limits: Limits = field(default_factory=Limits)
+    priority: int = 0
+    deadline: float | None = None
+
+
+def check_fits(tokens: int, n_ctx: int) -> None:
+    """Raise ContextOverflowError when a prompt of so many tokens does not fit into one sequence."""
+    if tokens > n_ctx:
+        raise ContextOverflowError(
+            f"The prompt has {tokens:,} tokens; a sequence of this context holds {n_ctx:,}. "
+            "Shorten the conversation, or load with a larger n_ctx."
+        )
+
+
+class Reply(NamedTuple):
+    """The events of one step for one request. A `final` one is the last; `error` says why it failed, if it did."""
+
+    id: int
+    events: tuple[Event, ...]
+    final: bool = False
+    error: Exception | None = None
+
+
+class Submit(NamedTuple):
+    """Start this."""
+
+    request: Request
+
+
+class Cancel(NamedTuple):
+    """End this with reason "cancelled"."""
+
+    id: int
+
+
+class EndReasoning(NamedTuple):
+    """Close this one's reasoning, if it is open."""
+
+    id: int
+
+
+class Close(NamedTuple):
+    """Cancel everything and stop."""
+
+
+Command: TypeAlias = Submit | Cancel | EndReasoning | Close

@@ -1,0 +1,104 @@
+"""The one thread that owns the context: commands in by a queue, replies out once per step.
+
+Knows: threads, and that callers come from any of them. Does not know: what a step does (`loop`), who reads the replies.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from engine.errors import EngineError
+from engine.runtime.backend import Backend
+from engine.runtime.loop import Loop
+from engine.runtime.requests import Cancel, Close, Command, EndReasoning, Reply, Request, Submit
+
+_log = logging.getLogger("engine.runner")
+
+
+class Runner:
+    """Runs a loop over a backend in a thread of its own, until `close`; owns the backend.
+
+    `deliver` is called in that thread with the replies of one step; it must neither raise nor wait. Every request that
+    was accepted gets exactly one final reply, also when the runner is closed or its loop breaks.
+    """
+
+    def __init__(self, backend: Backend, deliver: Callable[[Sequence[Reply]], None]) -> None:
+        self._backend = backend
+        self._deliver = deliver
+        self._loop = Loop(backend)
+        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._gate = threading.Lock()
+        self._refusal: EngineError | None = None
+        self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> None:
+        """Accept a request. Raises EngineError after `close`, or when the loop broke."""
+        with self._gate:
+            if self._refusal is not None:
+                raise self._refusal
+            self._inbox.put(Submit(request))
+
+    def cancel(self, id_: int) -> None:
+        """End a request at the next chunk boundary; one that is over is left alone."""
+        self._inbox.put(Cancel(id_))
+
+    def end_reasoning(self, id_: int) -> None:
+        """Close a request's reasoning after its next token, where its limits say how."""
+        self._inbox.put(EndReasoning(id_))
+
+    def close(self) -> None:
+        """Cancel what runs, free the backend, join the thread. Twice is fine; from the thread itself it does not
+        join."""
+        with self._gate:
+            if self._refusal is None:
+                self._refusal = EngineError("The engine is closed; load it again.")
+            self._inbox.put(Close())
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        loop = self._loop
+        try:
+            while self._obey():
+                loop.step()
+                if replies := loop.drain():
+                    self._deliver(replies)
+            loop.cancel_all()
+        except BaseException as fault:  # noqa: BLE001 - whatever broke the loop, its readers must hear of it
+            self._break(fault)
+        try:
+            self._deliver(loop.drain())
+        finally:
+            self._backend.close()
+
+    def _obey(self) -> bool:
+        """Carry out the commands that came in; with nothing else to do, wait for one. False: close."""
+        inbox, loop = self._inbox, self._loop
+        while not loop.busy or not inbox.empty():
+            command = inbox.get()
+            if isinstance(command, Submit):
+                loop.submit(command.request)
+            elif isinstance(command, Cancel):
+                loop.cancel(command.id)
+            elif isinstance(command, EndReasoning):
+                loop.end_reasoning(command.id)
+            else:
+                return False
+            if not loop.busy and (replies := loop.drain()):
+                self._deliver(replies)
+        return True
+
+    def _break(self, fault: BaseException) -> None:
+        """Refuse what comes, and tell everyone who waits."""
+        _log.error("The engine's loop broke.", exc_info=fault)
+        refusal = EngineError(f"The engine's loop broke ({type(fault).__name__}: {fault}); load the model again.")
+        refusal.__cause__ = fault
+        with self._gate:
+            self._refusal = refusal
+        self._loop.abandon(refusal)
+        while not self._inbox.empty():
+            command = self._inbox.get()
+            if isinstance(command, Submit):
+                self._loop.refuse(command.request, refusal)

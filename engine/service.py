@@ -1,0 +1,347 @@
+"""Submit a prompt, get a stream of events; from any thread, and from asyncio.
+
+Knows: the border between the callers and the thread that owns the context, on the callers' side. Does not know:
+messages, templates, tools; it takes a rendered prompt and the parser that its turn needs.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Self
+
+from engine.errors import RequestError
+from engine.events import Event, fold
+from engine.parsing.piece import Piece
+from engine.runtime.backend import Backend, Vocab
+from engine.runtime.generation import Limits, Parser
+from engine.runtime.requests import Reply, Request, check_fits
+from engine.runtime.runner import Runner
+from engine.template.prompt import Prompt
+from engine.types import Completion, SamplingParams
+
+
+class _Mailbox:
+    """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits."""
+
+    __slots__ = ("future", "queue")
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Reply] = SimpleQueue()
+        self.future: asyncio.Future[None] | None = None
+
+
+class Stream:
+    """One turn as it is generated; has one reader at a time, in any thread or event loop.
+
+    - `for event in stream` and `async for event in stream` give its events, `Finished` last; leaving the loop early
+    cancels.
+    - `stream.result()` and `await stream` give its completion.
+    - `with stream` and `async with stream` cancel at the end of the block what is then still running.
+
+    A stream that nobody holds any more is cancelled. Reading raises what ended the turn, if that was an error; what
+    came before it is in `completion`.
+    """
+
+    def __init__(self, mailbox: _Mailbox, cancel: Callable[[], None], end_reasoning: Callable[[], None]) -> None:
+        self._mailbox = mailbox
+        self._cancel = cancel
+        self._end_reasoning = end_reasoning
+        self._events: list[Event] = []
+        self._unread: deque[Event] = deque()
+        self._error: Exception | None = None
+        self._completion: Completion | None = None
+        self._final = False
+        self._cancelled = False
+
+    def __iter__(self) -> Iterator[Event]:
+        return _Reading(self)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _Reading(self)
+
+    def __await__(self) -> Generator[object, None, Completion]:
+        return self._finish().__await__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End the turn at the next chunk boundary, with reason "cancelled". From any thread, any number of times."""
+        if not self._final and not self._cancelled:
+            self._cancelled = True
+            self._cancel()
+
+    def end_reasoning(self) -> None:
+        """Close the turn's reasoning now, where the request said how (`reasoning_close`); the answer follows."""
+        self._end_reasoning()
+
+    def result(self, timeout: float | None = None) -> Completion:
+        """Wait for the end and return the turn as a whole.
+
+        Raises TimeoutError after `timeout` seconds (the turn goes on), and the error that ended the turn.
+        """
+        limit = None if timeout is None else time.monotonic() + timeout
+        while not self._final:
+            try:
+                self._take(
+                    self._mailbox.queue.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
+                )
+            except Empty:
+                raise TimeoutError(f"the turn was not over after {timeout} s; call cancel() to end it") from None
+        return self._outcome()
+
+    @property
+    def completion(self) -> Completion:
+        """The turn as a whole, after its end (after an error too). Raises RequestError while it runs."""
+        while not self._final and not self._mailbox.queue.empty():
+            self._take(self._mailbox.queue.get())
+        if not self._final:
+            raise RequestError("The stream is still running; read it to its end, or call result() to wait for it.")
+        if self._completion is None:
+            self._completion = fold(self._events)
+        return self._completion
+
+    def _outcome(self) -> Completion:
+        if self._error is not None:
+            raise self._error
+        return self.completion
+
+    def _take(self, reply: Reply) -> None:
+        self._events += reply.events
+        self._unread.extend(reply.events)
+        if reply.final:
+            self._final, self._error = True, reply.error
+
+    def _next(self) -> Event:
+        while not self._unread:
+            if self._final:
+                if self._error is not None:
+                    raise self._error
+                raise StopIteration
+            self._take(self._mailbox.queue.get())
+        return self._unread.popleft()
+
+    async def _anext(self) -> Event:
+        while not self._unread:
+            if self._final:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            await self._arrival()
+        return self._unread.popleft()
+
+    async def _finish(self) -> Completion:
+        try:
+            while not self._final:
+                await self._arrival()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self._outcome()
+
+    async def _arrival(self) -> None:
+        """Wait for a reply and take it; other tasks run meanwhile, even if it is there already.
+
+        The future is set before the queue is looked at, and the runner looks for it after it has put: one of the two
+        sees the other.
+        """
+        mailbox = self._mailbox
+        mailbox.future = asyncio.get_running_loop().create_future()
+        try:
+            if mailbox.queue.empty():
+                await mailbox.future
+            else:
+                await asyncio.sleep(0)
+        finally:
+            mailbox.future = None
+        while not mailbox.queue.empty():
+            self._take(mailbox.queue.get())
+
+
+class _Reading:
+    """One loop over a stream. When the loop is left and this iterator goes, the stream is cancelled."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        return self._stream._next()  # pyright: ignore[reportPrivateUsage]
+
+    async def __anext__(self) -> Event:
+        return await self._stream._anext()  # pyright: ignore[reportPrivateUsage]
+
+    def __del__(self) -> None:
+        self._stream.cancel()
+
+
+class Service:
+    """One model's context, shared by every caller of this process.
+
+    `backend` is owned from now on: `close()` (or leaving a `with`, or the end of the interpreter) frees it.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._vocab = backend.vocab
+        self._n_ctx = backend.n_ctx_sequence
+        self._ids = itertools.count(1)
+        self._post = _Post()
+        self._runner = Runner(backend, self._post.deliver)
+        self._end = weakref.finalize(self, self._runner.close)
+
+    @property
+    def vocab(self) -> Vocab:
+        return self._vocab
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that one conversation may have, its answer included."""
+        return self._n_ctx
+
+    def submit(
+        self,
+        prompt: Prompt,
+        parser: Callable[[], Parser],
+        sampling: SamplingParams | None = None,
+        *,
+        markers: frozenset[str] = frozenset(),
+        priority: int = 0,
+        deadline: float | None = None,
+        reasoning_budget: int | None = None,
+        reasoning_close: Sequence[Piece] = (),
+        ignore_eos: bool = False,
+    ) -> Stream:
+        """Generate the turn that the prompt asks for; returns at once.
+
+        - `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's thread.
+        - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
+        - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
+        - `reasoning_budget`: reasoning tokens at most; then `reasoning_close`, the text that closes reasoning, is
+        forced.
+
+        Raises ContextOverflowError when the prompt does not fit, RequestError for options that make no sense,
+        EngineError when the engine is closed or broken.
+        """
+        _check(deadline, reasoning_budget, reasoning_close)
+        sampling = SamplingParams() if sampling is None else sampling
+        tokens = tuple(self._vocab.encode(prompt.pieces, add_bos=True))
+        if not tokens:
+            raise RequestError("The prompt is empty; give the model at least one token to continue.")
+        check_fits(len(tokens), self._n_ctx)
+        ends, texts = self._single_tokens(prompt.stop)
+        limits = Limits(
+            max_tokens=sampling.max_tokens,
+            stop=(*sampling.stop, *texts),
+            ends=ends,
+            markers=self._single_tokens(markers)[0],
+            ignore_eos=ignore_eos,
+            reasoning_budget=reasoning_budget,
+            reasoning_close=tuple(self._vocab.encode(reasoning_close, add_bos=False)),
+        )
+        id_ = next(self._ids)
+        mailbox = self._post.open(id_)
+        stream = Stream(mailbox, lambda: self._runner.cancel(id_), lambda: self._runner.end_reasoning(id_))
+        try:
+            self._runner.submit(Request(id_, tokens, parser, sampling, limits, priority, deadline))
+        except BaseException:
+            self._post.shut(id_)
+            raise
+        return stream
+
+    def close(self) -> None:
+        """Cancel what runs and free the model's context. Streams that were running end with reason "cancelled"."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _single_tokens(self, texts: Sequence[str] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
+        """Those texts that are one token of the vocabulary, as tokens; the others, as they are."""
+        tokens: set[int] = set()
+        others: list[str] = []
+        for text in texts:
+            ids = self._vocab.tokenize(text, special=True)
+            if len(ids) == 1:
+                tokens.add(ids[0])
+            else:
+                others.append(text)
+        return frozenset(tokens), tuple(others)
+
+
+class _Post:
+    """Carries replies from the runner's thread to the mailboxes; wakes each event loop once per delivery."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[int, _Mailbox] = {}
+
+    def open(self, id_: int) -> _Mailbox:
+        box = self._boxes[id_] = _Mailbox()
+        return box
+
+    def shut(self, id_: int) -> None:
+        self._boxes.pop(id_, None)
+
+    def deliver(self, replies: Sequence[Reply]) -> None:
+        sleepers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for reply in replies:
+            box = self._boxes[reply.id]
+            box.queue.put(reply)
+            if (future := box.future) is not None:
+                sleepers.setdefault(future.get_loop(), []).append(future)
+            if reply.final:
+                self.shut(reply.id)
+        for loop, futures in sleepers.items():
+            # A closed event loop's readers went with it; their streams cancel themselves when they are collected.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake, futures)
+
+
+def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def _check(deadline: float | None, reasoning_budget: int | None, reasoning_close: Sequence[Piece]) -> None:
+    if deadline is not None and deadline <= 0:
+        raise RequestError(f"deadline={deadline} is over before it begins; give seconds from now, more than 0.")
+    if reasoning_budget is None:
+        return
+    if reasoning_budget < 0:
+        raise RequestError(f"reasoning_budget={reasoning_budget} makes no sense; give tokens, 0 or more.")
+    if not any(piece.text for piece in reasoning_close):
+        raise RequestError("A reasoning budget needs reasoning_close: the text that closes this family's reasoning.")
