@@ -111,9 +111,14 @@ class Reader:
             yield
         return True
 
-    def until(self, markers: Markers, write: Callable[[str], None]) -> Reading[str | None]:
-        """Hand text to `write` up to the earliest marker, and answer that marker without consuming it. None: the input
-        ended first, all of it written. What may yet become a marker is held back."""
+    def until(
+        self, markers: Markers, write: Callable[[str], None], *, tail: Callable[[str], None] | None = None
+    ) -> Reading[str | None]:
+        """Hand text to `write` up to the earliest marker, and answer that marker without consuming it.
+
+        What may yet become a marker is held back. None: the input ended first; what was still held back then goes to
+        `tail` (to `write`, if that is not given).
+        """
         while True:
             found = markers.pattern.search(self.buffer, self.pos)
             stop = len(self.buffer) if found is None else found.start()
@@ -124,7 +129,7 @@ class Reader:
                 return marker
             if self.closed:
                 if self.left:
-                    write(self.take(self.left))
+                    (tail or write)(self.take(self.left))
                 return None
             yield
 
@@ -144,6 +149,16 @@ class Reader:
             if self.closed or (found is None and self.left):
                 return marker
             yield
+
+    def cut_marker(self, markers: Markers) -> bool:
+        """Whether the input ended within what looks like one of the markers; its beginning is consumed then."""
+        if not (self.closed and self.left):
+            return False
+        found = markers.pattern.match(self.buffer, self.pos)
+        if found is None or found.group(1) is not None:
+            return False
+        self.take(self.left, "marker")
+        return True
 
     def match(self, markers: Markers, kind: str = "marker") -> Reading[bool]:
         """Consume one of the markers if it stands here."""

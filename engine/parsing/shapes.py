@@ -284,7 +284,8 @@ class TaggedArgumentsShape:
         self._key_ends = Markers([key_end.text, self._value_end.text, section.call_close.text, section.close.text])
         self._value_ends = Markers([self._value_end.text, section.call_close.text])
         # What may follow a value: anything else shows that the closing marker was part of the value.
-        self._follows = (*self._argument.literals, *section.closers.literals)
+        self._follow_markers = Markers([*self._argument.literals, *section.closers.literals])
+        self._follows = self._follow_markers.literals
         self._ends = section.closers
 
     def read(self) -> Reading[str]:
@@ -312,6 +313,8 @@ class TaggedArgumentsShape:
                 call.end()
                 yield from section.call_closed()
                 return ""
+            if reader.cut_marker(self._follow_markers):
+                continue
             outcome = yield from self._one_argument(arguments, schemas)
             if outcome is Outcome.TRUNCATED:
                 call.end("truncated")
@@ -343,9 +346,13 @@ class TaggedArgumentsShape:
             reader.note("arguments", text)
             arguments.text(reader.plain(text))
 
+        def cut(text: str) -> None:
+            # The beginning of a marker, most likely: the arguments stay what was emitted.
+            reader.note("arguments", text)
+
         doubtful = False
         while True:
-            hit = yield from reader.until(self._value_ends, write)
+            hit = yield from reader.until(self._value_ends, write, tail=cut)
             if hit is None:
                 return Outcome.TRUNCATED
             if hit == self._value_end.text:
@@ -374,10 +381,9 @@ def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_en
         rest = reader.buffer[reader.pos + len(marker) :].lstrip()
         if any(rest.startswith(text) for text in follows):
             return True
-        if reader.closed:
-            return at_end and not rest
-        if not any(text.startswith(rest) for text in follows):
-            return False
+        possible = any(text.startswith(rest) for text in follows)
+        if reader.closed or not possible:
+            return possible and at_end
         yield
 
 
