@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-from engine.errors import DecodeError
+from engine.errors import ContextOverflowError, DecodeError
 from engine.events import Event, Finished
 from engine.runtime.backend import Backend, Sampler
 from engine.runtime.generation import Generation
@@ -197,11 +197,22 @@ class Loop:
         """The youngest request loses its sequence, and will be resumed where it was; nothing is emitted twice."""
         victim = self._scheduler.victim()
         if victim is None:
+            self._outgrown(self._of_job[self._scheduler.running[0]])
             return
         sequence = victim.sequence
         self._scheduler.preempt(victim)
         self._cache.release(sequence)
         self._admit_again = True
+
+    def _outgrown(self, live: _Live) -> None:
+        """A request alone needs more cells than there are (a context that holds less than it says)."""
+        if live.first_token is not None:
+            self._finish(live, "length")
+            return
+        try:
+            check_fits(len(live.job.tokens), self._cache.free + live.job.evaluated)
+        except ContextOverflowError as error:
+            self._finish(live, "error", error)
 
     def _adapt(self, rows: int, seconds: float) -> None:
         """Size the prefill of the next steps after the speed of this one."""
@@ -278,11 +289,10 @@ class Loop:
         """A decode failed: read back what the sequences hold, then find out whose fault it was."""
         for chunk in chunks:
             chunk.job.evaluated = self._cache.reconcile(chunk.job.sequence)
-        if error.reason == "no_slot" and self._cache.clear():
-            return
-        if error.reason == "no_slot" and len(self._scheduler.running) > 1:
-            self._give_way()
-            return
+        if error.reason == "no_slot":
+            self._cache.shrink(sum(chunk.stop - chunk.start for chunk in chunks))
+            if self._cache.clear() or len(self._scheduler.running) > 1:
+                return
         for chunk in chunks:
             self._retry(chunk, error, alone=len(chunks) == 1)
 

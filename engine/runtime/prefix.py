@@ -74,6 +74,7 @@ class PrefixCache:
         self._holders: list[int] = []
         self._unused: list[int] = []
         self._clock = 0
+        self._capacity = memory.n_ctx
 
     @property
     def used(self) -> int:
@@ -82,7 +83,7 @@ class PrefixCache:
 
     @property
     def free(self) -> int:
-        return self._memory.n_ctx - self.used
+        return self._capacity - self.used
 
     def held(self, sequence: int) -> Sequence[int]:
         """The tokens that a sequence holds."""
@@ -154,6 +155,10 @@ class PrefixCache:
             self._cut(oldest, max(0, len(self._slots[oldest].tokens) - max(cells - self.free, _CUT)))
         return True
 
+    def shrink(self, cells: int) -> None:
+        """The memory refused so many more cells: it has fewer than it says, and is not asked for them again."""
+        self._capacity = min(self._capacity, self.used + cells - 1)
+
     def clear(self) -> bool:
         """Forget every idle sequence; whether there was anything to forget."""
         filled = [index for index, slot in enumerate(self._slots) if slot.idle and slot.tokens]
@@ -210,7 +215,7 @@ class PrefixCache:
         kept = {cell for slot in busy for cell in slot.cells}
         if source is not None:
             kept.update(self._slots[source].cells[:reuse])
-        return self._memory.n_ctx - len(kept) >= needed
+        return self._capacity - len(kept) >= needed
 
     def _in_place(self, source: int, reuse: int, idle: Sequence[int]) -> bool:
         """Continue the sequence itself, unless that loses more of it than is shared and another one is at hand."""

@@ -99,8 +99,8 @@ class Scheduler:
         (self._waiting if job.sequence < 0 else self._running).remove(job)
 
     def victim(self) -> Job | None:
-        """Who gives way when memory runs out: the least urgent, and of those the youngest."""
-        return self._running[-1] if self._running else None
+        """Who gives way when memory runs out: the least urgent, and of those the youngest. None: nobody else runs."""
+        return self._running[-1] if len(self._running) > 1 else None
 
     def plan(self) -> list[Chunk]:
         """The next step's chunks; empty when nothing runs.
