@@ -30,6 +30,24 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 """What a template sees: plain JSON values."""
 
 _LIST_METHODS = frozenset({"append", "insert", "pop"})
+_COMPARING_TESTS = (
+    "==",
+    "eq",
+    "equalto",
+    "!=",
+    "ne",
+    ">",
+    "gt",
+    "greaterthan",
+    ">=",
+    "ge",
+    "<",
+    "lt",
+    "lessthan",
+    "<=",
+    "le",
+    "in",
+)
 
 
 class _Raised(jinja2.TemplateError):
@@ -51,7 +69,7 @@ class _Generation(Extension):
 
 
 class _Metered(NodeTransformer):
-    """Rewrites a template so that each turn of a loop costs a step, and so that `~` asks before it joins."""
+    """Rewrites a template so that each turn of a loop costs a step, and so that `~` and comparisons ask first."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - named by jinja2
         self.generic_visit(node)
@@ -62,6 +80,12 @@ class _Metered(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - named by jinja2
         self.generic_visit(node)
         return nodes.Filter(nodes.List(node.nodes), "_concat", [], [], None, None, lineno=node.lineno)
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - named by jinja2
+        self.generic_visit(node)
+        if not isinstance(node.expr, nodes.Const):
+            node.expr = nodes.Filter(node.expr, "_compared", [], [], None, None, lineno=node.lineno)
+        return node
 
     def visit_NSRef(self, node: nodes.NSRef) -> nodes.Node:  # noqa: N802 - named by jinja2
         if node.attr.startswith("_"):
@@ -82,8 +106,10 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             finalize=self._finalize,
         )
         self.meter = limits.Meter()
-        self.filters.update(tojson=_tojson, from_json=json.loads, _concat=str_join)
+        self.filters.update(tojson=_tojson, from_json=json.loads, _concat=str_join, _compared=_itself)
         self.filters = {name: self._metered(name, function) for name, function in self.filters.items()}
+        for name in _COMPARING_TESTS:
+            self.tests[name] = self._metered("_compared", self.tests[name])
         del self.globals["lipsum"]
 
         def strftime_now(form: str) -> str:
@@ -110,8 +136,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         def run(*args: Any, **named: Any) -> Any:
             rest = args[leading:]
             value = rest[0] if rest else None
-            if name == "_concat":
-                self.meter.allow_text(value)
             limits.check_filter(self.meter, name, value, rest[1:], named)
             return function(*args, **named)
 
@@ -229,6 +253,10 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _raise_exception(message: str) -> None:

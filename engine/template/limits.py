@@ -6,10 +6,11 @@ know: jinja2. Templates come with model files from strangers, so `engine.templat
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, cast
 
-STEPS = 2_000_000
+STEPS = 1_000_000
 """Steps of one render, before the inputs' size is added."""
 LENGTH = 4_000_000
 """Characters or items that one value may have before the inputs' size is added."""
@@ -18,8 +19,38 @@ BITS = 4096
 WIDTH = 4096
 """The widest indent, field or precision."""
 _CHARACTERS_PER_STEP = 256
+_STEPS_PER_PART = 8
 _PERCENT_WIDTHS = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d*)(?:\.(\*|\d*))?")
 _BRACE_WIDTHS = re.compile(r"\{[^{}]*:[^{}]*?(\d{4,}|\{)")
+
+
+_WHOLE = frozenset(
+    {
+        "tojson",
+        "string",
+        "pprint",
+        "urlencode",
+        "xmlattr",
+        "escape",
+        "e",
+        "forceescape",
+        "safe",
+        "sort",
+        "dictsort",
+        "unique",
+        "groupby",
+        "min",
+        "max",
+        "sum",
+        "select",
+        "selectattr",
+        "reject",
+        "rejectattr",
+        "_compared",
+        "_concat",
+    }
+)
+"""Filters that walk through all of their value, the parts inside parts too."""
 
 
 class LimitError(Exception):
@@ -58,19 +89,24 @@ class Meter:
 
     def allow_text(self, value: object) -> None:
         """Ask before turning a value into text: nested values may share parts, and their text be exponentially long."""
-        self.allow(self._weigh(value))
-
-    def _weigh(self, value: object) -> int:
         if isinstance(value, str):
-            return len(value)
-        if isinstance(value, Mapping):
+            self.allow(len(value))
+        elif isinstance(value, list | tuple | set | frozenset | dict):
+            self._allow_parts(cast("Iterable[object]", value))
+
+    def _allow_parts(self, value: Iterable[object]) -> None:
+        length = 0
+        waiting = [value]
+        while waiting:
+            part = waiting.pop()
+            self._steps -= _STEPS_PER_PART
+            for item in chain(part, cast("dict[object, object]", part).values()) if isinstance(part, dict) else part:
+                length += len(item) + 4 if isinstance(item, str) else 8
+                if isinstance(item, list | tuple | set | frozenset | dict):
+                    waiting.append(cast("Iterable[object]", item))
+            self.bound(length)
             self.spend()
-            mapping = cast("Mapping[object, object]", value)
-            return 2 + sum(self._weigh(key) + self._weigh(item) + 4 for key, item in mapping.items())
-        if isinstance(value, list | tuple | set | frozenset):
-            self.spend()
-            return 2 + sum(self._weigh(item) + 2 for item in cast("Sequence[object]", value))
-        return 8
+        self.spend(length)
 
 
 def size(value: object) -> int:
@@ -174,7 +210,7 @@ def check_filter(meter: Meter, name: str, value: object, args: Sequence[Any], na
     """Ask before `value | name(*args)`."""
     meter.spend(_length(value) or 0)
     numbers = [item for item in (*args, *named.values()) if isinstance(item, int)]
-    if name in ("tojson", "string", "pprint", "urlencode", "xmlattr", "escape", "e", "forceescape", "safe"):
+    if name in _WHOLE:
         meter.allow_text(value)
     if name in ("center", "indent", "tojson", "batch", "slice", "round", "wordwrap", "int"):
         for number in numbers:
@@ -188,5 +224,3 @@ def check_filter(meter: Meter, name: str, value: object, args: Sequence[Any], na
         check_join(meter, value, args[0] if args else named.get("d", ""))
     elif name == "format":
         check_percent(meter, str(value), args or named)
-    elif name == "sum":
-        meter.allow_text(value)
