@@ -5,11 +5,15 @@ about the machine, so it is no failure under `-W error`. The preflight's own tes
 `pytest.warns`.
 """
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from engine import _data
+from engine.errors import EngineError
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,3 +43,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
         yield directory
+
+
+@pytest.fixture(scope="session")
+def builtin_model_path() -> Path:
+    """The built-in model; or the GGUF that LLAMA_ENGINE_TEST_MODEL names, to develop against another."""
+    if named := os.environ.get("LLAMA_ENGINE_TEST_MODEL"):
+        return Path(named)
+    try:
+        return _data.builtin_model()
+    except EngineError as error:
+        pytest.skip(str(error))

@@ -193,8 +193,10 @@ def _layers(header: Header, architecture: str) -> tuple[Layer, ...]:
     heads = header.integers(key("attention.head_count"), 0)
     kv_heads = header.integers(key("attention.head_count_kv"), -1)
     default = header.integer(key("embedding_length"), 0) // max(1, *heads)
-    length_k = max(header.integer(key(f"attention.key_length{kind}"), default) for kind in ("", "_swa"))
-    length_v = max(header.integer(key(f"attention.value_length{kind}"), default) for kind in ("", "_swa"))
+    length_k = header.integer(key("attention.key_length"), default)
+    length_k = max(length_k, header.integer(key("attention.key_length_swa"), 0))
+    length_v = header.integer(key("attention.value_length"), default)
+    length_v = max(length_v, header.integer(key("attention.value_length_swa"), 0))
     latent = header.integer(key("attention.key_length_mla"), 0) > 0
     interval = header.integer(key("full_attention_interval"), 0)
     shared = header.integer(key("attention.shared_kv_layers"), 0)

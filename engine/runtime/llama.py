@@ -252,8 +252,8 @@ def _check_memory(file: GgufFile, options: ModelOptions, available: int | None) 
         return  # llama.cpp itself reports a device that is too small
     raise ModelLoadError(
         f"{file.path} needs {file.weights / _MIB:,.0f} MiB for its weights, and {available / _MIB:,.0f} MiB are "
-        "available; use a smaller quantisation, free memory, or offload layers (n_gpu_layers). check_memory=False tries "
-        "all the same."
+        "available; use a smaller quantisation, free memory, or offload layers (n_gpu_layers). check_memory=False "
+        "tries all the same."
     )
 
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.errors import ContextOverflowError, DecodeError, EngineError
+from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.runtime import llama_log
 from engine.runtime.backend import Row, Sampler
 from engine.runtime.llama_lib import library
@@ -69,11 +69,7 @@ class LlamaBackend:
         llama_log.forget_errors()
         context = lib.llama_init_from_model(model.handle, _context_params(lib, options, n_ctx, self._abort))
         if not context:
-            raise ContextOverflowError(
-                f"llama.cpp could not make a context of {n_ctx:,} tokens "
-                f"({llama_log.last_errors() or 'no reason given'}); pass a smaller n_ctx or n_batch, or offload "
-                "fewer layers."
-            )
+            raise _init_error(n_ctx)
         self._context: int | None = context
         self._memory = lib.llama_get_memory(context)
         if not self._memory:
@@ -319,6 +315,16 @@ def _context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) -
     params.abort_callback = ctypes.cast(libc.strlen, lib.ggml_abort_callback)
     params.abort_callback_data = ctypes.addressof(abort)
     return params
+
+
+def _init_error(n_ctx: int) -> EngineError:
+    said = llama_log.last_errors() or "no reason given"
+    if "alloc" in said:
+        return ContextOverflowError(
+            f"llama.cpp could not allocate a context of {n_ctx:,} tokens ({said}); pass a smaller n_ctx or n_batch, or "
+            "offload fewer layers."
+        )
+    return RequestError(f"llama.cpp could not make a context with these options ({said}); change what it names.")
 
 
 def _decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:

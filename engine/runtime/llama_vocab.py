@@ -9,9 +9,8 @@ anchor, whose tokens are dropped.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
 from engine.errors import EngineError
 from engine.parsing.piece import Piece
@@ -46,7 +45,7 @@ class LlamaVocab:
         # Ends are special tokens in every vocabulary of chat models; eos may be any token, so it is asked for apart.
         ends = {token for token in (*marked, lib.llama_vocab_eos(vocab), lib.llama_vocab_eot(vocab)) if token >= 0}
         self._ends = frozenset(token for token in ends if lib.llama_vocab_is_eog(vocab, token))
-        self._forgeable = _Spellings(text for text in texts.values() if len(text) > 1 and text.strip(" \t\r\n▁"))
+        self._forgeable = Spellings(text for text in texts.values() if len(text) > 1 and text.strip(" \t\r\n▁"))
         self._bos = int(lib.llama_vocab_bos(vocab)) if lib.llama_vocab_get_add_bos(vocab) else -1
         self._anchor = self._find_anchor()
 
@@ -158,13 +157,13 @@ class LlamaVocab:
         return b"".join(map(self.token_bytes, tokens))
 
 
-class _Spellings:
+class Spellings:
     """The texts of tokens that a caller must not write, and where to cut a text so that none stands in it whole.
 
     Whitespace tokens and single characters are not among them: they mean nothing else when a caller writes them.
     """
 
-    def __init__(self, texts: Any) -> None:
+    def __init__(self, texts: Iterable[str]) -> None:
         self._texts = frozenset(texts)
         self._lengths: dict[str, list[int]] = {}
         for text in self._texts:
@@ -202,4 +201,7 @@ class _Spellings:
         return positions
 
     def _longest(self, text: str, position: int) -> int:
-        return next((n for n in self._lengths[text[position]] if text[position : position + n] in self._texts), 0)
+        room = len(text) - position
+        return next(
+            (n for n in self._lengths[text[position]] if n <= room and text[position : position + n] in self._texts), 0
+        )

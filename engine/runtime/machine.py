@@ -59,26 +59,23 @@ def _meminfo(root: Path, name: str) -> int | None:
     return _field(root / "proc/meminfo", name)
 
 
-def _cgroups(root: Path) -> list[tuple[Path, bool]]:
-    """The directories of this process's cgroups, own one first, up to the root; whether each is of version 2."""
+def _cgroups(root: Path, controller: str) -> list[tuple[Path, bool]]:
+    """The directories of this process's cgroups that may limit `controller`, own one first, up to the root; whether
+    each is of version 2 (one hierarchy for all controllers, whose names are not given)."""
     found: list[tuple[Path, bool]] = []
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        base = root / "sys/fs/cgroup" / ("" if not controllers else "memory")
+        base = root / "sys/fs/cgroup" / controllers
         here = base / path.lstrip("/")
-        while True:
-            found.append((here, not controllers))
-            if here == base or base not in here.parents:
-                break
-            here = here.parent
+        found += [(directory, not controllers) for directory in (here, *here.parents) if directory.is_relative_to(base)]
     return found
 
 
 def _cgroup_room(root: Path) -> list[int]:
     room: list[int] = []
-    for directory, unified in _cgroups(root):
+    for directory, unified in _cgroups(root, "memory"):
         limit = _read(directory / ("memory.max" if unified else "memory.limit_in_bytes"))
         used = _read(directory / ("memory.current" if unified else "memory.usage_in_bytes"))
         if limit and used and limit.isdigit() and used.isdigit():
@@ -96,8 +93,9 @@ def _inactive_file(directory: Path, *, unified: bool) -> int:
 
 
 def _cpu_quota(root: Path) -> int | None:
-    for directory, unified in _cgroups(root):
-        words = (_read(directory / "cpu.max") or "").split() if unified else []
+    for directory, unified in _cgroups(root, "cpu"):
+        names = ("cpu.max",) if unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = " ".join(_read(directory / name) or "" for name in names).split()
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
             return max(1, int(words[0]) // int(words[1]))
     return None

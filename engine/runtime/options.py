@@ -85,7 +85,7 @@ class ContextOptions:
     n_batch: int = 2048
     n_ubatch: int = 512
     n_sequences: int = 1
-    outputs_per_sequence: int = 32
+    outputs_per_sequence: int = 16
     n_threads: int | None = None
     n_threads_batch: int | None = None
     flash_attn: FlashAttention = "auto"

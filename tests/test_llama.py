@@ -1,0 +1,323 @@
+"""Loading weights, what a model says of itself, how its contexts are sized, and that closing gives the memory back."""
+
+import gc
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import model_files
+import pytest
+
+from engine.errors import ContextOverflowError, EngineError, ModelLoadError, RequestError
+from engine.runtime import llama, llama_lib
+from engine.runtime.backend import Row
+from engine.runtime.footprint import estimate
+from engine.runtime.gguf_file import NamedTemplate
+from engine.runtime.llama import Model
+from engine.runtime.machine import anonymous_memory
+from engine.runtime.options import ContextOptions, ModelOptions
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_files.write(tmp_path_factory.mktemp("llama") / "tiny.gguf")
+
+
+def test_a_model_says_what_it_is(tmp_path: Path) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_string("tokenizer.chat_template.tool_use", "T")
+
+    with Model.load(model_files.write(tmp_path / "m.gguf", change=change)) as model:
+        info = model.info
+        assert (info.architecture, info.name, info.quantization, info.n_ctx_train) == ("llama", "tiny", "F32", 512)
+        assert (info.bos_text, info.eos_text, info.add_bos) == ("<s>", "</s>", True)
+        assert info.chat_template == model_files.TEMPLATE
+        assert info.named_templates == (NamedTemplate("tool_use", "T"),)
+        assert (info.is_recurrent, info.is_hybrid) == (False, False)
+        lib = llama_lib.library()
+        assert info.parameters == lib.llama_model_n_params(model.handle)
+        assert info.size_bytes == lib.llama_model_size(model.handle)
+
+
+@pytest.mark.parametrize(("architecture", "recurrent", "hybrid"), [("mamba", True, False), ("lfm2", False, True)])
+def test_recurrent_and_hybrid_models_are_told(tmp_path: Path, architecture: str, recurrent: bool, hybrid: bool) -> None:
+    with Model.load(model_files.write(tmp_path / "m.gguf", architecture)) as model:
+        assert (model.info.is_recurrent, model.info.is_hybrid) == (recurrent, hybrid)
+        assert not model.backend().can_share
+
+
+def test_a_split_model_loads(tmp_path: Path, tiny: Path) -> None:
+    model_files.write(tmp_path / "m.gguf", split_bytes=20_000)
+    first = min(tmp_path.glob("m-00001-of-*.gguf"))
+    with Model.load(first) as model, Model.load(tiny) as whole:
+        assert model.info.size_bytes == whole.info.size_bytes
+
+
+def test_a_file_that_llama_cpp_rejects_says_what_llama_cpp_said(tmp_path: Path) -> None:
+    path = model_files.write(tmp_path / "m.gguf")
+    path.write_bytes(path.read_bytes().replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_oops.weigh"[:19]))
+    with pytest.raises(ModelLoadError, match=r"blk\.1\.ffn_up\.weight.*may be damaged"):
+        Model.load(path)
+
+
+def test_an_unknown_architecture(tmp_path: Path) -> None:
+    path = model_files.write(tmp_path / "m.gguf")
+    path.write_bytes(path.read_bytes().replace(b"llama", b"lamma"))
+    with pytest.raises(ModelLoadError, match="unknown model architecture: 'lamma'"):
+        Model.load(path)
+
+
+def test_progress_is_told_and_may_stop_the_loading(tiny: Path) -> None:
+    seen: list[float] = []
+    Model.load(tiny, progress=seen.append).close()
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+    with pytest.raises(ModelLoadError, match="stopped by its progress callback"):
+        Model.load(tiny, progress=lambda fraction: fraction < 0)
+
+
+def test_every_option_is_accepted(tiny: Path) -> None:
+    options = ModelOptions(
+        n_gpu_layers=-1,
+        split_mode="none",
+        tensor_split=(1.0,),
+        use_mmap=False,
+        use_extra_bufts=False,
+        check_tensors=True,
+    )
+    context = ContextOptions(
+        n_ctx=300, n_batch=64, n_ubatch=32, n_sequences=2, n_threads=1, n_threads_batch=1, flash_attn="on",
+        type_k="q8_0", type_v="q8_0", kv_unified=False, offload_kqv=False, op_offload=False, swa_full=False,
+        rope_freq_base=10_000.0,
+        rope_freq_scale=0.5,
+    )  # fmt: skip
+    with Model.load(tiny, options) as model:
+        backend = model.backend(context)
+        assert (backend.n_ctx, backend.n_batch, backend.n_sequences, backend.n_ctx_sequence) == (512, 64, 2, 256)
+        backend.decode([Row(5, 0, 0, True), Row(6, 0, 1, True)])
+        assert backend.options is context
+        assert model.options is options
+
+
+def test_the_default_context_is_the_training_length_of_each_sequence(
+    tiny: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="engine.llama"), Model.load(tiny) as model:
+        assert model.backend().n_ctx == 512
+        assert model.backend(ContextOptions(n_sequences=3)).n_ctx == 3 * 512
+    assert "context of 512 tokens for 1 sequence(s): the training length" in caplog.text
+
+
+def test_the_default_context_is_what_fits(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Model.load(tiny) as model:
+        options = ContextOptions(n_sequences=100)
+        # Room for less than the training length of all hundred.
+        room = estimate(model.file, options, 20_480).total
+        monkeypatch.setattr(llama, "available_memory", lambda: int(room / 0.9) + 2)
+        monkeypatch.setattr(model, "_mapped", 0)
+        with caplog.at_level(logging.INFO, logger="engine.llama"):
+            assert model.backend(options).n_ctx == 20_480
+        assert "what fits into" in caplog.text
+        monkeypatch.setattr(llama, "available_memory", lambda: 1 * MIB)
+        with pytest.raises(ContextOverflowError, match="not even the smallest fits"):
+            model.backend(options)
+        assert model.backend(ContextOptions(check_memory=False)).n_ctx == 512
+
+
+def test_mapped_weights_count_as_taken(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Model.load(tiny) as model:
+        monkeypatch.setattr(llama, "available_memory", lambda: 200 * MIB)
+        assert model.backend().n_ctx == 512
+        monkeypatch.setattr(model, "_mapped", 190 * MIB)
+        with pytest.raises(ContextOverflowError):
+            model.backend()
+
+
+def test_a_context_beyond_memory_is_refused_with_the_numbers(tiny: Path) -> None:
+    with Model.load(tiny) as model:
+        with pytest.raises(
+            ContextOverflowError, match=r"n_ctx=2,000,000,000 needs about [\d,]+ MiB.*n_ctx=[\d,]+\."
+        ) as caught:
+            model.backend(ContextOptions(n_ctx=2_000_000_000))
+        assert "MiB are available; the largest that fits is" in str(caught.value)
+
+
+def test_without_knowledge_of_the_memory_nothing_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "available_memory", lambda: None)
+    with Model.load(tiny) as model:
+        assert model.backend().n_ctx == 512
+
+
+def test_a_context_above_the_training_length_is_warned_about(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Model.load(tiny) as model:
+        assert model.backend(ContextOptions(n_ctx=1024)).n_ctx == 1024
+        assert "n_ctx=1024 is above the training length of 512" in caplog.text
+        caplog.clear()
+        model.backend(ContextOptions(n_ctx=1024, n_sequences=2))
+        assert "above the training length" not in caplog.text
+
+
+def test_weights_beyond_memory_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "available_memory", lambda: 1000)
+    with pytest.raises(ModelLoadError, match="for its weights"):
+        Model.load(tiny)
+    Model.load(tiny, ModelOptions(check_memory=False)).close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_ctx": 0},
+        {"n_ctx": -5},
+        {"n_batch": 0},
+        {"n_ubatch": 0},
+        {"n_sequences": 0},
+        {"n_sequences": 257},
+        {"n_threads": 0},
+        {"n_threads_batch": -1},
+        {"flash_attn": "maybe"},
+        {"type_k": "q3_k"},
+        {"type_v": "int8"},
+        {"type_v": "q8_0", "flash_attn": "off"},
+        {"rope_freq_base": -1.0},
+        {"outputs_per_sequence": 0},
+        {"n_sequences": 16, "n_batch": 8},
+    ],
+)
+def test_context_options_that_make_no_sense(options: dict[str, object]) -> None:
+    with pytest.raises(RequestError):
+        ContextOptions(**options)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "options", [{"n_gpu_layers": -2}, {"main_gpu": -1}, {"split_mode": "diagonal"}, {"tensor_split": (0.5, -0.5)}]
+)
+def test_model_options_that_make_no_sense(options: dict[str, object]) -> None:
+    with pytest.raises(RequestError):
+        ModelOptions(**options)  # pyright: ignore[reportArgumentType]
+
+
+def test_use_after_close(tiny: Path) -> None:
+    model = Model.load(tiny)
+    backend = model.backend()
+    sampler_free = model.backend()
+    sampler_free.close()
+    sampler_free.close()
+    model.close()
+    model.close()
+    with pytest.raises(EngineError, match="is closed"):
+        model.backend()
+    with pytest.raises(EngineError, match="is closed"):
+        backend.decode([Row(5, 0, 0, True)])
+    with pytest.raises(EngineError, match="is closed"):
+        backend.positions(0)
+    with pytest.raises(EngineError, match="is closed"):
+        model.vocab.tokenize("a", special=False)
+
+
+def test_a_vocabulary_does_not_keep_its_model_alive(tiny: Path) -> None:
+    vocab = Model.load(tiny).vocab
+    gc.collect()
+    with pytest.raises(ModelLoadError, match="keep the Model"):
+        vocab.tokenize("a", special=False)
+
+
+def test_a_backend_keeps_its_model_alive(tiny: Path) -> None:
+    backend = Model.load(tiny).backend()
+    gc.collect()
+    backend.decode([Row(5, 0, 0, True)])
+    assert backend.vocab.tokenize("hello", special=False)
+
+
+def growth(use: Callable[[Path], None], directory: Path) -> int:
+    """Bytes that eight uses leave behind; one takes about 12 MiB while it lasts."""
+    shape = model_files.Shape(n_embd=128, n_ctx=16_384, n_vocab=2000)
+    path = model_files.write(directory / "m.gguf", shape=shape)
+    use(path)
+    before = anonymous_memory()
+    for _ in range(8):
+        use(path)
+    gc.collect()
+    after = anonymous_memory()
+    if before is None or after is None:
+        pytest.skip("this system does not tell a process's memory")
+    return after - before
+
+
+def test_closing_gives_the_memory_back(tmp_path: Path) -> None:
+    held: list[object] = []
+
+    def use(path: Path) -> None:
+        with Model.load(path, ModelOptions(use_mmap=False)) as model:
+            backend = model.backend()
+            backend.decode([Row(5, 0, 0, True)])
+            held.extend((model, backend))
+
+    assert growth(use, tmp_path) < 30 * MIB
+
+
+def test_forgotten_models_are_freed(tmp_path: Path) -> None:
+    def forget(path: Path) -> None:
+        Model.load(path, ModelOptions(use_mmap=False)).backend().decode([Row(5, 0, 0, True)])
+
+    assert growth(forget, tmp_path) < 30 * MIB
+
+
+def test_nothing_is_printed_and_a_forgotten_model_ends_well(tiny: Path) -> None:
+    program = (
+        "from engine.runtime.llama import Model\n"
+        "from engine.runtime.backend import Row\n"
+        f"backend = Model.load({str(tiny)!r}).backend()\n"
+        "backend.decode([Row(5, 0, 0, True)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_importing_the_runtime_does_not_import_llama_cpp() -> None:
+    program = (
+        "import sys, engine.runtime.llama, engine.runtime.llama_backend\n"
+        "print([name for name in ('llama_cpp', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_facts_of_the_library() -> None:
+    facts = llama_lib.facts()
+    assert facts.version
+    assert facts.path.is_file()
+    assert "CPU" in facts.system_info
+    assert facts.max_devices >= 1
+    assert facts.supports_gpu_offload == any(device.is_gpu for device in facts.devices)
+    assert any(device.name == "CPU" and device.memory_total > 0 for device in facts.devices)
+
+
+def test_a_library_without_device_functions_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        _lib = object()
+
+    monkeypatch.setattr(llama_lib, "library", Library)
+    assert llama_lib.devices() == ()
+
+
+def test_the_built_in_model_loads(builtin_model_path: Path) -> None:
+    with Model.load(builtin_model_path) as model:
+        assert model.info.chat_template
+        assert model.info.size_bytes < builtin_model_path.stat().st_size
+
+
+def test_options_that_llama_cpp_rejects_are_named(tmp_path: Path) -> None:
+    shape = model_files.Shape(n_embd=32, n_head=4)
+    with (
+        Model.load(model_files.write(tmp_path / "m.gguf", shape=shape)) as model,
+        pytest.raises(RequestError, match="block size 32 does not divide"),
+    ):
+        model.backend(ContextOptions(type_k="q8_0"))
