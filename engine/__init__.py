@@ -1,0 +1,139 @@
+"""llama-engine: GGUF chat models in your own process; templates, reasoning and tool calls as typed events.
+
+The public names. Each is imported when it is first asked for, so that `import engine` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.agent import Run, RunStream, Step
+    from engine.chat_template import ChatTemplate
+    from engine.engine import Engine
+    from engine.errors import (
+        ContextOverflowError,
+        DecodeError,
+        EngineError,
+        EngineWarning,
+        FamilyError,
+        ModelLoadError,
+        RequestError,
+        TemplateError,
+    )
+    from engine.events import (
+        ContentDelta,
+        Event,
+        Finished,
+        ReasoningDelta,
+        ToolCallDelta,
+        ToolCallEnd,
+        ToolCallStart,
+        ToolResult,
+        fold,
+    )
+    from engine.families import Families, Family, Format
+    from engine.inspection import Inspection
+    from engine.parsing import Parser, Piece
+    from engine.service import Service, Stream
+    from engine.template.prompt import Prompt
+    from engine.tools import ToolLike, as_tool, as_tools
+    from engine.types import (
+        CallError,
+        Completion,
+        FinishReason,
+        Message,
+        Part,
+        ReasoningPart,
+        ResponseFormat,
+        Role,
+        SamplingParams,
+        TextPart,
+        Tool,
+        ToolCall,
+        ToolChoice,
+        ToolName,
+        Usage,
+    )
+
+__all__ = [
+    "CallError",
+    "ChatTemplate",
+    "Completion",
+    "ContentDelta",
+    "ContextOverflowError",
+    "DecodeError",
+    "Engine",
+    "EngineError",
+    "EngineWarning",
+    "Event",
+    "Families",
+    "Family",
+    "FamilyError",
+    "FinishReason",
+    "Finished",
+    "Format",
+    "Inspection",
+    "Message",
+    "ModelLoadError",
+    "Parser",
+    "Part",
+    "Piece",
+    "Prompt",
+    "ReasoningDelta",
+    "ReasoningPart",
+    "RequestError",
+    "ResponseFormat",
+    "Role",
+    "Run",
+    "RunStream",
+    "SamplingParams",
+    "Service",
+    "Step",
+    "Stream",
+    "TemplateError",
+    "TextPart",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolCallEnd",
+    "ToolCallStart",
+    "ToolChoice",
+    "ToolLike",
+    "ToolName",
+    "ToolResult",
+    "Usage",
+    "as_tool",
+    "as_tools",
+    "fold",
+]
+
+_MODULES = {
+    "engine.agent": "Run RunStream Step",
+    "engine.chat_template": "ChatTemplate",
+    "engine.engine": "Engine",
+    "engine.errors": "ContextOverflowError DecodeError EngineError EngineWarning FamilyError ModelLoadError "
+    "RequestError TemplateError",
+    "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
+    "fold",
+    "engine.families": "Families Family Format",
+    "engine.inspection": "Inspection",
+    "engine.parsing": "Parser Piece",
+    "engine.service": "Service Stream",
+    "engine.template.prompt": "Prompt",
+    "engine.tools": "ToolLike as_tool as_tools",
+    "engine.types": "CallError Completion FinishReason Message Part ReasoningPart ResponseFormat Role SamplingParams "
+    "TextPart Tool ToolCall ToolChoice ToolName Usage",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

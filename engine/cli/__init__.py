@@ -1,0 +1,5 @@
+"""The command line: `llama-engine demo | chat | run | inspect | doctor`, also as `python -m engine`."""
+
+from engine.cli.arguments import main
+
+__all__ = ["main"]

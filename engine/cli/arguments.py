@@ -1,0 +1,124 @@
+"""The command line's arguments, and its exit codes: 0 done, 1 an error of the engine, 2 wrong usage, 130 interrupted.
+
+Knows: options, and that an error is one line on stderr. Does not know: what the commands do (`engine.cli.commands`).
+"""
+
+import argparse
+import importlib.metadata
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.errors import EngineError, EngineWarning
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; answers the exit code. `argv` None takes the process's own."""
+    options = parser().parse_args(argv)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", EngineWarning)
+        warnings.showwarning = _show_warning
+        try:
+            return _run(options)
+        except EngineError as error:
+            _complain(" ".join(str(error).split()))
+            return 1
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        except BrokenPipeError:
+            # Whoever read our output has gone; the interpreter must not complain about that when it flushes.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _BROKEN_PIPE
+
+
+def _run(options: argparse.Namespace) -> int:
+    from engine.cli import commands
+
+    command = {
+        "demo": commands.demo,
+        "chat": commands.chat,
+        "run": commands.run,
+        "inspect": commands.inspect,
+        "doctor": commands.doctor,
+    }[options.command]
+    return command(options)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    top = argparse.ArgumentParser(prog="llama-engine", description="Run GGUF chat models in this process.")
+    top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="the built-in model calls a tool and answers")
+    _add_loading(demo, model=False)
+
+    chat = commands.add_parser("chat", help="talk to a model")
+    _add_loading(chat)
+    _add_sampling(chat)
+
+    run = commands.add_parser("run", help="answer one prompt")
+    _add_loading(run)
+    run.add_argument("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
+    run.add_argument("--json", action="store_true", help="print the events, one JSON object a line")
+    _add_sampling(run)
+
+    inspect = commands.add_parser("inspect", help="show what the engine understood of a model")
+    _add_loading(inspect)
+    inspect.add_argument("--json", action="store_true", help="print it as one JSON object")
+
+    commands.add_parser("doctor", help="check this installation, and say how to make it faster")
+    return top
+
+
+def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> None:
+    if model:
+        command.add_argument(
+            "model", metavar="MODEL", nargs="?", type=Path, help="a GGUF file; without it the built-in model"
+        )
+    command.add_argument("--family", metavar="NAME", help="read the model's output as this family's (see models.toml)")
+    command.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file in place of the model's own")
+    command.add_argument(
+        "--ctx", metavar="TOKENS", type=int, help="context length; by default what the model was trained on"
+    )
+    command.add_argument(
+        "--gpu-layers", metavar="N", type=int, default=0, help="layers to offload; -1 for all (default 0)"
+    )
+    command.add_argument(
+        "--no-preflight",
+        dest="preflight",
+        action="store_false",
+        help="load without trying this build in a child process",
+    )
+    command.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
+    command.add_argument("--seed", type=int, help="seed of the sampling, for answers that repeat")
+
+
+def _add_sampling(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--system", metavar="TEXT", help="a system message")
+    command.add_argument("--temperature", type=float, help="0 always takes the likeliest token")
+    command.add_argument("--max-tokens", metavar="N", type=int, help="the most tokens of one answer")
+    command.add_argument(
+        "--reasoning", choices=["on", "off", "low", "medium", "high"], help="whether, or how much, the model reasons"
+    )
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("llama-engine")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _complain(f"warning: {message}")
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"llama-engine: {text}\n")

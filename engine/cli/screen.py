@@ -1,0 +1,129 @@
+"""What the command line prints: events as they come, figures, errors.
+
+Knows: styles on a terminal, plain text elsewhere, and that neither carries control codes of the model's making. Does
+not
+know: models, commands. The only importer of rich.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Literal, TextIO, TypeAlias
+
+from pydantic_core import to_json
+from rich.console import Console
+from rich.text import Text
+
+from engine.events import (
+    ContentDelta,
+    Event,
+    Finished,
+    ReasoningDelta,
+    ToolCallDelta,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolResult,
+)
+from engine.types import Usage
+
+Label: TypeAlias = Literal["question", "reasoning", "answer", "call", "result"]
+
+_STYLES: dict[Label, str] = {"question": "bold", "reasoning": "dim", "answer": "", "call": "cyan", "result": "green"}
+# C0 and C1 control characters but tab and newline: a model must not move the cursor or retitle the window.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Screen:
+    """One output stream. Styled when it is a terminal (and NO_COLOR is not set), else plain text."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._inside: tuple[Label, int, int] | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._console.is_terminal
+
+    def write(self, text: str, style: str = "") -> None:
+        """Text as it is, no newline added, and at once."""
+        if self.is_terminal:
+            self._console.print(Text(_harmless(text), style=style), end="")
+        else:
+            self._out.write(_harmless(text))
+        self._out.flush()
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """One line, after whatever was open."""
+        self.settle()
+        self.write(f"{text}\n", style)
+
+    def said(self, label: Label, text: str) -> None:
+        """A labelled text that is there at once."""
+        self._open(label, 0, 0)
+        self.write(text, _STYLES[label])
+        self.settle()
+
+    def show(self, event: Event) -> None:
+        """An event, appended to what it continues."""
+        match event:
+            case ReasoningDelta(text, part, step):
+                self._open("reasoning", part, step)
+                self.write(text, _STYLES["reasoning"])
+            case ContentDelta(text, part, step):
+                self._open("answer", part, step)
+                self.write(text, _STYLES["answer"])
+            case ToolCallStart(_, _, name, part, step):
+                self._open("call", part, step)
+                self.write(f"{name} ", _STYLES["call"])
+            case ToolCallDelta(_, text):
+                self.write(text, _STYLES["call"])
+            case ToolCallEnd(error=error):
+                if error:
+                    self.write(f" [{error}]", "red")
+                self.settle()
+            case ToolResult(content=content, error=failed):
+                self._open("result", 0, 0)
+                self.write(content, "red" if failed else _STYLES["result"])
+                self.settle()
+            case Finished(reason):
+                if reason not in ("stop", "tool_calls"):
+                    self.settle()
+                    self.write(f"[{reason}]\n", "red")
+                self.settle()
+
+    def settle(self) -> None:
+        """End the line that is open."""
+        if self._inside is not None:
+            self._inside = None
+            self.write("\n")
+
+    def _open(self, label: Label, part: int, step: int) -> None:
+        if self._inside == (label, part, step):
+            return
+        self.settle()
+        self._inside = (label, part, step)
+        self.write(f"{label}: ", f"bold {_STYLES[label]}".strip())
+
+
+def _harmless(text: str) -> str:
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def json_line(event: Event) -> str:
+    """An event as one line of JSON: its type in snake case, then its fields."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    return to_json({"type": name, **{field.name: getattr(event, field.name) for field in fields(event)}}).decode()
+
+
+def figures(usages: Iterable[Usage | None]) -> str:
+    """One line of figures over one or more turns."""
+    known = [usage for usage in usages if usage is not None]
+    written = sum(usage.completion_tokens for usage in known)
+    asked = sum(usage.prompt_tokens for usage in known)
+    reused = sum(usage.cached_tokens for usage in known)
+    seconds = sum(usage.decode_seconds for usage in known)
+    drawn = sum(max(0, usage.completion_tokens - 1) for usage in known if usage.decode_seconds > 0)
+    speed = f"{drawn / seconds:.0f} tokens/s" if seconds > 0 else "no speed to tell"
+    turns = f"{len(known)} turn{'' if len(known) == 1 else 's'}"
+    return f"{written} tokens in {turns}, {speed}; prompt {asked} tokens, {reused} of them reused from the prefix cache"

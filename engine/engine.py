@@ -1,0 +1,336 @@
+"""`Engine`: the face users hold. Every method is one call deep into the rooms below.
+
+Knows: which room does what, and the options a caller may give. Does not know: how any of it is done.
+"""
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, Self, TypedDict, Unpack
+
+from pydantic import ValidationError
+
+from engine import _data
+from engine import preflight as checks
+from engine.agent import Run, RunStream, stream_run
+from engine.chat_template import ChatTemplate
+from engine.errors import ModelLoadError, RequestError
+from engine.families import Family, Format
+from engine.inspection import Inspection, inspect_model
+from engine.runtime.backend import Backend
+from engine.runtime.llama import Model, ModelInfo
+from engine.runtime.options import CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode
+from engine.service import Service, Stream
+from engine.template.conversation import MessagesLike, conversation_of
+from engine.template.prompt import Prompt
+from engine.tools import ToolLike, as_tools
+from engine.types import Completion, Message, Reasoning, ReasoningFormat, SamplingParams
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+
+
+class LoadOptions(TypedDict, total=False):
+    """How weights and context are made, beyond the everyday options; `engine.runtime.options` documents each.
+
+    `n_sequences` conversations are decoded at once and share `n_ctx`; `progress` is called with 0.0 to 1.0 while
+    loading.
+    """
+
+    split_mode: SplitMode
+    main_gpu: int
+    tensor_split: tuple[float, ...]
+    use_mmap: bool
+    use_mlock: bool
+    use_extra_bufts: bool
+    check_tensors: bool
+    check_memory: bool
+    n_batch: int
+    n_ubatch: int
+    n_sequences: int
+    outputs_per_sequence: int
+    n_threads: int
+    n_threads_batch: int
+    flash_attn: FlashAttention
+    type_k: CacheType
+    type_v: CacheType
+    kv_unified: bool
+    offload_kqv: bool
+    op_offload: bool
+    swa_full: bool
+    rope_freq_base: float
+    rope_freq_scale: float
+
+
+class TurnOptions(TypedDict, total=False):
+    """What every way of generating takes.
+
+    - `reasoning`: None is the model's default; True, False, "low", "medium", "high" where its template can.
+    - `tool_choice`: "auto", or "none" (tools are not shown and call markup stays text).
+    - `template_kwargs`: variables for the chat template, which win.
+    - `reasoning_format`: "deepseek" keeps reasoning apart, "none" leaves it in the content, "deepseek-legacy" does
+      both, "exclude" drops it.
+    - `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`: None is the family's default. `seed`: the engine's
+      default.
+    - `stop`: strings that end the answer, not part of it. `max_tokens`: None is up to the context's end.
+    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
+    """
+
+    reasoning: Reasoning | None
+    tool_choice: Literal["auto", "none"]
+    template_kwargs: Mapping[str, Any] | None
+    reasoning_format: ReasoningFormat
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+    stop: str | Sequence[str]
+    max_tokens: int | None
+    priority: int
+    deadline: float | None
+
+
+class Engine:
+    """A model, ready to talk; made by `Engine.load`, a context manager. Its methods may be called from any thread.
+
+    Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the backend is owned
+    from then on.
+    """
+
+    def __init__(
+        self, backend: Backend, template: ChatTemplate, *, model: Model | None = None, seed: int | None = None
+    ) -> None:
+        self.template = template
+        self._service = Service(backend)
+        self._model = model
+        self._seed = seed
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path | None = None,
+        *,
+        n_ctx: int | None = None,
+        n_gpu_layers: int = 0,
+        chat_template: str | Path | None = None,
+        family: str | Family | Format | None = None,
+        seed: int | None = None,
+        preflight: bool = True,
+        progress: Callable[[float], bool | None] | None = None,
+        **options: Unpack[LoadOptions],
+    ) -> Self:
+        """Load a GGUF file, by default the built-in model.
+
+        n_ctx: tokens of context; None is the smaller of the training length and what fits into memory.
+        n_gpu_layers: layers to offload, -1 for all. chat_template: its text, or the path of a .jinja file, in place of
+        the model's own. family: read the output as this family's (a name of models.toml, or a record). seed: of every
+        turn that names none. preflight: try these options in a child process first, so that a native fault does not end
+        this one. progress: called with 0.0 to 1.0, answers False to stop.
+
+        Raises ModelLoadError for what is not a model that can chat, ContextOverflowError for a context that does not
+        fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for
+        options that make no sense.
+        """
+        path = _data.builtin_model() if model is None else _file(model)
+        if model is None:
+            # So small that a second thread would mostly wait for the first.
+            options = {"n_threads": 1, **options}
+        load, context = _load_options({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options})
+        if preflight:
+            load = checks.prepare(load, context)
+        with ExitStack() as undo:
+            weights = undo.enter_context(Model.load(path, load, progress=progress))
+            info = weights.info
+            template = ChatTemplate.for_model(
+                info.chat_template,
+                info.bos_text,
+                info.eos_text,
+                family,
+                chat_template,
+                architecture=info.architecture,
+                name=info.name,
+                control_tokens=weights.vocab.control_tokens,
+            )
+            made = cls(weights.backend(context), template, model=weights, seed=seed)
+            undo.pop_all()
+            return made
+
+    def chat(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Completion:
+        """One turn: the model's answer to a user's text or a list of messages. Raises what `stream` raises."""
+        return self.stream(messages, tools, **options).result()
+
+    def stream(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Stream:
+        """One turn as it is generated: `for`, `async for`, `await`, `with`.
+
+        Raises RequestError for messages, tools or options that are not valid, TemplateError where the template rejects
+        them, ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
+        """
+        known = as_tools(tools)
+        sampling = self._sampling(options)
+        choice = _choice(options)
+        prompt = self.render(messages, known, **options)
+        view = options.get("reasoning_format", "deepseek")
+        salt = _salt(prompt, sampling)
+        template, vocabulary = self.template, self._service.vocab.control_tokens
+        return self._service.submit(
+            prompt,
+            lambda: template.parser(
+                prompt, known, choice, reasoning_format=view, control_tokens=vocabulary, id_salt=salt
+            ),
+            sampling,
+            markers=frozenset(template.format.control),
+            priority=options.get("priority", 0),
+            deadline=options.get("deadline"),
+        )
+
+    def generate(
+        self,
+        conversations: Sequence[MessagesLike],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> list[Completion]:
+        """Many turns at once, answers in order; load with `n_sequences=8` to decode eight together.
+
+        Raises what `stream` raises; the others are cancelled then.
+        """
+        if isinstance(conversations, str):
+            raise RequestError("generate() takes a list of prompts; put the text in a list, or use chat().")
+        known = as_tools(tools)
+        with ExitStack() as streams:
+            started = [
+                streams.enter_context(self.stream(conversation, known, **options)) for conversation in conversations
+            ]
+            return [stream.result() for stream in started]
+
+    def run(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        max_steps: int = 8,
+        **options: Unpack[TurnOptions],
+    ) -> Run:
+        """The agent loop: turns and tools until the model answers, `max_steps` turns at most. Raises what `stream`
+        raises."""
+        return self.stream_run(messages, tools, max_steps, **options).result()
+
+    def stream_run(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        max_steps: int = 8,
+        **options: Unpack[TurnOptions],
+    ) -> RunStream:
+        """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
+        known = as_tools(tools)
+        _ = self._sampling(options), _choice(options)
+
+        def turn(history: Sequence[Message]) -> Stream:
+            return self.stream(history, known, **options)
+
+        return stream_run(turn, conversation_of(messages), known, max_steps)
+
+    def render(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Prompt:
+        """The prompt that `stream` would send."""
+        return self.template.render(
+            messages,
+            tools,
+            options.get("reasoning"),
+            _choice(options),
+            template_kwargs=options.get("template_kwargs"),
+        )
+
+    def inspect(self) -> Inspection:
+        """What the engine understood of the model."""
+        return inspect_model(self.template, self.info, self.n_ctx, self._service.vocab.size)
+
+    @property
+    def family(self) -> Family:
+        """The family that the model's output is read as."""
+        return self.template.family
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the loaded model is. Raises RequestError for an engine that was not made by `load`."""
+        if self._model is None:
+            raise RequestError(
+                "This engine was made over a backend, not from a model file, so there is no information."
+            )
+        return self._model.info
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that one conversation may have, its answer included."""
+        return self._service.n_ctx
+
+    def close(self) -> None:
+        """Cancel what runs and free the memory; twice is fine."""
+        self._service.close()
+        if self._model is not None:
+            self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _sampling(self, options: TurnOptions) -> SamplingParams:
+        """The caller's choice, then the engine's seed, then the family's defaults."""
+        if unknown := sorted(set(options) - set(TurnOptions.__annotations__)):
+            known = ", ".join(sorted(TurnOptions.__annotations__))
+            raise RequestError(f"There is no option {unknown[0]!r}; the options are {known}.")
+        given: dict[str, Any] = {name: value for name, value in options.items() if name in SamplingParams.model_fields}
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            return SamplingParams.model_validate({**self.family.sampling, "seed": self._seed, **given})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RequestError(f"{first['loc'][0]}={first['input']!r} makes no sense: {first['msg']}.") from error
+
+
+def _choice(options: TurnOptions) -> Literal["auto", "none"]:
+    choice = options.get("tool_choice", "auto")
+    if choice not in ("auto", "none"):
+        raise RequestError(
+            f'tool_choice={choice!r} cannot be enforced yet; use "auto" (say in the prompt which to call) or "none".'
+        )
+    return choice
+
+
+def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
+    """What the ids of this turn's calls are made from: repeatable where the answer is, else random."""
+    if sampling.seed is None and sampling.temperature != 0:
+        return secrets.token_hex(16)
+    return sha256(f"{sampling.seed} {prompt.text}".encode(errors="surrogatepass")).hexdigest()
+
+
+def _file(model: str | Path) -> Path:
+    path, name = Path(model).expanduser(), str(model)
+    if not path.exists() and _HUB_NAME.fullmatch(name) and not name.endswith(".gguf") and not path.parent.exists():
+        repository, _, quantization = name.partition(":")
+        wanted = f"*{quantization or 'Q4_K_M'}*.gguf"
+        raise ModelLoadError(
+            f"There is no file {name!r}, and names on the Hugging Face Hub are not supported yet. Download it first: "
+            f'hf download {repository} --include "{wanted}" --local-dir models, then pass the path of the GGUF file.'
+        )
+    return path
+
+
+def _load_options(options: Mapping[str, Any]) -> tuple[ModelOptions, ContextOptions]:
+    """The options split over their two records (`check_memory` is in both)."""
+    of_model = {field.name for field in fields(ModelOptions)}
+    of_context = {field.name for field in fields(ContextOptions)}
+    if unknown := sorted(set(options) - of_model - of_context):
+        raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
+    load = ModelOptions(**{name: value for name, value in options.items() if name in of_model})
+    return load, ContextOptions(**{name: value for name, value in options.items() if name in of_context})
