@@ -1,7 +1,7 @@
 """The build hook: puts models.toml, the templates and the built-in model inside the wheel, under engine/_files/.
 
-They lie at the repository's root because people read and edit them there; `engine/_data.py` finds them in both places. The
-files are named one by one, since including a directory would ship whatever else lies in it.
+They lie at the repository's root because people read and edit them there; `engine/_data.py` finds them in both places.
+The files are named one by one, since including a directory would ship whatever else lies in it.
 """
 
 from pathlib import Path
