@@ -1,8 +1,8 @@
 """Every error the engine raises on purpose.
 
-Knows: the closed set of error classes a caller can catch. Does not know: where they are raised. The rule for messages is
-that each says what was wrong (with the numbers) and what to do next; bad *model output* never raises, it arrives as data
-on the events (see `engine.events.ToolCallEnd`).
+Knows: the closed set of error classes a caller can catch. Does not know: where they are raised. The rule for messages
+is that each says what was wrong (with the numbers) and what to do next; bad *model output* never raises, it arrives as
+data on the events (see `engine.events.ToolCallEnd`).
 """
 
 from typing import Literal, TypeAlias
@@ -37,8 +37,9 @@ class FamilyError(EngineError):
 class DecodeError(EngineError):
     """llama.cpp could not evaluate a batch; the request it belonged to failed.
 
-    `reason`: "no_slot" (the KV cache is full; nothing was computed), "aborted" (on request), "invalid" (the batch contradicts
-    what the cache holds; nothing was computed), "nan" (a row's logits are not numbers), "failed" (all else).
+    `reason`: "no_slot" (the KV cache is full; nothing was computed), "aborted" (on request), "invalid" (the batch
+    contradicts what the cache holds; nothing was computed), "nan" (a row's logits are not numbers), "failed" (all
+    else).
     """
 
     def __init__(self, message: str, reason: DecodeFailure = "failed") -> None:
