@@ -236,3 +236,115 @@ def test_same_bytes_as_official(family: str) -> None:
         assert render(ours, family, messages, tools, **options) == expected, f"{official}: {name}"
         compared += 1
     assert compared >= 15
+
+
+GOLDEN_TOOL = function("get_weather", {"city": {"type": "string"}}, ["city"], description="Weather.")
+GOLDEN_TOOL_JSON = json.dumps(GOLDEN_TOOL)
+GOLDEN = [{"role": "system", "content": "Be brief."}, user("Oslo?"), calls({"city": "Oslo"}), result("4")]
+
+
+def golden(family: str, messages: list[Message], tools: list[Tool] | None, **options: Any) -> str:
+    return render((TEMPLATES / f"{family}.jinja").read_text(encoding="utf-8"), family, messages, tools, **options)
+
+
+def test_every_template_says_what_it_is() -> None:
+    for family in FAMILIES:
+        source = (TEMPLATES / f"{family}.jinja").read_text(encoding="utf-8")
+        assert source.startswith("{#-\n  Family: ")
+        assert "Why: " in source.split("-#}")[0]
+
+
+def test_qwen3_golden() -> None:
+    messages = with_reasoning(GOLDEN, "reasoning_content")
+    text = golden("qwen3", messages, [GOLDEN_TOOL])
+    assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools\n\n")
+    assert f"<tools>\n{GOLDEN_TOOL_JSON}\n</tools>" in text
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    tail = (
+        "<|im_start|>user\nOslo?<|im_end|>\n"
+        f"<|im_start|>assistant\n<think>\nThought 2.\n</think>\n\n{call}<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n4\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert text.endswith(tail)
+    assert golden("qwen3", messages, None, enable_thinking=False).endswith("assistant\n<think>\n\n</think>\n\n")
+
+
+def test_qwen3_keeps_reasoning_after_the_last_question_only() -> None:
+    messages = [*with_reasoning(GOLDEN, "reasoning_content"), user("And Rome?")]
+    assert "Thought" not in golden("qwen3", messages, [GOLDEN_TOOL])
+
+
+def test_gpt_oss_golden() -> None:
+    text = golden("gpt-oss", with_reasoning(GOLDEN, "thinking"), [GOLDEN_TOOL], reasoning_effort="low")
+    developer = (
+        "<|start|>developer<|message|># Instructions\n\nBe brief.\n\n# Tools\n\n## functions\n\nnamespace functions {\n\n"
+        "// Weather.\ntype get_weather = (_: {\ncity: string,\n}) => any;\n\n} // namespace functions<|end|>"
+    )
+    tail = (
+        "<|start|>user<|message|>Oslo?<|end|><|start|>assistant<|channel|>analysis<|message|>Thought 2.<|end|>"
+        '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo"}<|call|>'
+        '<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>"4"<|end|><|start|>assistant'
+    )
+    assert text.endswith(developer + tail)
+    assert "Current date: 2025-08-05\n\nReasoning: low\n\n" in text
+
+
+def test_gpt_oss_drops_analysis_once_answered() -> None:
+    messages = [*with_reasoning([*GOLDEN, BOTH], "thinking"), user("And Rome?")]
+    assert "Thought" not in golden("gpt-oss", messages, [GOLDEN_TOOL])
+
+
+def test_llama_3_golden() -> None:
+    text = golden("llama-3", GOLDEN, [GOLDEN_TOOL], date_string="1 May 2026")
+    assert text.startswith("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nEnvironment: ipython\n")
+    assert "Today Date: 1 May 2026\n\nBe brief.<|eot_id|>" in text
+    tail = (
+        '<|start_header_id|>assistant<|end_header_id|>\n\n{"name": "get_weather", "parameters": {"city": "Oslo"}}<|eot_id|>'
+        '<|start_header_id|>ipython<|end_header_id|>\n\n"4"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n'
+    )
+    assert text.endswith("Oslo?<|eot_id|>" + tail)
+    with pytest.raises(TemplateError, match="one tool call a message"):
+        golden("llama-3", TWO_AT_ONCE, [GOLDEN_TOOL])
+
+
+def test_mistral_nemo_golden() -> None:
+    call = '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo"}, "id": "call00001"}]</s>'
+    tools = f"[AVAILABLE_TOOLS][{GOLDEN_TOOL_JSON}][/AVAILABLE_TOOLS]"
+    reply = '[TOOL_RESULTS]{"content": 4, "call_id": "call00001"}[/TOOL_RESULTS]'
+    assert golden("mistral-nemo", GOLDEN, [GOLDEN_TOOL]) == f"<s>{tools}[INST]Oslo?[/INST]{call}{reply}"
+    assert golden("mistral-nemo", GOLDEN[:2], [GOLDEN_TOOL]) == f"<s>{tools}[INST]Be brief.\n\nOslo?[/INST]"
+    long_id = [user("Go"), {**calls({}), "tool_calls": [{**calls({})["tool_calls"][0], "id": "call_0123456789"}]}]
+    with pytest.raises(TemplateError, match="nine characters"):
+        golden("mistral-nemo", long_id, None)
+
+
+def test_qwen3_coder_golden() -> None:
+    text = golden("qwen3-coder", GOLDEN, [GOLDEN_TOOL])
+    signature = (
+        "<tools>\n<function>\n<name>get_weather</name>\n<description>Weather.</description>\n<parameters>\n<parameter>\n"
+        '<name>city</name>\n<type>string</type>\n</parameter>\n<required>["city"]</required>\n</parameters>\n</function>\n</tools>'
+    )
+    assert signature in text
+    tail = (
+        "<|im_start|>assistant\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
+        "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n4\n</tool_response>\n<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert text.endswith(tail)
+
+
+def test_deepseek_r1_states_tools_and_repairs_history() -> None:
+    text = golden("deepseek-r1", GOLDEN, [GOLDEN_TOOL])
+    assert text.startswith("<｜begin▁of▁sentence｜>Be brief.\n\n## Tools\n\n")
+    assert json.dumps(GOLDEN_TOOL["function"]) in text
+    call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Oslo\"}\n```<｜tool▁call▁end｜>"
+    ended = f"<｜Assistant｜><｜tool▁calls▁begin｜>{call}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>"
+    reply = "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>4<｜tool▁output▁end｜><｜tool▁outputs▁end｜>"
+    assert text.endswith(f"<｜User｜>Oslo?{ended}{reply}")
+    again = golden("deepseek-r1", [*GOLDEN, BOTH, user("Rome?"), calls({"city": "Rome"}), result("9")], None)
+    assert again.count("<｜Assistant｜><｜tool▁calls▁begin｜>") == 2
+    assert again.count("<｜tool▁outputs▁begin｜>") == again.count("<｜tool▁outputs▁end｜>") == 2
+
+
+def test_deepseek_r1_forces_reasoning_open_but_feeds_none_back() -> None:
+    text = golden("deepseek-r1", [*with_reasoning([user("Hi"), says("Hello.")], "content"), user("Again")], None)
+    assert text.endswith("<｜Assistant｜>\n\nHello.<｜end▁of▁sentence｜><｜User｜>Again<｜Assistant｜><think>\n")

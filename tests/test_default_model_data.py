@@ -1,0 +1,146 @@
+"""The data that the built-in model is trained on: it must ask for exactly what it rewards."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples" / "default_model"
+
+
+def load(name: str) -> Any:
+    """A module of the example folder, which is a set of scripts and no package."""
+    if str(FOLDER) not in sys.path:
+        sys.path.insert(0, str(FOLDER))
+    return importlib.import_module(name)
+
+
+conversations: Any = load("conversations")
+rendering: Any = load("rendering")
+replies: Any = load("replies")
+toolbox: Any = load("toolbox")
+words: Any = load("words")
+
+FAMILIES: tuple[str, ...] = rendering.FAMILIES
+ONE_CALL: tuple[str, ...] = rendering.ONE_CALL_A_MESSAGE
+
+
+def made(seed: int, count: int, family: str = "qwen3", held_out: bool = False, turns: int = 1) -> Iterator[Any]:
+    rng = random.Random(f"{seed} {family}")
+    for _ in range(count):
+        setting = conversations.make_setting(rng, held_out, rng.random() < 0.9)
+        yield conversations.make_conversation(rng, setting, held_out, family not in ONE_CALL, turns)
+
+
+def steps(conversation: Any) -> Iterator[Any]:
+    for turn in conversation.turns:
+        yield from turn.steps
+
+
+def test_calls_fit_their_schemas() -> None:
+    checked = 0
+    for conversation in made(1, 400):
+        for step in steps(conversation):
+            for call in step.calls:
+                schema = rendering.tool_schema(call.tool, conversation.setting)["function"]["parameters"]
+                jsonschema.validate(call.arguments, schema)
+                checked += 1
+    assert checked > 250
+
+
+def test_a_request_says_every_value() -> None:
+    for conversation in made(2, 400):
+        for turn in conversation.turns:
+            for call in (call for step in turn.steps for call in step.calls):
+                said = [value for value in call.arguments.values() if isinstance(value, str)]
+                missing = [value for value in said if value.lower() not in turn.user.lower()]
+                assert not missing, f"{turn.user!r} does not say {missing}"
+
+
+def test_no_two_tools_of_a_list_can_be_meant() -> None:
+    for conversation in made(3, 400):
+        tools = conversation.setting.tools
+        assert len({tool.name for tool in tools}) == len(tools)
+        alike = [(tool.topic, tool.verb) for tool in tools if not tool.recipe]
+        assert len(set(alike)) == len(alike)
+
+
+def test_held_out_words_never_occur_in_training() -> None:
+    known = " ".join(tool.topic for conversation in made(4, 500) for tool in conversation.setting.tools)
+    assert not set(words.HELD_NOUNS) & set(known.split())
+    held = [tool for conversation in made(4, 300, held_out=True) for tool in conversation.setting.tools]
+    share = sum(bool(set(words.HELD_NOUNS) & set(tool.topic.split())) for tool in held if not tool.recipe)
+    assert share > 0.4 * sum(not tool.recipe for tool in held)
+
+
+def test_reasoning_names_tool_and_arguments() -> None:
+    for conversation in made(5, 300):
+        for step in steps(conversation):
+            for call in step.calls:
+                assert call.tool.name in step.reasoning
+                assert all(f"{key} {json.dumps(value, ensure_ascii=False)}" in step.reasoning for key, value in call.arguments.items())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_requests_are_two_calls(family: str) -> None:
+    kinds = [turn for conversation in made(6, 300, family) for turn in conversation.turns if turn.kind == "two calls"]
+    most = max(len(step.calls) for turn in kinds for step in turn.steps)
+    assert most == (1 if family in ONE_CALL else 2)
+    assert all(sum(len(step.calls) for step in turn.steps) == 2 for turn in kinds)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_the_assistant_writes_reads_back(family: str) -> None:
+    rng = random.Random(7)
+    for conversation in made(7, 150, family, turns=2):
+        options = rendering.choose_options(rng, family)
+        types = {tool.name: {param.name: param.schema["type"] for param in tool.params} for tool in conversation.setting.tools}
+        texts = rendering.conversation_texts(conversation, options)
+        for step, (prompt, target) in zip(steps(conversation), texts, strict=True):
+            thinking = prompt.endswith("<think>\n") if family == "deepseek-r1" else options.thinking
+            reply = replies.read(family, target, thinking, types)
+            assert reply.sound
+            assert reply.closed
+            assert reply.content == step.answer
+            assert reply.calls == [(call.tool.name, call.arguments) for call in step.calls]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama-3"])
+def test_the_next_prompt_begins_with_what_was_written(family: str) -> None:
+    """Families that keep the current turn as it was written: training sequences run through, and so does a KV prefix."""
+    options = rendering.Options(family)
+    for conversation in made(8, 100, family):
+        texts = rendering.conversation_texts(conversation, options)
+        assert len(rendering.sequences(texts)) == 1
+        for (prompt, target), (later, _) in zip(texts, texts[1:], strict=False):
+            assert later.startswith(prompt + target)
+
+
+def test_sequences_lose_nothing() -> None:
+    options = rendering.Options("gpt-oss")
+    for conversation in made(9, 60, "gpt-oss", turns=2):
+        texts = rendering.conversation_texts(conversation, options)
+        found = rendering.sequences(texts)
+        assert [piece.text for sequence in found for piece in sequence if piece.written] == [target for _, target in texts]
+
+
+def test_handwritten_cases_are_sound() -> None:
+    cases = tomllib.loads((FOLDER / "handwritten.toml").read_text(encoding="utf-8"))["case"]
+    assert len(cases) == 40
+    for case in cases:
+        names = [tool.partition("(")[0] for tool in case["tools"]]
+        assert all(call["name"] in names for call in case["expect"])
+        assert len(case.get("result", [])) == len(case["expect"])
+        spoken = case["user"].lower()
+        for call in case["expect"]:
+            said = [value for value in call["arguments"].values() if isinstance(value, str)]
+            assert all(value.lower() in spoken for value in said)
