@@ -140,7 +140,7 @@ class Engine:
             # So small that a second thread would mostly wait for the first.
             options = {"n_threads": 1, **options}
         load, context = _load_options({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options})
-        if preflight:
+        if preflight and path.is_file():  # what is no file is refused below, sooner
             load = checks.prepare(load, context)
         with ExitStack() as undo:
             weights = undo.enter_context(Model.load(path, load, progress=progress))

@@ -1,0 +1,445 @@
+"""The face: Engine over a scripted backend, and over the built-in model."""
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import engine
+from engine import ChatTemplate, Engine, ModelLoadError, RequestError
+from engine.errors import ContextOverflowError, EngineError
+from engine.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
+from engine.runtime.backend import Row
+from engine.testing import ByteVocab, ScriptedBackend
+from engine.types import Completion
+
+VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
+CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+ANSWER = "<think>\nI know it.\n</think>\n\nIt is 3."
+
+
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+def scripted(
+    replies: Sequence[str] | Callable[[str], str], family: str = "qwen3", seed: int | None = None, **options: Any
+) -> Engine:
+    backend = ScriptedBackend(replies, vocab=VOCAB, **options)
+    return Engine(backend, ChatTemplate(None, family=family, control_tokens=VOCAB.control_tokens), seed=seed)
+
+
+def backend_of(llm: Engine) -> ScriptedBackend:
+    backend = llm._service._runner._backend  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(backend, ScriptedBackend)
+    return backend
+
+
+def test_chat() -> None:
+    with scripted([ANSWER]) as llm:
+        completion = llm.chat("What is 1 + 2?")
+    assert (completion.reasoning, completion.content) == ("I know it.", "It is 3.")
+    assert completion.finish_reason == "stop"
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens > 0
+    assert completion.message.reasoning == "I know it."
+
+
+def test_chat_with_tools_gives_the_call() -> None:
+    with scripted([CALL]) as llm:
+        completion = llm.chat([{"role": "user", "content": "Add."}], tools=[add])
+    (call,) = completion.tool_calls
+    assert (call.name, call.arguments, call.error) == ("add", '{"a": 1, "b": 2}', None)
+    assert completion.finish_reason == "tool_calls"
+    assert call.id.startswith("call_")
+
+
+def test_run_calls_the_tool_and_feeds_reasoning_back() -> None:
+    asked: list[str] = []
+
+    def reply(prompt: str) -> str:
+        asked.append(prompt)
+        return ANSWER if "<tool_response>" in prompt else CALL
+
+    with scripted(reply) as llm:
+        run = llm.run("What is 1 + 2?", tools=[add])
+    assert run.stopped == "stop"
+    assert run.completion.content == "It is 3."
+    assert [message.role for message in run.messages] == ["user", "assistant", "tool", "assistant"]
+    assert run.messages[2].content == "3"
+    assert "I add." in asked[1]
+    assert "<tool_response>\n3\n</tool_response>" in asked[1]
+    first, second = (step.completion.usage for step in run.steps)
+    assert first is not None
+    assert second is not None
+    assert second.cached_tokens >= first.prompt_tokens
+
+
+def test_stream_run_marks_steps() -> None:
+    with scripted([CALL, ANSWER]) as llm, llm.stream_run("Add.", tools=[add], max_steps=2) as stream:
+        events = list(stream)
+    assert [event.step for event in events if isinstance(event, Finished)] == [0, 1]
+    assert [event.content for event in events if isinstance(event, ToolResult)] == ["3"]
+
+
+def test_stream_events_fold_to_the_completion() -> None:
+    with scripted([CALL]) as llm:
+        stream = llm.stream("Add.", tools=[add])
+        events = list(stream)
+        assert fold(events) == stream.completion
+
+
+def test_a_tool_that_is_not_declared() -> None:
+    with scripted([CALL, CALL]) as llm:
+        assert llm.chat("Add.").tool_calls[0].error == "unknown_tool"
+        assert llm.chat("Add.", tools=[{"name": "subtract"}]).tool_calls[0].error == "unknown_tool"
+
+
+def test_arguments_are_checked() -> None:
+    wrong = CALL.replace('"b": 2', '"b": "two"')
+    with scripted([wrong, ANSWER]) as llm:
+        run = llm.run("Add.", tools=[add])
+    assert run.steps[0].completion.tool_calls[0].error == "invalid_arguments"
+    assert "'b': Input should be a valid integer" in run.steps[0].results[0].content
+
+
+def test_tool_choice_none() -> None:
+    with scripted([CALL]) as llm:
+        completion = llm.chat("Add.", tools=[add], tool_choice="none")
+        assert not completion.tool_calls
+        assert "<tool_call>" in completion.content
+        assert "add" not in llm.render("Hello.", tools=[add], tool_choice="none").text
+
+
+def test_reasoning_switch_and_template_kwargs() -> None:
+    with scripted(["Yes."]) as llm:
+        assert llm.render("Hello.", reasoning=False).text.endswith("<think>\n\n</think>\n\n")
+        assert llm.render("Hello.", template_kwargs={"enable_thinking": False}).text.endswith("</think>\n\n")
+        completion = llm.chat("Hello.", reasoning=False)
+    assert (completion.reasoning, completion.content) == ("", "Yes.")
+
+
+def test_reasoning_format() -> None:
+    with scripted(lambda _: ANSWER) as llm:
+        assert llm.chat("x", reasoning_format="exclude").reasoning == ""
+        assert "I know it." in llm.chat("x", reasoning_format="none").content
+
+
+def test_generate_keeps_the_order_and_decodes_together() -> None:
+    def reply(prompt: str) -> str:
+        return prompt.rsplit("user\n", 1)[1].split("<|im_end|>", maxsplit=1)[0].upper()
+
+    prompts = [f"prompt {letter}" for letter in "abcdef"]
+    with scripted(reply, n_sequences=4) as llm:
+        completions = llm.generate(prompts, reasoning=False)
+        most = max(backend_of(llm).batches)
+        alone = ScriptedBackend(["x"]).batches
+    assert [completion.content for completion in completions] == [prompt.upper() for prompt in prompts]
+    assert most > 1
+    assert not alone
+
+
+def test_generate_takes_a_list_and_stops_at_a_mistake() -> None:
+    with scripted(lambda _: ANSWER) as llm:
+        assert llm.generate([]) == []
+        with pytest.raises(RequestError, match="list of prompts"):
+            llm.generate("one prompt")
+        with pytest.raises(ContextOverflowError):
+            llm.generate(["short", "long " * 5000])
+        assert llm.chat("still there").content == "It is 3."
+
+
+def test_sampling_options_reach_the_backend() -> None:
+    with scripted(lambda _: ANSWER, seed=7) as llm:
+        llm.chat("x", temperature=0.1, top_k=5, stop="never", max_tokens=50)
+        llm.chat("x", seed=9, top_p=None)
+        first, second = (sampler.params for sampler in backend_of(llm).samplers)
+    assert (first.temperature, first.top_k, first.top_p, first.seed, first.max_tokens) == (0.1, 5, 0.95, 7, 50)
+    assert first.stop == ("never",)
+    assert (second.temperature, second.top_k, second.top_p, second.seed) == (0.6, 20, 0.95, 9)
+
+
+def test_ids_repeat_where_the_answer_does() -> None:
+    with scripted(lambda _: CALL) as llm:
+        same = {llm.chat("x", seed=1).tool_calls[0].id for _ in range(2)}
+        greedy = {llm.chat("x", temperature=0).tool_calls[0].id for _ in range(2)}
+        drawn = {llm.chat("x").tool_calls[0].id for _ in range(2)}
+        assert (len(same), len(greedy), len(drawn)) == (1, 1, 2)
+        assert llm.chat("another", seed=1).tool_calls[0].id not in same
+
+
+def test_stop_and_max_tokens() -> None:
+    with scripted(lambda _: "one two three") as llm:
+        assert llm.chat("x", stop=[" two"]).content == "one"
+        cut = llm.chat("x", max_tokens=3)
+        assert (cut.content, cut.finish_reason) == ("one", "length")
+
+
+def test_options_that_make_no_sense() -> None:
+    with scripted([]) as llm:
+        for options, words in (
+            ({"temperature": -1}, "temperature=-1 makes no sense"),
+            ({"temprature": 1}, "no option 'temprature'; the options are"),
+            ({"tool_choice": "required"}, "cannot be enforced yet"),
+            ({"max_tokens": 0}, "max_tokens=0"),
+            ({"deadline": -1.0}, "deadline"),
+            ({"reasoning": "high"}, "reasoning='high'"),
+        ):
+            for call in (llm.chat, llm.run):
+                with pytest.raises(RequestError) as caught:
+                    call("x", **options)  # pyright: ignore[reportArgumentType]
+                assert words in str(caught.value)
+        with pytest.raises(RequestError, match="no option 'n_contexts'"):
+            Engine.load("x.gguf", n_contexts=1)  # pyright: ignore[reportCallIssue]
+
+
+def test_priority_and_deadline() -> None:
+    with scripted(lambda _: "word " * 200, delay=0.01) as llm:
+        completion = llm.chat("x", deadline=0.05, priority=2)
+    assert completion.finish_reason == "deadline"
+
+
+def test_a_closed_engine_says_so() -> None:
+    llm = scripted([ANSWER])
+    llm.close()
+    llm.close()
+    with pytest.raises(EngineError, match="closed"):
+        llm.chat("x")
+    assert backend_of(llm).closed
+
+
+def test_closing_ends_what_runs() -> None:
+    llm = scripted(lambda _: "word " * 400, delay=0.005)
+    stream = llm.stream("x")
+    next(iter(stream))
+    llm.close()
+    assert stream.result().finish_reason == "cancelled"
+
+
+def test_an_engine_nobody_holds_is_closed() -> None:
+    llm = scripted([])
+    backend = backend_of(llm)
+    del llm
+    gc.collect()
+    limit = time.monotonic() + 5
+    while not backend.closed:
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+def test_leaving_a_stream_stops_the_decode() -> None:
+    with scripted(lambda _: "word " * 400, delay=0.001) as llm:
+        with llm.stream("x") as stream:
+            for _ in stream:
+                break
+        assert stream.result().finish_reason == "cancelled"
+        backend = backend_of(llm)
+        settled = backend.decodes
+        time.sleep(0.05)
+        assert backend.decodes == settled
+
+
+def test_several_threads() -> None:
+    answers: dict[int, Completion] = {}
+
+    def reply(prompt: str) -> str:
+        return prompt.rsplit("user\n", 1)[1].split("<|im_end|>", maxsplit=1)[0]
+
+    with scripted(reply, n_sequences=3) as llm:
+
+        def ask(number: int) -> None:
+            answers[number] = llm.chat(f"number {number}", reasoning=False)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {number: answers[number].content for number in range(6)} == {n: f"number {n}" for n in range(6)}
+
+
+async def test_async_chat_and_run() -> None:
+    async def add_later(a: int, b: int) -> int:
+        await asyncio.sleep(0)
+        return a + b
+
+    call = CALL.replace("add", "add_later")
+    with scripted([ANSWER, call, ANSWER, call, ANSWER]) as llm:
+        assert (await llm.stream("x")).content == "It is 3."
+        run = await llm.stream_run("x", tools=[add_later])
+        assert (run.completion.content, run.steps[0].results[0].content) == ("It is 3.", "3")
+        events = [event async for event in llm.stream_run("x", tools=[add_later])]
+        assert [type(event) for event in events if isinstance(event, ToolCallEnd | ToolResult)] == [
+            ToolCallEnd,
+            ToolResult,
+        ]
+
+
+async def test_the_event_loop_stays_free() -> None:
+    beats = 0
+    enough = asyncio.Event()
+
+    async def heart() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            if beats == 5:
+                enough.set()
+            await asyncio.sleep(0.01)
+
+    hold = threading.Event()
+
+    def wait(_rows: Sequence[Row]) -> None:
+        hold.wait(5)
+
+    with scripted([ANSWER], before_decode=wait) as llm:
+        task = asyncio.create_task(heart())
+        pending = asyncio.ensure_future(_completion(llm))
+        await asyncio.wait_for(enough.wait(), 5)
+        assert not pending.done()
+        hold.set()
+        assert (await pending).content == "It is 3."
+        task.cancel()
+
+
+async def _completion(llm: Engine) -> Completion:
+    return await llm.stream("x")
+
+
+def test_no_information_without_a_file() -> None:
+    with scripted([]) as llm:
+        assert llm.family.name == "qwen3"
+        assert llm.n_ctx == 4096
+        with pytest.raises(RequestError, match="not from a model file"):
+            _ = llm.info
+
+
+def test_a_hub_name_is_told_from_a_path(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"hf download Qwen/Qwen3-0\.6B-GGUF --include"):
+        Engine.load("Qwen/Qwen3-0.6B-GGUF:Q8_0")
+    for path in ("models/missing.gguf", str(tmp_path / "missing"), "missing"):
+        with pytest.raises(ModelLoadError, match="There is no file"):
+            Engine.load(path)
+
+
+def test_public_names() -> None:
+    assert dir(engine) == engine.__all__
+    for name in engine.__all__:
+        assert getattr(engine, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        _ = engine.Motor  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
+
+# On real weights
+
+
+@pytest.fixture(scope="module")
+def llm(builtin_model_path: Path) -> Iterator[Engine]:
+    with Engine.load(builtin_model_path, n_threads=1, n_sequences=4) as loaded:
+        yield loaded
+
+
+def get_weather(city: str) -> str:
+    """Get the weather of a city.
+
+    Args:
+        city: The city's name.
+    """
+    return f"17 degrees in {city}"
+
+
+def test_the_main_job(llm: Engine) -> None:
+    run = llm.run("What is the weather in Paris?", tools=[get_weather], temperature=0, max_steps=4)
+    assert run.stopped == "stop"
+    (call,) = run.steps[0].completion.tool_calls
+    assert (call.name, call.parsed(), call.error) == ("get_weather", {"city": "Paris"}, None)
+    assert run.steps[0].completion.reasoning
+    assert "17" in run.completion.content
+    usage = run.completion.usage
+    assert usage is not None
+    assert usage.cached_tokens > usage.prompt_tokens // 2
+
+
+def test_streaming_and_waiting_agree(llm: Engine) -> None:
+    events = list(llm.stream("Hello!", temperature=0))
+    assert isinstance(events[-1], Finished)
+    assert any(isinstance(event, ContentDelta) for event in events)
+    whole = llm.chat("Hello!", temperature=0)
+    assert fold(events).parts == whole.parts
+
+
+def test_a_seed_repeats(llm: Engine) -> None:
+    first, again = (llm.chat("Hello!", temperature=1.5, seed=5).parts for _ in range(2))
+    others = {llm.chat("Hello!", temperature=1.5, seed=seed).parts for seed in range(6, 12)}
+    assert first == again
+    assert others - {first}
+
+
+def test_many_at_once_are_the_same_as_one_by_one(llm: Engine) -> None:
+    prompts = ["Hello!", "Who are you?", "What is the weather in Rome?"]
+    together = llm.generate(prompts, tools=[get_weather], temperature=0, max_tokens=150)
+    one_by_one = [llm.chat(prompt, tools=[get_weather], temperature=0, max_tokens=150) for prompt in prompts]
+    assert [item.content for item in together] == [item.content for item in one_by_one]
+    assert [[call.arguments for call in item.tool_calls] for item in together] == [
+        [call.arguments for call in item.tool_calls] for item in one_by_one
+    ]
+
+
+def test_inspection(llm: Engine) -> None:
+    found = llm.inspect()
+    assert (found.family, found.architecture, found.own_template) == ("qwen3", "qwen3", True)
+    assert found.starts_in_reasoning is False
+    kinds = {marker.text: marker.kind for marker in found.markers}
+    assert kinds["<think>"] == kinds["<tool_call>"] == "control token"
+    assert not any(marker.missing for marker in found.markers)
+    text = found.text()
+    assert "enable_thinking: on, off; on by default" in text
+    assert f"{llm.n_ctx:,} tokens" in text
+
+
+@pytest.mark.parametrize("family", ["gpt-oss", "deepseek-r1", "llama-3", "mistral-nemo", "qwen3-coder", "content-only"])
+def test_inspection_of_every_family(builtin_model_path: Path, family: str) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}" if family == "content-only" else None
+    with Engine.load(builtin_model_path, family=family, chat_template=template, n_ctx=512, n_threads=1) as other:
+        found = other.inspect()
+    assert (found.family, found.own_template, found.n_ctx) == (family, False, 512)
+    assert found.starts_in_reasoning is (family == "deepseek-r1")
+    texts = {marker.text for marker in found.markers}
+    assert ("<|channel|>" in texts) is (family == "gpt-oss")
+    assert found.text().startswith("model  ")
+
+
+def test_closing_gives_the_memory_back(builtin_model_path: Path) -> None:
+    with Engine.load(builtin_model_path, n_ctx=256, n_threads=1) as other:
+        weights = other._model  # pyright: ignore[reportPrivateUsage]
+        assert weights is not None
+    with pytest.raises(ModelLoadError, match="closed"):
+        _ = weights.handle
+
+
+def test_loading_tells_its_progress_and_may_be_stopped(builtin_model_path: Path) -> None:
+    told: list[float] = []
+
+    def progress(fraction: float) -> bool:
+        told.append(fraction)
+        return False
+
+    with pytest.raises(ModelLoadError, match="stopped"):
+        Engine.load(builtin_model_path, progress=progress)
+    assert told
+
+
+def test_llama_cpp_is_quiet(
+    builtin_model_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO), Engine.load(builtin_model_path, n_ctx=256, n_threads=1) as other:
+        other.chat("Hello!", max_tokens=5)
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records
