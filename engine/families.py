@@ -20,7 +20,7 @@ from engine.errors import FamilyError
 from engine.types import Record
 
 History: TypeAlias = Literal["none", "last_user", "last_answer", "all", "unknown"]
-Shape: TypeAlias = Literal["json", "tagged_json", "tagged_args"]
+Shape: TypeAlias = Literal["json", "tagged_json", "tagged_args", "pythonic", "dictionary", "nested"]
 
 
 class Gate(Record):
@@ -42,16 +42,21 @@ class Gate(Record):
 class ReasoningSyntax(Record):
     """How a family marks reasoning, and what becomes of it in later prompts.
 
-    `forced_open` tells what the template usually does; the parser believes the rendered prompt's tail instead.
-    `history`: earlier reasoning is dropped ("none"), kept after the last user message ("last_user"), since the last
-    final answer ("last_answer"), always ("all"), or the template has no notion of it ("unknown"). `fields` are the
-    message fields that the template reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether
-    tool markup inside open reasoning ends it (else it is quoted text). `where`: reasoning opens only at the start of
-    a turn's segment (start of the turn, after a call, after other reasoning), or anywhere.
+    `also_open` and `also_close` are other spellings that models write. `implicit`: a turn is reasoning from its first
+    character on, without an opening marker, wherever the prompt says nothing else. `forced_open` tells what the template
+    usually does; the parser believes the rendered prompt's tail instead. `history`: earlier reasoning is dropped
+    ("none"), kept after the last user message ("last_user"), since the last final answer ("last_answer"), always ("all"),
+    or the template has no notion of it ("unknown"). `fields` are the message fields that the template reads it from (""
+    as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open reasoning ends it (else it is
+    quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the turn, after a call, after
+    other reasoning), or anywhere.
     """
 
     open: str
     close: str
+    also_open: tuple[str, ...] = ()
+    also_close: tuple[str, ...] = ()
+    implicit: bool = False
     forced_open: bool = False
     gate: Gate | None = None
     history: History = "unknown"
@@ -66,24 +71,50 @@ class ToolSyntax(Record):
     - `json`: the section holds a JSON object, an array of objects, or several objects.
     - `tagged_json`: `call[0] name name_end {json} arguments_end call[1]`.
     - `tagged_args`: `call[0] name name_end (argument[0] key key_end value argument[1])* call[1]`.
+    - `pythonic`: `name(key=value, ..)`, in a list or a line each, Python or JSON literals.
+    - `dictionary`: `call[0] name{key:value, ..} call[1]`, keys bare, strings between `quote` marks.
+    - `nested`: `call[0] name name_end`, then an element for each argument, `tag[0] key tag[1]` .. `tag[2] key tag[1]`.
 
-    `section_optional`: calls are found without the section's markers too. `bare`: a JSON object at the start of the
-    answer is a call when it names a declared tool. `fields` are the JSON keys (several spellings allowed, the first
-    is the family's own); `id` comes after the arguments where `id_last`.
+    Markup: `section_also` are other spellings of the section's opening marker; `section_optional`: calls are found without
+    the section's markers too; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call when it
+    names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool; `code` are the
+    marks around raw code for a tool called `python`.
+    Names and ids: `name_prefix` is not part of the name; `name_is_id`: prefix, name and counter together are the id;
+    `id_end` ends an id written before the name, `id_open` begins one after it; `attributes_end` ends what follows the name.
+    Arguments: `value_open` stands between key and value; `type_end` ends a type written after the key, `text_types` are
+    the types whose values are text; `cdata`: values may be CDATA sections.
+    JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the
+    family's own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments.
+    Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template wants of history.
     """
 
     shape: Shape
     section: tuple[str, str] = ("", "")
+    section_also: tuple[str, ...] = ()
     section_optional: bool = False
     call: tuple[str, str] = ("", "")
     name_end: str = ""
+    name_prefix: str = ""
+    names_declared: bool = False
+    name_is_id: bool = False
+    id_end: str = ""
+    id_open: str = ""
+    attributes_end: str = ""
     arguments_end: str = ""
     argument: tuple[str, str] = ("", "")
     key_end: str = ""
+    value_open: str = ""
+    type_end: str = ""
+    text_types: tuple[str, ...] = ()
+    cdata: bool = False
+    tag: tuple[str, str, str] = ("", "", "")
+    quote: str = ""
+    code: tuple[str, str] = ("", "")
     bare: bool = False
     name_fields: tuple[str, ...] = ("name",)
     arguments_fields: tuple[str, ...] = ("arguments", "parameters")
     id_fields: tuple[str, ...] = ()
+    name_is_key: bool = False
     id_last: bool = False
     arguments_as: Literal["object", "string"] = "object"
     id_length: int | None = None
@@ -91,13 +122,18 @@ class ToolSyntax(Record):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.shape == "json" and not (self.section[0] or self.bare):
-            raise ValueError("shape json needs section = [open, close], or bare = true")
-        if self.shape != "json" and not (self.call[0] and self.name_end):
-            raise ValueError(f"shape {self.shape} needs call = [open, close] and name_end")
-        if self.shape == "tagged_args" and not (self.argument[0] and self.argument[1].strip() and self.key_end):
-            raise ValueError("shape tagged_args needs argument = [open, close] and key_end")
+        if self.shape in ("json", "pythonic"):
+            if not (self.section[0] or self.bare):
+                raise ValueError(f"shape {self.shape} needs section = [open, close], or bare = true")
+        elif not self.call[0]:
+            raise ValueError(f"shape {self.shape} needs call = [open, close]")
+        for field, shape in _NEEDED.items():
+            if self.shape == shape and not any(part.strip() for part in getattr(self, field)):
+                raise ValueError(f"shape {shape} needs {field}")
         return self
+
+
+_NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
 
 
 class ChannelSyntax(Record):
@@ -120,7 +156,11 @@ class ChannelSyntax(Record):
 
 
 class Format(Record):
-    """Everything the parser needs: the turn's start, its markers, and which of them exist only as control tokens."""
+    """Everything the parser needs: the turn's start, its markers, and which of them exist only as control tokens.
+
+    `content` are the marks around the answer; `header` the marks around a heading that says nothing to the reader; `ends`
+    what a model writes, as text, at the end of its turn.
+    """
 
     start: str = ""
     stops: tuple[str, ...] = ()
@@ -129,6 +169,8 @@ class Format(Record):
     tools: ToolSyntax | None = None
     channels: ChannelSyntax | None = None
     content: tuple[str, str] = ("", "")
+    header: tuple[str, str] = ("", "")
+    ends: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -186,7 +228,7 @@ class Families:
         if unknown:
             raise FamilyError(f"{path}: unknown tables {sorted(unknown)}; every family is a table [family.<name>].")
         rows = cast("dict[str, dict[str, Any]]", tables.get("family", {}))
-        return cls([_row(name, table, path) for name, table in rows.items()])
+        return cls([_row(name, _inherited(name, rows, path), path) for name in rows])
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._rows)
@@ -228,6 +270,43 @@ def builtin_families() -> Families:
 
 def _quoted(texts: Sequence[str]) -> str:
     return " and ".join(repr(text) for text in texts)
+
+
+def _inherited(name: str, rows: dict[str, dict[str, Any]], path: Path, below: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A family's table over that of the family it is `like`; `respell` replaces text in all markers."""
+    if name not in rows or name in below:
+        chain = " -> ".join((*below, name))
+        raise FamilyError(f"{path}: [family.{below[-1]}]: like = {name!r} leads nowhere ({chain}). Name another family.")
+    table = dict(rows[name])
+    like = table.pop("like", None)
+    if like is not None:
+        parent = _inherited(like, rows, path, (*below, name))
+        parent.pop("detect", None)
+        table = _merged(parent, table)
+    for old, new in table.pop("respell", ()):
+        table["format"] = _respelled(table["format"], old, new)
+    return table
+
+
+def _merged(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    merged = dict(cast("dict[str, Any]", below))
+    for key, value in cast("dict[str, Any]", above).items():
+        merged[key] = _merged(merged[key], value) if key in merged else value
+    return {key: value for key, value in merged.items() if value is not False or key not in ("reasoning", "tools")}
+
+
+def _respelled(node: Any, old: str, new: str) -> Any:
+    match node:
+        case str():
+            return node.replace(old, new)
+        case list():
+            return [_respelled(item, old, new) for item in cast("list[Any]", node)]
+        case dict():
+            return {key: _respelled(value, old, new) for key, value in cast("dict[str, Any]", node).items()}
+        case _:
+            return node
 
 
 def _row(name: str, table: dict[str, Any], path: Path) -> Family:

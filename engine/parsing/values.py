@@ -5,12 +5,14 @@ inside of a JSON string. Does not know: markers. Rules: a pure string schema nev
 nullable or union schema tries JSON first and falls back to text.
 """
 
+import ast
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
-_TEXT = frozenset(["string"])
+_ANY: Mapping[str, Any] = {"any": True}  # no schema: not the root's, which `None` would mean
+TEXT = frozenset(["string"])
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (str, "string"),
@@ -22,17 +24,49 @@ _TYPE_NAMES: tuple[tuple[type, str], ...] = (
 
 
 class Schemas:
-    """The parameters of one tool, asked by name. An unknown tool or parameter has no schema: any type may come."""
+    """A schema, asked for the types of its parts: a tool's parameters, or (deeper) one of them. An unknown tool or
+    parameter has no schema: any type may come."""
 
-    __slots__ = ("_properties", "_root")
+    __slots__ = ("_node", "_properties", "_root")
 
-    def __init__(self, parameters: Mapping[str, Any] | None) -> None:
+    def __init__(self, parameters: Mapping[str, Any] | None, node: object = None) -> None:
         self._root: Mapping[str, Any] = parameters or {}
-        self._properties = cast("Mapping[str, Any]", self._root.get("properties", {}))
+        self._node = self._followed(self._root if node is None else node)
+        properties = self._node.get("properties")
+        self._properties = cast("Mapping[str, Any]", properties) if isinstance(properties, Mapping) else {}
 
     def types(self, name: str) -> frozenset[str] | None:
         """The JSON types that a parameter takes; None when that is not said."""
         return self._types(self._properties.get(name), depth=0)
+
+    def own(self) -> frozenset[str] | None:
+        """The JSON types of this schema itself."""
+        return self._types(self._node, depth=0)
+
+    def child(self, name: str) -> "Schemas":
+        """The schema of a property."""
+        return Schemas(self._root, self._properties.get(name, _ANY))
+
+    def items(self) -> "Schemas":
+        """The schema of an array's items."""
+        return Schemas(self._root, self._node.get("items", _ANY))
+
+    def at(self, position: int) -> str | None:
+        """The name of the parameter in that position."""
+        names = list(self._properties)
+        return names[position] if position < len(names) else None
+
+    def only(self) -> str | None:
+        """The name of the only parameter."""
+        return self.at(0) if len(self._properties) == 1 else None
+
+    def _followed(self, node: object) -> Mapping[str, Any]:
+        for _ in range(8):
+            reference = cast("Mapping[str, Any]", node).get("$ref") if isinstance(node, Mapping) else None
+            if not isinstance(reference, str):
+                break
+            node = self._resolve(reference)
+        return cast("Mapping[str, Any]", node) if isinstance(node, Mapping) else {}
 
     def _types(self, schema: object, depth: int) -> frozenset[str] | None:
         if not isinstance(schema, Mapping) or depth > 8:
@@ -88,7 +122,7 @@ def typed(text: str, types: frozenset[str] | None) -> str:
     string."""
     bare = text.strip()
     bare = _PYTHON_LITERALS.get(bare, bare) if types is None or not types.isdisjoint({"boolean", "null"}) else bare
-    parsed = _json(bare)
+    parsed = _json(bare) or _python(bare)
     if parsed is None:
         return f'"{quoted(text)}"'
     as_json, kind = parsed
@@ -106,6 +140,17 @@ def _json(text: str) -> tuple[str, str] | None:
             continue
         return (text if strict else json.dumps(value, ensure_ascii=False)), type_name(value)
     return None
+
+
+def _python(text: str) -> tuple[str, str] | None:
+    """The same for a list or dictionary as Python writes it: some templates show models no other form."""
+    if text[:1] not in ("[", "{", "("):
+        return None
+    try:
+        value: object = ast.literal_eval(text)
+        return json.dumps(value, ensure_ascii=False), type_name(list(value) if isinstance(value, tuple) else value)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
 
 
 def _no_constant(name: str) -> object:
@@ -139,7 +184,7 @@ class ArgumentWriter:
     @property
     def is_text(self) -> bool:
         """Whether the present value is taken literally, and so streams."""
-        return self._types == _TEXT
+        return self._types == TEXT
 
     @property
     def is_json(self) -> bool:

@@ -1,0 +1,80 @@
+"""The shapes of tool calls: each reads itself, straight down, and emits as it reads.
+
+Knows: which class reads which shape. Does not know: content, reasoning, or which family a shape serves.
+"""
+
+from engine.families import ToolSyntax
+from engine.parsing.emitter import Emitter
+from engine.parsing.marks import Spelling
+from engine.parsing.reader import Reader, Reading
+from engine.parsing.shapes.dictionary import DictionaryShape
+from engine.parsing.shapes.json_calls import JsonShape
+from engine.parsing.shapes.nested import NestedShape
+from engine.parsing.shapes.pythonic import PythonicShape
+from engine.parsing.shapes.section import Section
+from engine.parsing.shapes.tagged_args import TaggedArgumentsShape
+from engine.parsing.shapes.tagged_json import TaggedJsonShape
+
+__all__ = ["JsonShape", "PythonicShape", "Section", "SectionReader"]
+
+
+class SectionReader:
+    """Reads one section of calls in a format's own shape."""
+
+    def __init__(self, reader: Reader, emitter: Emitter, syntax: ToolSyntax, spelling: Spelling) -> None:
+        section = Section(reader, emitter, syntax, spelling)
+        self.section = section
+        self._whole: JsonShape | PythonicShape | None = None
+        self._call: TaggedJsonShape | TaggedArgumentsShape | DictionaryShape | NestedShape | None = None
+        match syntax.shape:
+            case "json":
+                self._whole = JsonShape(section)
+            case "pythonic":
+                self._whole = PythonicShape(section)
+            case "tagged_json":
+                self._call = TaggedJsonShape(section, spelling)
+            case "tagged_args":
+                self._call = TaggedArgumentsShape(section, spelling)
+            case "dictionary":
+                self._call = DictionaryShape(section, spelling)
+            case "nested":
+                self._call = NestedShape(section, spelling)
+
+    def read(self, opener: str) -> Reading[str]:
+        """Read the section whose opener was just consumed. Answers the white space that belongs after it."""
+        section = self.section
+        if opener == section.code_open.text:
+            return (yield from section.code())
+        if self._whole is not None:
+            return (yield from self._whole.read())
+        assert self._call is not None  # every shape is one of the two kinds
+        after = ""
+        if opener == section.call_open.text:
+            yield from self._call.read()
+            after = section.call_close.after
+            if not section.close.text:
+                return after
+        while True:
+            yield from section.reader.space()
+            if (yield from section.closed()):
+                return section.close.after
+            if not (yield from section.reader.match(section.is_call)):
+                return after
+            yield from self._call.read()
+            after = section.call_close.after
+
+    def names_a_tool(self, opener: str) -> Reading[bool]:
+        """Whether a declared tool's name, and what ends names, follows the opener at the front (nothing is consumed)."""
+        section = self.section
+        tools = section.emitter.tools
+        if tools is None:
+            return True
+        ends = tuple(f"{name}{section.syntax.name_end}" for name in tools)
+        reader = section.reader
+        while True:
+            rest = reader.buffer[reader.pos + len(opener) :]
+            if any(rest.startswith(end) for end in ends):
+                return True
+            if reader.closed or not any(end.startswith(rest) for end in ends):
+                return False
+            yield

@@ -1,0 +1,165 @@
+"""Calls written as JSON objects: `{"name": .., "arguments": {..}}`, an array of such, or several.
+
+Knows: the keys, their order (any), the wrapped and the name-as-key forms. Does not know: what stands around a section.
+"""
+
+import re
+
+from engine.families import ToolSyntax
+from engine.parsing.emitter import CallEmitter, Emitter
+from engine.parsing.json_reader import JsonReader, Outcome
+from engine.parsing.reader import Reading
+from engine.parsing.shapes.pythonic import PythonicShape
+from engine.parsing.shapes.section import Section
+
+_LETTER = re.compile(r"[A-Za-z_]")
+
+
+class JsonShape:
+    """`{"name": .., "arguments": {..}}`, an array of such, or several."""
+
+    def __init__(self, section: Section) -> None:
+        self._section = section
+        self._reader = section.reader
+        self._json = JsonReader(section.reader, (section.close.text,))
+        self._pythonic = PythonicShape(section)
+
+    def read(self) -> Reading[str]:
+        """The calls of a section, its closing marker included where it has one."""
+        reader, section = self._reader, self._section
+        in_array = some = False
+        while True:
+            yield from reader.space()
+            if not (yield from reader.more()):
+                return ""
+            if (yield from section.closed()):
+                return section.close.after
+            char = reader.buffer[reader.pos]
+            if char == "{":
+                yield from self.call()
+                some = True
+                if not in_array and not section.close.text:
+                    return ""
+            elif char == "[" and not in_array and not some:
+                reader.take(1, "marker")
+                in_array = True
+            elif char == "]" and in_array:
+                reader.take(1, "marker")
+                in_array, some = False, True
+                if not section.close.text:
+                    return ""
+            elif some and char in ",;}]":
+                # Separators, and brackets too many, which are a model's commonest slip.
+                reader.take(1, "marker")
+            elif some:
+                return ""
+            elif _LETTER.match(char):
+                # Llama's built-in tools come as name.call(..) where its other tools come as JSON.
+                yield from self._pythonic.call()
+                some = True
+            else:
+                yield from section.rest_is_malformed(section.emitter.call("", None))
+                some = True
+
+    def call(self) -> Reading[None]:
+        """One call object, from its opening brace."""
+        state = _JsonCall(self._section.emitter, self._section.syntax)
+        reader = self._reader
+        reader.record = state.raw
+        outcome = yield from self._members(state)
+        reader.record = None
+        if outcome is Outcome.COMPLETE and state.call is not None:
+            state.call.end(None, state.id)
+        elif outcome is Outcome.TRUNCATED:
+            if state.call is not None:
+                state.call.end("truncated", state.id)
+        elif state.call is None:
+            call = self._section.emitter.call("", state.id)
+            call.write(reader.plain("".join(state.raw)))
+            if outcome is Outcome.COMPLETE:
+                call.end("malformed")
+            else:
+                yield from self._section.rest_is_malformed(call)
+        else:
+            yield from self._section.rest_is_malformed(state.call)
+
+    def _members(self, state: "_JsonCall") -> Reading[Outcome]:
+        reader = self._reader
+        reader.take(1, "marker")
+        while True:
+            yield from reader.space("marker")
+            if not (yield from reader.more()):
+                return Outcome.TRUNCATED
+            char = reader.buffer[reader.pos]
+            if char == "}":
+                reader.take(1, "marker")
+                return Outcome.COMPLETE
+            if char == ",":
+                reader.take(1, "marker")
+                continue
+            key = yield from self._json.text("marker")
+            if key is not None:
+                yield from reader.space("marker")
+                if (yield from reader.more()) and reader.buffer[reader.pos] == ":":
+                    reader.take(1, "marker")
+                    yield from reader.space("marker")
+                    outcome = yield from self._member(state, key)
+                    if outcome is Outcome.COMPLETE:
+                        continue
+                    return outcome
+            return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
+
+    def _member(self, state: "_JsonCall", key: str) -> Reading[Outcome]:
+        reader, syntax = self._reader, self._section.syntax
+        if not (yield from reader.more()):
+            return Outcome.TRUNCATED
+        first = reader.buffer[reader.pos]
+        if key in syntax.name_fields and state.call is None:
+            name = yield from self._json.text("name")
+            if name is None:
+                return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
+            state.named(name)
+            reader.record = None
+            return Outcome.COMPLETE
+        if key in syntax.arguments_fields and not state.has_arguments:
+            state.has_arguments = True
+            read = self._json.unwrapped if first == '"' else self._json.value
+            return (yield from read(state.write, "arguments"))
+        if key in syntax.id_fields:
+            fragments: list[str] = []
+            outcome = yield from self._json.value(fragments.append, "id")
+            state.id = "".join(fragments).strip('"')
+            return outcome
+        if syntax.name_is_key and state.call is None:
+            state.named(key)
+            reader.record = None
+            state.has_arguments = True
+            return (yield from self._json.value(state.write, "arguments"))
+        if key == "function" and first == "{":
+            return (yield from self._members(state))
+        return (yield from self._json.value(lambda _: None, "marker"))
+
+
+class _JsonCall:
+    """What is known of a call while its object is read; arguments that come before the name wait for it."""
+
+    __slots__ = ("_emitter", "_pending", "_syntax", "call", "has_arguments", "id", "raw")
+
+    def __init__(self, emitter: Emitter, syntax: ToolSyntax) -> None:
+        self._emitter = emitter
+        self._syntax = syntax
+        self._pending: list[str] = []
+        self.call: CallEmitter | None = None
+        self.id: str | None = None
+        self.has_arguments = False
+        self.raw: list[str] = []
+
+    def named(self, name: str) -> None:
+        self.call = self._emitter.call(name, self.id, id_follows=self._syntax.id_last)
+        self.call.write("".join(self._pending))
+
+    def write(self, text: str) -> None:
+        if self.call is None:
+            self._pending.append(text)
+        else:
+            self.call.write(text)

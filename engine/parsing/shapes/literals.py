@@ -1,0 +1,211 @@
+"""Python literals (and the JSON that models mix into them), read incrementally and handed on as JSON fragments.
+
+Knows: strings of every quoting with their escapes, numbers, True/False/None and true/false/null, lists, tuples, dictionaries.
+Does not know: calls. Source of the syntax: the Python language reference, "Literals".
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable
+
+from engine.parsing.json_reader import Outcome
+from engine.parsing.reader import CONTROL, Reader, Reading
+from engine.parsing.values import quoted
+
+_WORD = re.compile(r"[\w.+\-]+")
+_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_RUNS = {quote: re.compile(rf"[^{quote}\\{CONTROL}]+") for quote in "'\""}
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^xuU])", re.DOTALL)
+_ESCAPE_START = re.compile(r"\\(?:x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7})?")
+_SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "\n": ""}
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+
+Write = Callable[[str], None]
+
+
+class LiteralReader:
+    """Reads literals from a reader."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def value(self, write: Write) -> Reading[Outcome]:
+        """Consume one literal, its JSON handed to `write` as it comes."""
+        reader = self._reader
+        yield from reader.space("arguments")
+        if not (yield from reader.more()):
+            return Outcome.TRUNCATED
+        char = reader.buffer[reader.pos]
+        if char in _RUNS:
+            return (yield from self._string(write, char))
+        if char in _BRACKETS:
+            reader.take(1, "arguments")
+            if char == "{":
+                return (yield from self._dictionary(write))
+            return (yield from self._items(write, _BRACKETS[char]))
+        return (yield from self._word(write))
+
+    def _items(self, write: Write, close: str) -> Reading[Outcome]:
+        write("[")
+        some = False
+        while True:
+            outcome = yield from self._next(close)
+            if outcome is not None:
+                if outcome is Outcome.COMPLETE:
+                    write("]")
+                return outcome
+            if some:
+                write(", ")
+            some = True
+            outcome = yield from self.value(write)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+
+    def _dictionary(self, write: Write) -> Reading[Outcome]:
+        write("{")
+        some = False
+        while True:
+            outcome = yield from self._next("}")
+            if outcome is not None:
+                if outcome is Outcome.COMPLETE:
+                    write("}")
+                return outcome
+            key: list[str] = []
+            outcome = yield from self.value(key.append)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+            text = "".join(key)
+            write((", " if some else "") + (text if text.startswith('"') else f'"{quoted(text)}"') + ": ")
+            some = True
+            yield from self._reader.space("arguments")
+            if not (yield from self._reader.more()):
+                return Outcome.TRUNCATED
+            if self._reader.buffer[self._reader.pos] != ":":
+                return Outcome.MALFORMED
+            self._reader.take(1, "arguments")
+            outcome = yield from self.value(write)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+
+    def _next(self, close: str) -> Reading[Outcome | None]:
+        """Skip separators. COMPLETE: the closing bracket was consumed; TRUNCATED: the input ended; None: an item follows."""
+        reader = self._reader
+        while True:
+            yield from reader.space("arguments")
+            if not (yield from reader.more()):
+                return Outcome.TRUNCATED
+            char = reader.buffer[reader.pos]
+            if char not in (close, ","):
+                return None
+            reader.take(1, "arguments")
+            if char == close:
+                return Outcome.COMPLETE
+
+    def _word(self, write: Write) -> Reading[Outcome]:
+        """A number or a name of a constant."""
+        reader = self._reader
+        parts: list[str] = []
+        while (yield from reader.more()):
+            run = _WORD.match(reader.buffer, reader.pos)
+            if run is None:
+                break
+            parts.append(reader.take(run.end() - reader.pos, "arguments"))
+        else:
+            return Outcome.TRUNCATED
+        as_json = _constant("".join(parts))
+        write("".join(parts) if as_json is None else as_json)
+        return Outcome.MALFORMED if as_json is None else Outcome.COMPLETE
+
+    def _string(self, write: Write, quote: str) -> Reading[Outcome]:
+        reader = self._reader
+        delimiter = yield from self._delimiter(quote)
+        write('"')
+        if delimiter == "":
+            write('"')
+            return Outcome.COMPLETE
+        while (yield from reader.more()):
+            run = _RUNS[quote].match(reader.buffer, reader.pos)
+            if run:
+                write(quoted(reader.take(run.end() - reader.pos, "arguments")))
+                continue
+            char = reader.buffer[reader.pos]
+            if char == quote:
+                if (yield from self._ends(delimiter)):
+                    reader.take(len(delimiter), "arguments")
+                    write('"')
+                    return Outcome.COMPLETE
+                write(quoted(reader.take(1, "arguments")))
+            elif char != "\\":
+                return Outcome.MALFORMED
+            elif not (yield from self._escape(write)):
+                return Outcome.TRUNCATED
+        return Outcome.TRUNCATED
+
+    def _delimiter(self, quote: str) -> Reading[str]:
+        """Consume the opening quotes: one, or three. "" stands for an empty string, consumed whole."""
+        reader = self._reader
+        while reader.left < 3 and not reader.closed and set(reader.buffer[reader.pos :]) == {quote}:
+            yield
+        opening = reader.buffer[reader.pos : reader.pos + 3]
+        if opening == quote * 3:
+            return reader.take(3, "arguments")
+        if opening[:2] == quote * 2:
+            reader.take(2, "arguments")
+            return ""
+        return reader.take(1, "arguments")
+
+    def _ends(self, delimiter: str) -> Reading[bool]:
+        reader = self._reader
+        while reader.left < len(delimiter) and not reader.closed:
+            if set(reader.buffer[reader.pos :]) != {delimiter[0]}:
+                return False
+            yield
+        return reader.buffer.startswith(delimiter, reader.pos)
+
+    def _escape(self, write: Write) -> Reading[bool]:
+        """False: the input ended inside it."""
+        reader = self._reader
+        while True:
+            whole = _ESCAPE.match(reader.buffer, reader.pos)
+            if whole:
+                write(_unescaped(reader.take(whole.end() - reader.pos, "arguments")))
+                return True
+            start = _ESCAPE_START.match(reader.buffer, reader.pos)
+            if start is None or start.end() < len(reader.buffer):
+                write(quoted(reader.take(1, "arguments")))  # not an escape: the backslash itself
+                return True
+            if reader.closed:
+                reader.take(reader.left, "arguments")
+                return False
+            yield
+
+
+def _constant(word: str) -> str | None:
+    """The JSON of a number or constant; None when it is neither."""
+    if word in _WORDS:
+        return _WORDS[word]
+    try:
+        json.loads(word, parse_constant=float)
+    except ValueError:
+        pass
+    else:
+        return word if word[-1:].isdigit() else None
+    try:
+        value: object = ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return None
+    return json.dumps(value) if isinstance(value, int | float) else None
+
+
+def _unescaped(escape: str) -> str:
+    """The inside of a JSON string for one Python escape."""
+    kind = escape[1]
+    if kind == "u":
+        return escape  # the same in JSON, halves of surrogate pairs included
+    if kind in "xU":
+        code = int(escape[2:], 16)
+        return quoted(chr(code)) if code < 0x110000 else quoted(escape)
+    if kind in "\\'\"/":
+        return quoted(kind)
+    return quoted(_SIMPLE.get(kind, escape))

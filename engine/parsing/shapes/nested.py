@@ -1,0 +1,138 @@
+"""Calls whose arguments are nested elements: the parameter's name is the tag, objects nest, arrays are `item`s (MiniMax M3).
+
+Knows: elements, their types under the tool's schema. Does not know: what stands around a call.
+"""
+
+from engine.parsing.json_reader import Outcome
+from engine.parsing.marks import Spelling
+from engine.parsing.reader import Markers, Reader, Reading
+from engine.parsing.shapes.literals import Write
+from engine.parsing.shapes.section import Section
+from engine.parsing.values import Schemas, quoted, typed
+
+_ITEM = "item"
+
+
+class NestedShape:
+    """`open name name_end (tag[0] key tag[1] value tag[2] key tag[1])* close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        syntax = section.syntax
+        self._section = section
+        self._reader: Reader = section.reader
+        begin, self._tag_end, end = (spelling.text(text) for text in syntax.tag)
+        name_end = spelling.mark(syntax.name_end).text
+        self._is_name_end = Markers([name_end])
+        self._name_ends = Markers([name_end, *section.closers.literals])
+        self._begin, self._end = Markers([begin]), Markers([end])
+        self._edge = Markers([begin, end, *section.closers.literals])
+        self._tag_ends = Markers([self._tag_end])
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        reader, section = self._reader, self._section
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        yield from reader.match(self._is_name_end)
+        call = section.begin(name)
+        outcome = yield from self._elements(call.write, section.schemas(call.name), None)
+        if outcome is Outcome.MALFORMED:
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        elif outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return ""
+        else:
+            call.end()
+        yield from section.call_closed()
+        return ""
+
+    def _elements(self, write: Write, schemas: Schemas, array: bool | None) -> Reading[Outcome]:
+        """Elements up to what closes their parent (not consumed). `array` None: the call itself, always an object."""
+        reader = self._reader
+        some = False
+        while True:
+            yield from reader.space()
+            if not (yield from reader.more()) or reader.cut_marker(self._edge):
+                complete = array is None and not reader.cut
+                break
+            hit = yield from reader.starts(self._edge)
+            if hit is None:
+                return Outcome.MALFORMED
+            if hit not in self._begin.literals:
+                complete = True
+                break
+            reader.take(len(hit), "marker")
+            key = yield from self._tag()
+            if key is None:
+                return Outcome.TRUNCATED
+            if array:
+                write(", " if some else "[")
+                child = schemas.items()
+            else:
+                write(f'{", " if some else "{"}"{quoted(key)}": ')
+                child = schemas.child(key)
+            some = True
+            outcome = yield from self._element(write, child, key)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+        if not complete:
+            return Outcome.TRUNCATED
+        write(("]" if array else "}") if some else ("[]" if array else "{}"))
+        return Outcome.COMPLETE
+
+    def _tag(self) -> Reading[str | None]:
+        """The rest of a tag, after its opening mark; None: the input ended."""
+        parts: list[str] = []
+        hit = yield from self._reader.until(self._tag_ends, parts.append)
+        self._reader.note("key", "".join(parts))
+        if hit is None:
+            return None
+        yield from self._reader.match(self._tag_ends)
+        return "".join(parts).strip()
+
+    def _element(self, write: Write, schema: Schemas, key: str) -> Reading[Outcome]:
+        """One element's value and its closing tag."""
+        reader = self._reader
+        hit = yield from reader.starts(self._edge)
+        if hit in self._begin.literals:
+            outcome = yield from self._children(write, schema)
+        else:
+            outcome = yield from self._text(write, schema.own())
+        if outcome is not Outcome.COMPLETE:
+            return outcome
+        if not (yield from reader.match(self._end)):
+            return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
+        closed = yield from self._tag()
+        if closed is None:
+            return Outcome.TRUNCATED
+        return Outcome.COMPLETE if closed == key else Outcome.MALFORMED
+
+    def _children(self, write: Write, schema: Schemas) -> Reading[Outcome]:
+        """Nested elements: an array when the first is an item (and the schema does not say object)."""
+        reader = self._reader
+        begin = self._begin.literals[0]
+        tag = begin + _ITEM + self._tag_end
+        array = (yield from reader.starts(Markers([tag]))) is not None and schema.own() != frozenset(["object"])
+        return (yield from self._elements(write, schema, array))
+
+    def _text(self, write: Write, types: frozenset[str] | None) -> Reading[Outcome]:
+        """A value without elements inside: text where the schema allows a string, else JSON if it is that."""
+        reader = self._reader
+        literal = types is not None and "string" in types
+        parts: list[str] = []
+
+        def take(text: str) -> None:
+            reader.note("arguments", text)
+            if literal:
+                write(quoted(reader.plain(text)))
+            else:
+                parts.append(reader.plain(text))
+
+        if literal:
+            write('"')
+        hit = yield from reader.until(self._edge, take, tail=lambda text: reader.note("arguments", text))
+        if hit is None:
+            return Outcome.TRUNCATED
+        write('"' if literal else typed("".join(parts), types))
+        return Outcome.COMPLETE
