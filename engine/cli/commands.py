@@ -17,7 +17,7 @@ from engine.errors import EngineError
 from engine.events import ContentDelta
 from engine.types import Completion, Message, Reasoning
 
-QUESTION = "What is 127 multiplied by 46?"
+QUESTION = "What is 127 times 46?"
 
 _REASONING: dict[str, Reasoning] = {"on": True, "off": False, "low": "low", "medium": "medium", "high": "high"}
 
