@@ -108,6 +108,9 @@ class Stream:
                 self._take(
                     self._mailbox.queue.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
                 )
+            except KeyboardInterrupt:
+                self.cancel()
+                raise
             except Empty:
                 raise TimeoutError(f"the turn was not over after {timeout} s; call cancel() to end it") from None
         return self._outcome()
@@ -181,7 +184,11 @@ class Stream:
 
 
 class _Reading:
-    """One loop over a stream. When the loop is left and this iterator goes, the stream is cancelled."""
+    """One loop over a stream. When the loop is left and this iterator goes, the stream is cancelled.
+
+    An exception that arrives while the loop waits (a cancelled task, an interrupt) keeps this iterator alive in its
+    traceback, so it cancels by itself.
+    """
 
     __slots__ = ("_stream",)
 
@@ -195,10 +202,18 @@ class _Reading:
         return self
 
     def __next__(self) -> Event:
-        return self._stream._next()  # pyright: ignore[reportPrivateUsage]
+        try:
+            return self._stream._next()  # pyright: ignore[reportPrivateUsage]
+        except BaseException:
+            self._stream.cancel()
+            raise
 
     async def __anext__(self) -> Event:
-        return await self._stream._anext()  # pyright: ignore[reportPrivateUsage]
+        try:
+            return await self._stream._anext()  # pyright: ignore[reportPrivateUsage]
+        except BaseException:
+            self._stream.cancel()
+            raise
 
     def __del__(self) -> None:
         self._stream.cancel()
