@@ -25,7 +25,7 @@ from engine.runtime.backend import Backend
 from engine.runtime.llama import Model, ModelInfo
 from engine.runtime.options import CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode
 from engine.service import Service, Stream
-from engine.template.conversation import MessagesLike, conversation_of
+from engine.template.conversation import MessagesLike, check_last, conversation_of
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, Message, Reasoning, ReasoningFormat, SamplingParams
@@ -235,7 +235,9 @@ class Engine:
         def turn(history: Sequence[Message]) -> Stream:
             return self.stream(history, known, **options)
 
-        return stream_run(turn, conversation_of(messages), known, max_steps)
+        conversation = conversation_of(messages)
+        check_last(conversation, generates=True, continues=False)
+        return stream_run(turn, conversation, known, max_steps)
 
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
