@@ -7,7 +7,6 @@ these steps is done, tokens' ids, models.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +17,7 @@ from engine.parsing import Parser, Piece
 from engine.template.capabilities import Capabilities, probe
 from engine.template.conversation import MessagesLike, check_last, conversation_of, without_inline_reasoning
 from engine.template.env import Template
+from engine.template.generic import with_generic_tools, with_statement
 from engine.template.guard import Guard, Markers
 from engine.template.history import Entry, entries
 from engine.template.prompt import Prompt, pieces_of, prefix_of, turn_start, with_reasoning
@@ -63,7 +63,6 @@ class ChatTemplate:
     ) -> None:
         self.detection = _detection(source, family)
         self.family = self.detection.family
-        self.format: Format = self.family.format
         if source is None:
             source = _data.template_source(self.family.name)
             if source is None:
@@ -76,6 +75,9 @@ class ChatTemplate:
         self.control_tokens = control_tokens
         self._fixed = {"bos_token": bos_token, "eos_token": eos_token}
         self._template = Template(source, now)
+        self.capabilities: Capabilities = probe(self._template, self._fixed)
+        declared = self.family.format
+        self.format: Format = declared if self.capabilities.tools else with_generic_tools(declared)
         self._markers = Markers(
             control_tokens, (*self.format.control, *(() if control_tokens else self._fixed.values()))
         )
@@ -103,11 +105,6 @@ class ChatTemplate:
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
                 source = None
         return cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
-
-    @cached_property
-    def capabilities(self) -> Capabilities:
-        """What the template can do, found out by rendering with it."""
-        return probe(self._template, self._fixed)
 
     def render(
         self,
@@ -155,7 +152,7 @@ class ChatTemplate:
     ) -> Parser:
         """A parser for what the model writes after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
         return Parser(
-            self.format,
+            self.format if tools else self.family.format,
             prompt.prefix,
             tools=tools,
             tool_choice=tool_choice,
@@ -181,6 +178,8 @@ class ChatTemplate:
         if marking is not None:
             conversation = [marking.hide_message(message) for message in conversation]
             tools = [marking.hide_tool(tool) for tool in tools]
+        if tools and not self.capabilities.tools and self.format.tools:
+            conversation, tools = with_statement(conversation, tools, self.format.tools), ()
         adapted = entries(conversation, self.format, self.capabilities)
         return _Job(adapted, [tool.openai() for tool in tools], variables, marking, generates)
 

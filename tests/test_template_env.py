@@ -21,8 +21,10 @@ def render(source: str, **values: object) -> str:
         ("{{ x | tojson(separators=(',', ':'), sort_keys=true) }}", '{"n":[1,null,true],"é":"<b>&\'"}'),
         ("{{ x | tojson(ensure_ascii=true) }}", '{"\\u00e9": "<b>&\'", "n": [1, null, true]}'),
         (
-            "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}"
-            "{{ i }}{% endfor %}",
+            (
+                "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i == 4 %}{% break %}{% endif %}"
+                "{{ i }}{% endfor %}"
+            ),
             "013",
         ),
         ("a\n  {% if true %}\n  b\n  {% endif %}\nc", "a\n  b\nc"),
@@ -36,8 +38,10 @@ def render(source: str, **values: object) -> str:
             "x and 3   rxxx1024[1, 2]",
         ),
         (
-            "{% set n = namespace(a=1) %}{% for i in range(3) %}{% set n.a = n.a + i %}{{ loop.length }}{% endfor %}"
-            "{{ n.a }}",
+            (
+                "{% set n = namespace(a=1) %}{% for i in range(3) %}{% set n.a=n.a + i %}{{ loop.length }}{% endfor %}"
+                "{{ n.a }}"
+            ),
             "3334",
         ),
         ("{% macro m(x) %}[{{ x }}]{% endmacro %}{{ m('a') }}{{ ['b', 'c'] | map('upper') | join('-') }}", "[a]B-C"),

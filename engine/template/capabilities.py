@@ -35,7 +35,7 @@ class Capabilities:
     - `null_content`: shows calls only where the content beside them is null;
     - `reasoning_fields`: the message fields that it reads reasoning from; `both`: takes content and reasoning beside
       a call;
-    - `short_ids`: insists on ids of nine letters and digits.
+    - `short_ids`: insists on ids of nine letters and digits; `repeats`: takes two user messages in a row.
     """
 
     plain: bool = True
@@ -52,6 +52,7 @@ class Capabilities:
     reasoning_fields: tuple[str, ...] = ()
     both: bool = True
     short_ids: bool = False
+    repeats: bool = True
 
 
 def probe(template: Template, values: Mapping[str, Any]) -> Capabilities:
@@ -105,6 +106,7 @@ class _Probe:
             both=not fields
             or self._shows([user, {**call, fields[0]: "WHY", "content": "SAID"}, _result("R")], "ARGVALUE"),
             short_ids=bool(arguments) and self._needs_short_ids(user, call),
+            repeats=self._shows([user, _says("user", "SECONDTEXT")], "USERTEXT", "SECONDTEXT"),
         )
 
     def _render(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, generates: bool = True) -> str | None:

@@ -11,9 +11,11 @@ import json
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from engine.families import Format
+from engine.template import generic
 from engine.template.capabilities import REASONING_FIELDS, Capabilities
 from engine.template.conversation import as_mapping
 from engine.types import Message, ToolCall
@@ -27,11 +29,17 @@ _SHORT = 9
 
 def entries(messages: Sequence[Message], format_: Format, can: Capabilities) -> list[Entry]:
     """The conversation in the template's own terms. `messages` are checked (see `engine.template.conversation`)."""
-    one_call = not can.parallel_calls or (format_.tools is not None and not format_.tools.parallel)
-    if one_call and can.calls:
+    syntax = format_.tools or generic.GENERIC
+    if not syntax.parallel or (can.calls and not can.parallel_calls):
         messages = _one_call_a_message(messages)
+    if not can.calls:
+        messages = generic.without_calls(messages, syntax)
+    if not can.results:
+        messages = generic.without_results(messages)
     if not can.system:
         messages = _system_in_user(messages)
+    if not can.repeats:
+        messages = generic.alternating(messages)
     ids = _ids(messages, format_, can)
     writer = _Writer(format_, can, ids, _place(format_, can))
     return [writer.entry(message, _kept(messages, index, format_)) for index, message in enumerate(messages)]
@@ -128,21 +136,21 @@ def _kept(messages: Sequence[Message], index: int, format_: Format) -> bool:
 
 
 def _one_call_a_message(messages: Sequence[Message]) -> list[Message]:
-    """A message with several calls becomes one message for each, followed by that call's result."""
-    results = {message.tool_call_id: message for message in messages if message.role == "tool"}
+    """A message with several calls becomes one message for each, followed by that call's results."""
     split: list[Message] = []
-    moved: set[int] = set()
-    for message in messages:
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        index += 1
         if len(message.tool_calls) < 2:
-            if id(message) not in moved:
-                split.append(message)
+            split.append(message)
             continue
+        results = list(takewhile(lambda after: after.role == "tool", messages[index:]))
+        index += len(results)
         for number, call in enumerate(message.tool_calls):
-            one: dict[str, object] = {"tool_calls": (call,), "parts": ()}
-            split.append(message.model_copy(update=one if number == 0 else {**one, "content": "", "reasoning": None}))
-            if (result := results.get(call.id)) is not None:
-                split.append(result)
-                moved.add(id(result))
+            rest: dict[str, object] = {"content": "", "reasoning": None} if number else {}
+            split.append(message.model_copy(update={"tool_calls": (call,), "parts": (), **rest}))
+            split += [result for result in results if result.tool_call_id == call.id]
     return split
 
 
@@ -165,11 +173,20 @@ def _system_in_user(messages: Sequence[Message]) -> list[Message]:
 
 def _ids(messages: Sequence[Message], format_: Format, can: Capabilities) -> dict[str, str]:
     """The id under which each call is rendered: its own, or what the template insists on, alike in call and result."""
-    length = format_.tools.id_length if format_.tools else None
+    syntax = format_.tools
+    length = syntax.id_length if syntax else None
     if length is None and can.short_ids:
         length = _SHORT
-    calls = [call.id for message in messages for call in message.tool_calls]
-    return {id_: id_ if length is None else _fixed(id_, length) for id_ in calls}
+    calls = [call for message in messages for call in message.tool_calls]
+    if syntax is not None and syntax.name_is_id:
+        return {call.id: _named(call, number, syntax.name_prefix) for number, call in enumerate(calls)}
+    return {call.id: call.id if length is None else _fixed(call.id, length) for call in calls}
+
+
+def _named(call: ToolCall, number: int, prefix: str) -> str:
+    """An id that holds the function's name and a counter: the call's own if it is one."""
+    head, _, counter = call.id.rpartition(":")
+    return call.id if head == prefix + call.name and counter.isdecimal() else f"{prefix}{call.name}:{number}"
 
 
 def _fixed(id_: str, length: int) -> str:

@@ -100,7 +100,8 @@ class Meter:
         while waiting:
             part = waiting.pop()
             self._steps -= _STEPS_PER_PART
-            for item in chain(part, cast("dict[object, object]", part).values()) if isinstance(part, dict) else part:
+            items = cast("dict[object, object]", part).values() if isinstance(part, dict) else ()
+            for item in chain(cast("Iterable[object]", part), items):
                 length += len(item) + 4 if isinstance(item, str) else 8
                 if isinstance(item, list | tuple | set | frozenset | dict):
                     waiting.append(cast("Iterable[object]", item))

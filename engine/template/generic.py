@@ -1,0 +1,158 @@
+"""Tools, calls and results as plain text, for templates that have no place for them.
+
+Knows: how a call is written in a family's own syntax, and one generic syntax of ours for families without any. Does not
+know: templates, guards, tokens. What is written here is what the parser of the same syntax reads back.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from engine.families import Format, ToolSyntax
+from engine.types import Message, Tool, ToolCall
+
+GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"))
+"""The syntax that models without one of their own are asked for: one JSON object between tags, which most have seen."""
+
+_EXAMPLE = ToolCall(name="NAME", arguments='{"ARGUMENT": "VALUE"}')
+
+
+def with_generic_tools(format_: Format) -> Format:
+    """The format with the generic syntax for calls, where it has none."""
+    if format_.tools or format_.channels:
+        return format_
+    return format_.model_copy(update={"tools": GENERIC})
+
+
+def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
+    """The calls as a model of this syntax writes them."""
+    if syntax.shape == "pythonic":
+        return _section(syntax, "[" + ", ".join(map(_pythonic, calls)) + "]")
+    if syntax.shape == "tagged_json":
+        return _section(syntax, "".join(_tagged(call, syntax, call.arguments) for call in calls))
+    if syntax.shape == "tagged_args" and not syntax.type_end:
+        return "".join(_section(syntax, _tagged(call, syntax, _arguments(call, syntax))) for call in calls)
+    if syntax.shape != "json":
+        syntax = GENERIC
+    objects = [_object(call, syntax) for call in calls]
+    if not syntax.section[1]:
+        return syntax.section[0] + (objects[0] if syntax.bare else f"[{', '.join(objects)}]")
+    return "".join(_section(syntax, one) for one in objects)
+
+
+def _section(syntax: ToolSyntax, body: str) -> str:
+    return syntax.section[0] + body + syntax.section[1]
+
+
+def _object(call: ToolCall, syntax: ToolSyntax) -> str:
+    if syntax.name_is_key:
+        return "{" + f"{_json(call.name)}: {call.arguments}" + "}"
+    fields = [
+        f"{_json(syntax.name_fields[0])}: {_json(call.name)}",
+        f"{_json(syntax.arguments_fields[0])}: {call.arguments}",
+    ]
+    if syntax.id_fields:
+        id_ = f"{_json(syntax.id_fields[0])}: {_json(call.id)}"
+        fields = [*fields, id_] if syntax.id_last else [id_, *fields]
+    return "{" + ", ".join(fields) + "}"
+
+
+def _tagged(call: ToolCall, syntax: ToolSyntax, arguments: str) -> str:
+    name = syntax.name_prefix + call.name
+    if syntax.id_end:
+        name = call.id + syntax.id_end + name
+    elif syntax.name_is_id:
+        name = call.id
+    elif syntax.id_open:
+        name += syntax.id_open + call.id
+    return syntax.call[0] + name + syntax.name_end + arguments + syntax.arguments_end + syntax.call[1]
+
+
+def _arguments(call: ToolCall, syntax: ToolSyntax) -> str:
+    return "".join(
+        syntax.argument[0] + key + syntax.key_end + syntax.value_open + _text(value) + syntax.argument[1]
+        for key, value in _values(call).items()
+    )
+
+
+def _pythonic(call: ToolCall) -> str:
+    return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in _values(call).items())})"
+
+
+def _values(call: ToolCall) -> Mapping[str, Any]:
+    """The arguments as an object; what is none (a call gone wrong) stays visible under one name."""
+    try:
+        value: object = json.loads(call.arguments or "{}")
+    except ValueError:
+        value = None
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"arguments": call.arguments}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def with_statement(messages: Sequence[Message], tools: Sequence[Tool], syntax: ToolSyntax) -> list[Message]:
+    """The conversation with the tools stated in its system message."""
+    text = statement(tools, syntax)
+    if messages and messages[0].role in ("system", "developer"):
+        first = messages[0].model_copy(update={"content": f"{messages[0].content or ''}\n\n{text}".lstrip()})
+        return [first, *messages[1:]]
+    return [Message(role="system", content=text), *messages]
+
+
+def statement(tools: Sequence[Tool], syntax: ToolSyntax) -> str:
+    """What a model is told about its tools and how to call them."""
+    listed = "\n".join(_json(tool.openai()["function"]) for tool in tools)
+    example = written([_EXAMPLE], syntax).strip()
+    return (
+        "## Tools\n\nThese functions can be called. Each line describes one in JSON, its parameters as JSON Schema.\n\n"
+        f"{listed}\n\nTo call one, end the reply with exactly this form, filled in:\n\n{example}\n\n"
+        "The result follows in the next message. Call a function only where it helps; otherwise answer directly."
+    )
+
+
+def without_calls(messages: Sequence[Message], syntax: ToolSyntax) -> list[Message]:
+    """The conversation with its calls written into the content."""
+    return [
+        message.model_copy(update={"content": _beside(message, syntax), "tool_calls": (), "parts": ()})
+        if message.tool_calls
+        else message
+        for message in messages
+    ]
+
+
+def _beside(message: Message, syntax: ToolSyntax) -> str:
+    text = written(message.tool_calls, syntax)
+    return message.content + text if message.content else text.lstrip()
+
+
+def without_results(messages: Sequence[Message]) -> list[Message]:
+    """The conversation with each run of tool results as one user message."""
+    changed: list[Message] = []
+    joins = False
+    for message in messages:
+        if message.role != "tool":
+            changed.append(message)
+            joins = False
+            continue
+        text = f"Result of {message.name}:\n{message.content or ''}"
+        if joins:
+            text = f"{changed.pop().content}\n\n{text}"
+        changed.append(Message(role="user", content=text))
+        joins = True
+    return changed
+
+
+def alternating(messages: Sequence[Message]) -> list[Message]:
+    """The conversation with neighbouring user messages joined, for templates that insist on turns."""
+    changed: list[Message] = []
+    for message in messages:
+        if changed and message.role == changed[-1].role == "user":
+            message = Message(role="user", content=f"{changed.pop().content or ''}\n\n{message.content or ''}")  # noqa: PLW2901
+        changed.append(message)
+    return changed

@@ -1,0 +1,345 @@
+"""ChatTemplate: which template and family, what is checked, the prompt's prefix and the parser it seeds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.chat_template import ChatTemplate
+from engine.errors import FamilyError, RequestError, TemplateError
+from engine.events import fold
+from engine.families import builtin_families
+from engine.parsing import Piece
+from engine.types import Message, ToolCall, ToolName
+
+QWEN = (Path(__file__).parent.parent / "templates" / "qwen3.jinja").read_text(encoding="utf-8")
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Oslo"}'}}
+ASKED: list[Any] = [
+    {"role": "user", "content": "Look."},
+    {"role": "assistant", "content": None, "reasoning": "Hm.", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "4 degrees"},
+]
+
+
+def look(city: str) -> str:
+    """Look at the weather."""
+    return city
+
+
+def shipped(family: str) -> ChatTemplate:
+    return ChatTemplate(None, "<s>", "</s>", family)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt-oss", "deepseek-r1", "llama-3", "mistral-nemo", "qwen3-coder"])
+def test_our_templates_are_recognised(family: str) -> None:
+    template = shipped(family)
+    assert ChatTemplate(template.source).family.name == family
+    assert template.detection.reason == "the caller named it"
+
+
+def test_family_can_be_given_in_every_form() -> None:
+    family = builtin_families().get("qwen3-coder")
+    assert ChatTemplate(QWEN).family.name == "qwen3"
+    assert ChatTemplate(QWEN, family=family).family is family
+    assert ChatTemplate(QWEN, family=family.format).format == family.format
+    with pytest.raises(FamilyError, match="no family 'qwen4'"):
+        ChatTemplate(QWEN, family="qwen4")
+
+
+def test_no_template_says_what_to_do() -> None:
+    with pytest.raises(TemplateError, match="Pass chat_template="):
+        ChatTemplate(None, family="content-only")
+
+
+class TestForModel:
+    def test_the_embedded_template(self) -> None:
+        assert ChatTemplate.for_model(QWEN).source == QWEN
+
+    def test_another_family_takes_its_own_template(self) -> None:
+        template = ChatTemplate.for_model(QWEN, family="gpt-oss")
+        assert template.family.name == "gpt-oss"
+        assert "<|channel|>" in template.source
+
+    def test_the_same_family_keeps_the_embedded_one(self) -> None:
+        changed = QWEN + "{# mine #}"
+        assert ChatTemplate.for_model(changed, family="qwen3").source == changed
+
+    def test_a_family_without_a_template_keeps_the_embedded_one(self) -> None:
+        template = ChatTemplate.for_model(QWEN, family="hermes")
+        assert (template.source, template.family.name) == (QWEN, "hermes")
+
+    def test_the_callers_template_wins(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.jinja"
+        path.write_text("{{ messages[0].content }}!", encoding="utf-8")
+        for given in (path, str(path), "{{ messages[0].content }}!"):
+            template = ChatTemplate.for_model(QWEN, family="gpt-oss", chat_template=given)
+            assert template.render("Hi").text == "Hi!"
+            assert template.family.name == "gpt-oss"
+        with pytest.raises(TemplateError, match=r"missing\.jinja cannot be read: No such file"):
+            ChatTemplate.for_model(QWEN, chat_template="missing.jinja")
+
+    def test_a_model_without_a_template_goes_by_its_architecture(self) -> None:
+        assert ChatTemplate.for_model(None, architecture="gpt-oss", name="gpt-oss 20b").family.name == "gpt-oss"
+        with pytest.raises(TemplateError, match="the model carries none"):
+            ChatTemplate.for_model(None, architecture="bert", name="bert")
+
+
+@pytest.mark.parametrize(
+    ("family", "after_user", "after_result"),
+    [
+        ("qwen3", "<|im_start|>assistant\n", "<|im_start|>assistant\n"),
+        ("gpt-oss", "<|start|>assistant", "<|start|>assistant"),
+        ("deepseek-r1", "<｜Assistant｜><think>\n", ""),
+        (
+            "llama-3",
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        ("mistral-nemo", "", ""),
+        ("qwen3-coder", "<|im_start|>assistant\n", "<|im_start|>assistant\n"),
+    ],
+)
+def test_the_prefix_is_the_turn_about_to_be_written(family: str, after_user: str, after_result: str) -> None:
+    """Nothing of earlier turns is in it, also where a caller quotes the assistant's start."""
+    template = shipped(family)
+    start = template.format.start
+    for messages, expected in (
+        ("Look.", after_user),
+        (f"Look. {start}", after_user),
+        (ASKED, after_result),
+        ([*ASKED[:2], {**ASKED[2], "content": f"4 {start}"}], after_result),
+        ([*ASKED, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "And?"}], after_user),
+    ):
+        prompt = template.render(messages, tools=[look])
+        assert "".join(piece.text for piece in prompt.prefix) == expected
+        assert prompt.text.endswith(expected)
+        assert prompt.in_reasoning == expected.endswith("<think>\n")
+        assert prompt.stop == template.format.stops
+
+
+def test_control_markers_of_the_prefix_stand_alone() -> None:
+    assert shipped("gpt-oss").render("Hi").prefix == (Piece("<|start|>", True), Piece("assistant", False))
+
+
+def test_the_parser_goes_on_where_the_prompt_ends() -> None:
+    template = shipped("deepseek-r1")
+    prompt = template.render("Hi")
+    parser = template.parser(prompt, trace=True)
+    events = [*parser.feed("Because.\n</think>\n\nHello."), *parser.close()]
+    completion = fold(events)
+    assert (completion.reasoning, completion.content) == ("Because.", "Hello.")
+    assert "".join(segment.text for segment in parser.trace) == "Because.\n</think>\n\nHello."
+
+
+class TestReasoning:
+    def test_the_families_gate_is_used(self) -> None:
+        qwen = shipped("qwen3")
+        assert qwen.render("Hi", reasoning=True).text == qwen.render("Hi").text
+        assert qwen.render("Hi", reasoning=False).text.endswith("<think>\n\n</think>\n\n")
+        assert not qwen.render("Hi", reasoning=False).in_reasoning
+        assert "Reasoning: high" in shipped("gpt-oss").render("Hi", reasoning="high").text
+
+    def test_without_a_gate_the_block_is_closed(self) -> None:
+        prompt = shipped("deepseek-r1").render("Hi", reasoning=False)
+        assert prompt.text.endswith("<｜Assistant｜><think>\n\n</think>\n\n")
+        assert "".join(piece.text for piece in prompt.pieces) == prompt.text
+        assert not prompt.in_reasoning
+        after_result = shipped("deepseek-r1").render(ASKED, reasoning=False)
+        assert after_result == shipped("deepseek-r1").render(ASKED), "nothing is open there, so nothing is closed"
+
+    def test_a_template_that_never_mentions_the_gate_has_none(self) -> None:
+        ungated = ChatTemplate(QWEN.replace("enable_thinking", "other"), family="qwen3")
+        assert ungated.render("Hi", reasoning=False).text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+    @pytest.mark.parametrize(
+        ("family", "reasoning", "words"),
+        [
+            ("qwen3", "low", "positions True, False only"),
+            ("gpt-oss", False, 'positions True, "low", "medium", "high" only'),
+            ("deepseek-r1", "high", "no switch for it"),
+            ("llama-3", True, "has no reasoning"),
+        ],
+    )
+    def test_what_is_not_possible_is_said(self, family: str, reasoning: Any, words: str) -> None:
+        with pytest.raises(RequestError, match=words):
+            shipped(family).render("Hi", reasoning=reasoning)
+
+    def test_off_is_no_request_where_there_is_none(self) -> None:
+        assert shipped("llama-3").render("Hi", reasoning=False) == shipped("llama-3").render("Hi")
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        ("messages", "words"),
+        [
+            ([], "conversation is empty"),
+            ([{"role": "robot", "content": "x"}], r"messages\[0\] is not valid at role"),
+            ([{"role": "user", "content": 3}], r"messages\[0\] is not valid at content"),
+            ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "only assistant messages have tool_calls"),
+            (
+                [{"role": "tool", "content": "x", "tool_call_id": "c"}],
+                "matches no tool call before it. Calls so far: none",
+            ),
+            ([{"role": "tool", "content": "x"}], "no tool call is waiting"),
+            ([*ASKED[:2], {**ASKED[2], "tool_call_id": "call_2"}], "'call_2' matches no tool call .* 'call_1'"),
+            (ASKED[:2], "last message is the assistant's"),
+        ],
+    )
+    def test_messages_that_are_not_valid(self, messages: Any, words: str) -> None:
+        with pytest.raises(RequestError, match=words):
+            shipped("qwen3").render(messages)
+
+    def test_continuing_needs_an_assistant_message(self) -> None:
+        with pytest.raises(RequestError, match="continues an assistant message"):
+            shipped("qwen3").render("Hi", continue_final_message=True)
+
+    def test_tool_choice(self) -> None:
+        qwen = shipped("qwen3")
+        with pytest.raises(RequestError, match="names 'find', and the tools are: 'look'"):
+            qwen.render("Hi", tools=[look], tool_choice=ToolName(name="find"))
+        with pytest.raises(RequestError, match="needs tools"):
+            qwen.render("Hi", tool_choice="required")
+        assert "look" in qwen.render("Hi", tools=[look], tool_choice=ToolName(name="look")).text
+        assert qwen.render("Hi", tools=[look], tool_choice="none") == qwen.render("Hi")
+
+    def test_template_variables(self) -> None:
+        qwen = shipped("qwen3")
+        assert qwen.render("Hi", template_kwargs={"enable_thinking": False}) == qwen.render("Hi", reasoning=False)
+        with pytest.raises(RequestError, match=r"must not hold \['tools'\]"):
+            qwen.render("Hi", template_kwargs={"tools": []})
+
+    def test_no_generation_prompt(self) -> None:
+        prompt = shipped("qwen3").render([{"role": "user", "content": "Hi"}], add_generation_prompt=False)
+        assert prompt.text == "<|im_start|>user\nHi<|im_end|>\n"
+        assert prompt.prefix == ()
+
+    def test_a_message_a_dictionary_and_a_text_are_the_same(self) -> None:
+        qwen = shipped("qwen3")
+        assert qwen.render("Hi") == qwen.render({"role": "user", "content": "Hi"})
+        assert qwen.render("Hi") == qwen.render([Message(role="user", content="Hi")])
+
+    def test_the_templates_complaint_shows_the_callers_text(self) -> None:
+        template = ChatTemplate(
+            "{{ raise_exception('bad: ' ~ messages[0].content) if messages[0].content != 'USERTEXT' }}"
+        )
+        with pytest.raises(TemplateError, match=r"rejects these messages: bad: <\|im_end\|>"):
+            template.render("<|im_end|>")
+
+
+class TestHistory:
+    def test_inline_reasoning_moves_to_its_field(self) -> None:
+        qwen = shipped("qwen3")
+        inline = [*ASKED[:1], {**ASKED[1], "reasoning": None, "content": "<think>\nHm.\n</think>\n\n"}, ASKED[2]]
+        assert qwen.render(inline).text == qwen.render(ASKED).text
+        assert "<think>\nHm.\n</think>\n\n<tool_call>" in qwen.render(ASKED).text
+
+    def test_reasoning_of_older_turns_is_dropped_by_the_template(self) -> None:
+        asked_again = [*ASKED, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "And?"}]
+        for family in ("qwen3", "gpt-oss", "deepseek-r1"):
+            assert "Hm." not in shipped(family).render(asked_again).text
+        assert "Hm." not in shipped("deepseek-r1").render(ASKED).text
+        assert "<｜Assistant｜><｜tool▁calls▁begin｜>" in shipped("deepseek-r1").render(ASKED).text
+
+    def test_forced_open_reasoning_without_its_opening_marker(self) -> None:
+        raw = {"role": "assistant", "content": "Hm.\n</think>\n\nCold."}
+        text = shipped("deepseek-r1").render([ASKED[0], raw, {"role": "user", "content": "And?"}]).text
+        assert "<｜Assistant｜>Cold.<｜end▁of▁sentence｜>" in text
+
+    def test_gpt_oss_takes_reasoning_and_content_beside_a_call(self) -> None:
+        both = [ASKED[0], {**ASKED[1], "content": "Let me look."}, ASKED[2]]
+        assert (
+            "<|start|>assistant<|channel|>analysis<|message|>Hm.<|end|>"
+            "<|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>"
+            "<|start|>assistant to=functions.look<|channel|>commentary json<|message|>"
+        ) in shipped("gpt-oss").render(both).text
+
+    def test_several_calls_become_several_messages(self) -> None:
+        calls = tuple(ToolCall(id=f"c{n}", name="look", arguments=f'{{"city": "{n}"}}') for n in range(3))
+        results = [Message(role="tool", tool_call_id=f"c{n}", content=f"R{n}") for n in (2, 0, 1)]
+        messages = [
+            Message(role="user", content="Go"),
+            Message(role="assistant", content="", tool_calls=calls),
+            *results,
+        ]
+        for family in ("gpt-oss", "llama-3"):
+            text = shipped(family).render(messages, tools=[look]).text
+            places = [text.index(part) for n in range(3) for part in (f'{{"city": "{n}"}}', f"R{n}")]
+            assert places == sorted(places)
+        text = shipped("qwen3").render(messages, tools=[look]).text
+        places = [text.index(part) for part in ('"0"}}', '"1"}}', '"2"}}', "R2", "R0", "R1")]
+        assert places == sorted(places)
+
+    def test_ids_become_what_mistral_takes(self) -> None:
+        text = shipped("mistral-nemo").render(ASKED, tools=[look]).text
+        id_ = text.partition('"id": "')[2][:9]
+        assert id_.isalnum()
+        assert f'"id": "{id_}"' in text
+        assert f'"call_id": "{id_}"' in text
+        kept = [
+            ASKED[0],
+            {**ASKED[1], "tool_calls": [{**CALL, "id": "a1b2c3d4e"}]},
+            {**ASKED[2], "tool_call_id": "a1b2c3d4e"},
+        ]
+        assert '"id": "a1b2c3d4e"' in shipped("mistral-nemo").render(kept, tools=[look]).text
+
+    def test_calls_without_ids_are_matched_in_order(self) -> None:
+        anonymous = {"name": "look", "arguments": {"city": "Oslo"}}
+        messages = [ASKED[0], {"role": "assistant", "tool_calls": [anonymous]}, {"role": "tool", "content": "4"}]
+        assert "functions.look to=assistant" in shipped("gpt-oss").render(messages).text
+
+    def test_arguments_as_the_template_wants_them(self) -> None:
+        assert '"arguments": {"city": "Oslo"}' in shipped("qwen3").render(ASKED).text
+        assert '```json\n{"city": "Oslo"}\n```' in shipped("deepseek-r1").render(ASKED).text
+        broken = [
+            ASKED[0],
+            {
+                **ASKED[1],
+                "tool_calls": [{**CALL, "arguments": None, "function": {"name": "look", "arguments": '{"ci'}}],
+            },
+        ]
+        assert '{"ci' in shipped("qwen3").render([*broken, ASKED[2]]).text
+
+    def test_developer_is_system_where_the_template_knows_no_developer(self) -> None:
+        messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+        assert "<|im_start|>system\nBe brief." in shipped("qwen3").render(messages).text
+        assert "# Instructions\n\nBe brief." in shipped("gpt-oss").render(messages).text
+
+
+SIMPLE = (
+    "{% for m in messages %}{% if m.role not in ['user', 'assistant'] %}{{ raise_exception('roles') }}{% endif %}"
+    "{% if loop.index0 % 2 != (0 if m.role == 'user' else 1) %}{{ raise_exception('turns') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+class TestGenericTools:
+    """A template that knows nothing but alternating turns still carries tools, calls and results."""
+
+    def test_everything_is_stated_in_text(self) -> None:
+        template = ChatTemplate(SIMPLE)
+        prompt = template.render([{"role": "system", "content": "Be brief."}, *ASKED], tools=[look])
+        assert "<user>Be brief.\n\n## Tools" in prompt.text
+        assert '"name": "look"' in prompt.text
+        assert (
+            '<assistant><tool_call>\n{"name": "look", "arguments": {"city": "Oslo"}}\n</tool_call></assistant>'
+            in prompt.text
+        )
+        assert prompt.text.endswith("<user>Result of look:\n4 degrees</user><assistant>")
+
+    def test_what_it_asks_for_is_parsed(self) -> None:
+        template = ChatTemplate(SIMPLE)
+        prompt = template.render("Look.", tools=[look])
+        parser = template.parser(prompt, tools=[look])
+        completion = fold(
+            [
+                *parser.feed('<tool_call>\n{"name": "look", "arguments": {"city": "Oslo"}}\n</tool_call>'),
+                *parser.close(),
+            ]
+        )
+        assert [(call.name, call.arguments) for call in completion.tool_calls] == [("look", '{"city": "Oslo"}')]
+
+    def test_without_tools_nothing_is_a_call(self) -> None:
+        template = ChatTemplate(SIMPLE)
+        parser = template.parser(template.render("Look."))
+        text = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+        assert fold([*parser.feed(text), *parser.close()]).content == text
