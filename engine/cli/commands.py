@@ -129,11 +129,7 @@ def _lines(screen: Screen, llm: Engine) -> Iterator[str]:
                 screen.said("question", text)
                 yield text
         return
-    screen.line(
-        f"{llm.info.name or llm.info.path.name} ({llm.family.title}). Ctrl-C stops an answer, Ctrl-D ends, "
-        "/reset forgets.",
-        "dim",
-    )
+    screen.line(greeting(llm), "dim")
     while True:
         try:
             text = input("> ").strip()
@@ -144,6 +140,12 @@ def _lines(screen: Screen, llm: Engine) -> Iterator[str]:
             return
         if text:
             yield text
+
+
+def greeting(llm: Engine) -> str:
+    """What a conversation at a prompt begins with."""
+    name = llm.info.name or llm.info.path.name
+    return f"{name} ({llm.family.title}). Ctrl-C stops an answer, Ctrl-D ends, /reset forgets."
 
 
 def _answer(screen: Screen, llm: Engine, asked: Sequence[Message], turn: TurnOptions) -> Completion | None:
