@@ -6,7 +6,7 @@ door.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -183,21 +183,79 @@ class ResponseFormat(Record):
     json_schema: dict[str, Any] | None = None
 
 
+SamplerName: TypeAlias = Literal[
+    "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"
+]
+# Changes the logits in place; they are a float32 array of the vocabulary's size. The tokens are those drawn or forced
+# so far.
+LogitsProcessor: TypeAlias = Callable[[Sequence[int], Any], None]
+
+
 class SamplingParams(Record):
-    """How the next token is drawn. `temperature=0` is greedy. `None` leaves the choice to the family's defaults."""
+    """How the next token is drawn, and when to stop.
+
+    `temperature=0` is greedy. `None` leaves the choice to the family's defaults, and without one the filter is off; the
+    temperature is 1 then.
+
+    - `top_k` (0: off), `top_p`, `min_p`, `typical_p`, `top_n_sigma` cut the tail off; `xtc_probability` is how often
+      all but the least likely of the tokens above `xtc_threshold` are left out.
+    - `repeat_penalty` (1: off), `frequency_penalty` and `presence_penalty` (0: off) look at the last `penalty_last_n`
+      tokens; `dry_multiplier` (0: off) punishes a token that would go on with a repetition of the last `dry_last_n`
+      tokens longer than `dry_allowed_length`, by multiplier * base ** (excess); a repetition does not reach across a
+      breaker.
+    - `mirostat` 1 or 2 aims at the surprise `mirostat_tau` with learning rate `mirostat_eta`, in place of the filters.
+    - `logit_bias`: token number to what is added to its logit. `logits_processors` run after it, in order.
+    - `samplers`: the filters' order; those left out are off. `None` is penalties, dry, top_n_sigma, top_k, typical_p,
+      top_p, min_p, xtc, temperature.
+    - `logprobs`: how many alternatives to report beside each token's own log-probability.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     temperature: float | None = Field(default=None, ge=0, le=100)
-    top_k: int | None = Field(default=None, ge=0)
+    top_k: int | None = Field(default=None, ge=0, lt=2**31)
     top_p: float | None = Field(default=None, gt=0, le=1)
     min_p: float | None = Field(default=None, ge=0, le=1)
+    typical_p: float | None = Field(default=None, gt=0, le=1)
+    top_n_sigma: float | None = Field(default=None, gt=0)
+    xtc_probability: float | None = Field(default=None, ge=0, le=1)
+    xtc_threshold: float = Field(default=0.1, ge=0, le=1)
+    repeat_penalty: float | None = Field(default=None, gt=0, le=10)
+    frequency_penalty: float | None = Field(default=None, ge=-10, le=10)
+    presence_penalty: float | None = Field(default=None, ge=-10, le=10)
+    penalty_last_n: int = Field(default=64, ge=1, le=2**20)
+    dry_multiplier: float | None = Field(default=None, ge=0)
+    dry_base: float = Field(default=1.75, ge=1)
+    dry_allowed_length: int = Field(default=2, ge=1, lt=2**31)
+    dry_last_n: int = Field(default=1024, ge=1, le=2**20)
+    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: Literal[0, 1, 2] | None = None
+    mirostat_tau: float = Field(default=5.0, gt=0)
+    mirostat_eta: float = Field(default=0.1, gt=0, le=1)
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logits_processors: tuple[LogitsProcessor, ...] = Field(default=(), repr=False)
+    samplers: tuple[SamplerName, ...] | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=100)
     seed: int | None = Field(default=None, ge=0, lt=2**32)
     stop: tuple[str, ...] = ()
     max_tokens: int | None = Field(default=None, ge=1)
 
-    @field_validator("stop", mode="before")
+    @field_validator("stop", "dry_breakers", mode="before")
     @classmethod
-    def _one_stop(cls, value: object) -> object:
+    def _one_text(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _pairs(cls, value: object) -> object:
+        return tuple(cast("Mapping[Any, Any]", value).items()) if isinstance(value, Mapping) else value
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether earlier tokens change what is drawn (penalties, DRY), so that the sampler should be told the
+        prompt's."""
+        penalised = (self.repeat_penalty or 1.0) != 1 or bool(self.frequency_penalty) or bool(self.presence_penalty)
+        return penalised or bool(self.dry_multiplier)
 
 
 class Usage(Record):

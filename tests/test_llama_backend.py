@@ -189,6 +189,17 @@ def test_logits_are_llama_cpps_own_memory(backend: LlamaBackend) -> None:
     assert best not in drawn
 
 
+def test_log_probabilities_are_of_the_row_asked_for(backend: LlamaBackend) -> None:
+    row = prefill(backend, [5, 6, 7])
+    token = int(backend.logits(row).argmax())
+    found = backend.logprobs(row, token, 2)
+    assert found.top[0] == found.drawn
+    assert found.drawn.token == token
+    assert found.top[1].logprob < found.drawn.logprob < 0
+    with pytest.raises(DecodeError, match="has no logits"):
+        backend.logprobs(0, token, 2)
+
+
 @pytest.mark.parametrize("row", [0, 1, 3, 99, -1])
 def test_a_row_without_output_has_no_logits(backend: LlamaBackend, row: int) -> None:
     prefill(backend, [5, 6, 7])

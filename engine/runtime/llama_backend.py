@@ -7,7 +7,6 @@ single thread calls it; only `abort` may come from another.
 
 import ctypes
 import logging
-import math
 import sys
 import weakref
 from collections.abc import Sequence
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.runtime import llama_log
 from engine.runtime.backend import Row, Sampler
-from engine.runtime.llama_lib import library
+from engine.runtime.llama_lib import brief, devices, library
 from engine.runtime.llama_sampling import LlamaSampler
 from engine.runtime.llama_vocab import LlamaVocab
+from engine.runtime.logprobs import TokenLogprobs, token_logprobs
 from engine.runtime.machine import default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, ContextOptions
 from engine.types import SamplingParams
@@ -72,6 +72,11 @@ class LlamaBackend:
             raise _init_error(n_ctx)
         self._context: int | None = context
         self._memory = lib.llama_get_memory(context)
+        self._logits_of, self._remove, self._copy = map(
+            brief, ("llama_get_logits_ith", "llama_memory_seq_rm", "llama_memory_seq_cp")
+        )
+        self._newest, self._oldest = map(brief, ("llama_memory_seq_pos_max", "llama_memory_seq_pos_min"))
+        self._waits = any(device.is_gpu for device in devices())
         if not self._memory:
             lib.llama_free(context)
             raise EngineError(
@@ -131,6 +136,9 @@ class LlamaBackend:
         if code:
             self._batch.forget()
             raise _decode_error(code, len(rows), self._n_ctx)
+        if self._waits:
+            # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
+            self._lib.llama_synchronize(context)
 
     def _check(self, rows: Sequence[Row]) -> None:
         """What llama.cpp would answer by ending the process."""
@@ -175,7 +183,7 @@ class LlamaBackend:
         context = self._handle()
         if not self._batch.has_output(row):
             raise DecodeError(f"Row {row} of the last batch has no logits; decode it with output=True.", "invalid")
-        pointer = self._lib.llama_get_logits_ith(context, row)
+        pointer = self._logits_of(context, row)
         address = ctypes.cast(pointer, ctypes.c_void_p).value
         if not address:
             raise DecodeError(f"llama.cpp has no logits for row {row}.")
@@ -195,7 +203,7 @@ class LlamaBackend:
 
     def sampler(self, params: SamplingParams) -> LlamaSampler:
         """A sampler with its own random stream; a seed of None is a fresh random one."""
-        sampler = LlamaSampler(params)
+        sampler = LlamaSampler(params, self._vocab)
         self._samplers.add(sampler)
         return sampler
 
@@ -203,22 +211,15 @@ class LlamaBackend:
         """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
         if not isinstance(sampler, LlamaSampler):
             raise EngineError("This sampler was made by another backend; take one from this backend's sampler().")
-        logits = self.logits(row)
-        token = int(logits.argmax())
-        # argmax and max give the first NaN when there is one, so this one number tells for the whole row.
-        if not math.isfinite(logits[token]):
-            raise DecodeError(
-                "The model computed logits that are not numbers; its file may be damaged, or it needs a wider KV cache "
-                '(type_k="f32", type_v="f32") or flash_attn="off".',
-                "nan",
-            )
-        if sampler.is_greedy:
-            return token
-        return int(self._lib.llama_sampler_sample(sampler.chain, self._handle(), row))
+        return sampler.draw(self._handle(), row, self.logits(row))
+
+    def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
+        """Log-probabilities of a row: the token's own and the `top` best. Before any filter, bias or temperature."""
+        return token_logprobs(self.logits(row), token, top)
 
     def positions(self, sequence: int) -> int:
         self._handle()
-        return int(self._lib.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        return int(self._newest(self._memory, sequence)) + 1
 
     def trim(self, sequence: int, position: int) -> bool:
         """Forget the sequence from `position` on. False, with the sequence unchanged, when this model's memory
@@ -227,10 +228,10 @@ class LlamaBackend:
             return True
         if position > 0 and self._window:
             # Sliding-window layers have dropped what lies behind the window; too far back they miss tokens.
-            oldest = int(self._lib.llama_memory_seq_pos_min(self._memory, sequence))
+            oldest = int(self._oldest(self._memory, sequence))
             if oldest > max(0, position - self._window):
                 return False
-        return bool(self._lib.llama_memory_seq_rm(self._memory, sequence, position if position > 0 else -1, -1))
+        return bool(self._remove(self._memory, sequence, position if position > 0 else -1, -1))
 
     def copy(self, source: int, target: int, positions: int) -> None:
         """Raises DecodeError("invalid") when a part of a recurrent state is asked for."""
@@ -248,13 +249,13 @@ class LlamaBackend:
         if positions <= 0:
             return
         if self._options.is_unified and not self._is_stateful:
-            self._lib.llama_memory_seq_cp(self._memory, source, target, 0, positions)
+            self._copy(self._memory, source, target, 0, positions)
         else:
             # Between separate buffers llama.cpp copies whole sequences only (it asserts); the rest is cut off
             # afterwards.
-            self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            self._copy(self._memory, source, target, -1, -1)
             if positions < held:
-                self._lib.llama_memory_seq_rm(self._memory, target, positions, -1)
+                self._remove(self._memory, target, positions, -1)
 
     def save(self, sequence: int) -> bytes:
         """The state of one sequence, for `restore` in a context of the same model and options."""
@@ -268,10 +269,10 @@ class LlamaBackend:
         """Replace what the sequence holds. Raises DecodeError when the state is not one of this model and these
         options, or does not fit; the sequence is empty then."""
         context = self._handle()
-        self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self._remove(self._memory, sequence, -1, -1)
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
         if not self._lib.llama_state_seq_set_data(context, buffer, len(state), sequence):
-            self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+            self._remove(self._memory, sequence, -1, -1)
             raise DecodeError(
                 f"A saved state of {len(state):,} bytes does not fit this context ({llama_log.last_errors()}); "
                 "use it with the model and the options that made it, or prefill again.",

@@ -44,6 +44,18 @@ def library() -> Any:
     return module
 
 
+@cache
+def brief(name: str) -> Any:
+    """A function of the library that keeps Python's lock while it runs.
+
+    For calls of microseconds: giving the lock up and waiting for it again costs up to the interpreter's switch interval
+    (5 ms) each time when another thread computes. Never for what may wait for other threads.
+    """
+    lib = library()
+    function = getattr(lib, name)
+    return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)((name, lib._lib))
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """One device that llama.cpp can compute on. Memory in bytes, at the time of asking."""
