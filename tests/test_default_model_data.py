@@ -8,6 +8,7 @@ import random
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,10 @@ def test_reasoning_names_tool_and_arguments() -> None:
         for step in steps(conversation):
             for call in step.calls:
                 assert call.tool.name in step.reasoning
-                assert all(f"{key} {json.dumps(value, ensure_ascii=False)}" in step.reasoning for key, value in call.arguments.items())
+                assert all(
+                    f"{key} {json.dumps(value, ensure_ascii=False)}" in step.reasoning
+                    for key, value in call.arguments.items()
+                )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -103,7 +107,10 @@ def test_what_the_assistant_writes_reads_back(family: str) -> None:
     rng = random.Random(7)
     for conversation in made(7, 150, family, turns=2):
         options = rendering.choose_options(rng, family)
-        types = {tool.name: {param.name: param.schema["type"] for param in tool.params} for tool in conversation.setting.tools}
+        types = {
+            tool.name: {param.name: param.schema["type"] for param in tool.params}
+            for tool in conversation.setting.tools
+        }
         texts = rendering.conversation_texts(conversation, options)
         for step, (prompt, target) in zip(steps(conversation), texts, strict=True):
             thinking = prompt.endswith("<think>\n") if family == "deepseek-r1" else options.thinking
@@ -116,12 +123,12 @@ def test_what_the_assistant_writes_reads_back(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "llama-3"])
 def test_the_next_prompt_begins_with_what_was_written(family: str) -> None:
-    """Families that keep the current turn as it was written: training sequences run through, and so does a KV prefix."""
+    """Families that keep the current turn as written: training sequences run through, and so does a KV prefix."""
     options = rendering.Options(family)
     for conversation in made(8, 100, family):
         texts = rendering.conversation_texts(conversation, options)
         assert len(rendering.sequences(texts)) == 1
-        for (prompt, target), (later, _) in zip(texts, texts[1:], strict=False):
+        for (prompt, target), (later, _) in pairwise(texts):
             assert later.startswith(prompt + target)
 
 
@@ -130,7 +137,9 @@ def test_sequences_lose_nothing() -> None:
     for conversation in made(9, 60, "gpt-oss", turns=2):
         texts = rendering.conversation_texts(conversation, options)
         found = rendering.sequences(texts)
-        assert [piece.text for sequence in found for piece in sequence if piece.written] == [target for _, target in texts]
+        assert [piece.text for sequence in found for piece in sequence if piece.written] == [
+            target for _, target in texts
+        ]
 
 
 def test_handwritten_cases_are_sound() -> None:

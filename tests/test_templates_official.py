@@ -58,7 +58,7 @@ def function(name: str, properties: dict[str, Any], required: list[str] | None =
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-WEATHER = function("get_weather", {"city": {"type": "string", "description": "The city, \"quoted\""}}, ["city"])
+WEATHER = function("get_weather", {"city": {"type": "string", "description": 'The city, "quoted"'}}, ["city"])
 BARE = function("ping", {})
 RICH = function(
     "book",
@@ -112,7 +112,11 @@ def result(text: str, number: int = 1) -> Message:
 
 SYSTEM: Message = {"role": "system", "content": "  Be brief.\n"}
 ONE = [user("Weather in Oslo?"), calls({"city": "Oslo"}), result('{"temp": 4, "sky": "gr\u00e5"}')]
-TYPED = [user("Go."), calls({"a": True, "b": None, "c": 1.5, "d": [1, "x"], "e": {"k": "v\n\"w\""}, "f": "  s "}), result("ok")]
+TYPED = [
+    user("Go."),
+    calls({"a": True, "b": None, "c": 1.5, "d": [1, "x"], "e": {"k": 'v\n"w"'}, "f": "  s "}),
+    result("ok"),
+]
 TWO_MESSAGES = [*ONE, calls({"city": "Rome"}, first_id=2), result("sunny", 2)]
 TWO_AT_ONCE = [user("Oslo, Rome?"), calls({"city": "Oslo"}, {"city": "Rome"}), result("cold"), result("warm", 2)]
 BOTH = says("Oslo is grey.")
@@ -160,7 +164,13 @@ def qwen3_cases() -> Iterator[Case]:
             yield "Qwen-Qwen3-0.6B", f"{name}/{label}", messages, tools, {}
         for field in ("reasoning_content", "content"):
             yield "Qwen-Qwen3-0.6B", f"{name}/{field}", with_reasoning(messages, field), [WEATHER], {}
-            yield "Qwen-Qwen3-0.6B", f"{name}/{field}, off", with_reasoning(messages, field), None, {"enable_thinking": False}
+            yield (
+                "Qwen-Qwen3-0.6B",
+                f"{name}/{field}, off",
+                with_reasoning(messages, field),
+                None,
+                {"enable_thinking": False},
+            )
         yield "Qwen-Qwen3-0.6B", f"{name}/no prompt", messages, None, {"add_generation_prompt": False}
     old = [user("Weather?"), says("I call."), user("<tool_response>\n4\n</tool_response>"), says("It is 4.")]
     yield "Qwen-Qwen3-0.6B", "old tool reply", with_reasoning(old, "reasoning_content"), None, {}
@@ -187,7 +197,13 @@ def llama_cases() -> Iterator[Case]:
         for official in ("meta-llama-Llama-3.1-8B-Instruct", "meta-llama-Llama-3.3-70B-Instruct"):
             for label, tools in TOOLSETS.items():
                 yield official, f"{name}/{label}", messages, tools, {}
-            yield official, f"{name}/in system", messages, [RICH], {"tools_in_user_message": False, "date_string": "1 May 2026"}
+            yield (
+                official,
+                f"{name}/in system",
+                messages,
+                [RICH],
+                {"tools_in_user_message": False, "date_string": "1 May 2026"},
+            )
 
 
 def mistral_cases() -> Iterator[Case]:
@@ -277,7 +293,8 @@ def test_qwen3_keeps_reasoning_after_the_last_question_only() -> None:
 def test_gpt_oss_golden() -> None:
     text = golden("gpt-oss", with_reasoning(GOLDEN, "thinking"), [GOLDEN_TOOL], reasoning_effort="low")
     developer = (
-        "<|start|>developer<|message|># Instructions\n\nBe brief.\n\n# Tools\n\n## functions\n\nnamespace functions {\n\n"
+        "<|start|>developer<|message|># Instructions\n\nBe brief.\n\n# Tools\n\n## functions\n\n"
+        "namespace functions {\n\n"
         "// Weather.\ntype get_weather = (_: {\ncity: string,\n}) => any;\n\n} // namespace functions<|end|>"
     )
     tail = (
@@ -299,7 +316,8 @@ def test_llama_3_golden() -> None:
     assert text.startswith("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nEnvironment: ipython\n")
     assert "Today Date: 1 May 2026\n\nBe brief.<|eot_id|>" in text
     tail = (
-        '<|start_header_id|>assistant<|end_header_id|>\n\n{"name": "get_weather", "parameters": {"city": "Oslo"}}<|eot_id|>'
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+        '{"name": "get_weather", "parameters": {"city": "Oslo"}}<|eot_id|>'
         '<|start_header_id|>ipython<|end_header_id|>\n\n"4"<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n'
     )
     assert text.endswith("Oslo?<|eot_id|>" + tail)
@@ -336,7 +354,7 @@ def test_deepseek_r1_states_tools_and_repairs_history() -> None:
     text = golden("deepseek-r1", GOLDEN, [GOLDEN_TOOL])
     assert text.startswith("<｜begin▁of▁sentence｜>Be brief.\n\n## Tools\n\n")
     assert json.dumps(GOLDEN_TOOL["function"]) in text
-    call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Oslo\"}\n```<｜tool▁call▁end｜>"
+    call = '<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Oslo"}\n```<｜tool▁call▁end｜>'
     ended = f"<｜Assistant｜><｜tool▁calls▁begin｜>{call}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>"
     reply = "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>4<｜tool▁output▁end｜><｜tool▁outputs▁end｜>"
     assert text.endswith(f"<｜User｜>Oslo?{ended}{reply}")

@@ -17,6 +17,7 @@ from model import Batch
 from rendering import FAMILIES, ONE_CALL_A_MESSAGE, choose_options, conversation_texts, sequences
 from tokenizer import CONTROL, USER_DEFINED
 from tokenizers import Tokenizer
+from torch import Tensor
 from values import text_value
 
 FAMILY_WEIGHTS = dict(zip(FAMILIES, (0.24, 0.11, 0.18, 0.15, 0.13, 0.19), strict=True))
@@ -126,7 +127,9 @@ class BatchMaker:
 
     def _collate(self, groups: list[Group]) -> Batch:
         length = self._length(groups)
-        packed = [(number, row) for number, group in enumerate(groups) for row in pack(group.members, group.shared, length)]
+        packed = [
+            (number, row) for number, group in enumerate(groups) for row in pack(group.members, group.shared, length)
+        ]
         trunk = torch.zeros(len(groups), max(1, *(group.shared for group in groups)), dtype=torch.long)
         for number, group in enumerate(groups):
             trunk[number, : group.shared] = torch.tensor(group.trunk, dtype=torch.long)
@@ -149,14 +152,15 @@ class BatchMaker:
         shared = torch.tensor([each.shared for each in groups])[group]
         mask = visible(branch, shared, trunk.shape[1])
         used = int((branch >= 0).sum()) + sum(each.shared for each in groups)
-        return self._batch(trunk, rows, group, positions, mask, next_ids, next_weights, used)
+        return Batch(trunk, rows, group, positions, mask, *self._targets(next_ids, next_weights), used)
 
-    def _batch(self, trunk, rows, group, positions, mask, next_ids, next_weights, used) -> Batch:  # noqa: ANN001
-        """Keep all that the assistant writes as targets and a quarter of the rest."""
+    @staticmethod
+    def _targets(next_ids: Tensor, next_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids to predict, their places and weights: all that the assistant writes and a quarter of the rest."""
         flat = next_weights.reshape(-1)
         chosen = (flat >= 1) | ((flat > 0) & (torch.rand_like(flat) < 0.25))
         places = chosen.nonzero()[:, 0]
-        return Batch(trunk, rows, group, positions, mask, next_ids.reshape(-1)[places], places, flat[places], used)
+        return next_ids.reshape(-1)[places], places, flat[places]
 
     def _stretch(self, length: int) -> list[int]:
         """Random tokens, or tokens of random values."""
@@ -183,10 +187,10 @@ class BatchMaker:
         next_weights[:, whole - length : -1] = 1.0
         mask = visible(torch.zeros_like(rows), torch.zeros(count, dtype=torch.long), 1)
         trunk, group = torch.zeros(1, 1, dtype=torch.long), torch.zeros(count, dtype=torch.long)
-        return self._batch(trunk, rows, group, positions, mask, next_ids, next_weights, rows.numel())
+        return Batch(trunk, rows, group, positions, mask, *self._targets(next_ids, next_weights), rows.numel())
 
 
-def visible(branch: torch.Tensor, shared: torch.Tensor, trunk_length: int) -> torch.Tensor:
+def visible(branch: Tensor, shared: Tensor, trunk_length: int) -> Tensor:
     """Which of [trunk, row] each position of a row may attend to, as a mask to add."""
     count, length = branch.shape
     own = (branch[:, :, None] == branch[:, None, :]) & torch.ones(length, length, dtype=torch.bool).tril()

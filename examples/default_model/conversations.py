@@ -111,7 +111,9 @@ def request(rng: random.Random, tool: Tool, tools: tuple[Tool, ...], held_out: b
     else:
         text, arguments = named_request(rng, tool, held_out, verb_needed=has_sibling(tool, tools))
     if rng.random() < 0.08:
-        opening = rng.choice(("Hi! ", "Hello, ", "Hey, ", "Quick question: ", "I have a question. ", "OK, ", "Now ", "And "))
+        opening = rng.choice(
+            ("Hi! ", "Hello, ", "Hey, ", "Quick question: ", "I have a question. ", "OK, ", "Now ", "And ")
+        )
         text = opening + (text[0].lower() + text[1:] if opening[-2] != "." and text[:2] != "I " else text)
     elif rng.random() < 0.12:
         text = text[0].lower() + text[1:]
@@ -130,7 +132,8 @@ def make_system(rng: random.Random, held_out: bool) -> str:
     """A system text; nothing in it changes what is to be done."""
     name = invented(rng).capitalize()
     first = rng.choice((
-        "You are a helpful assistant.", f"You are {name}, a helpful assistant.", "You are a careful assistant with tools.",
+        "You are a helpful assistant.", f"You are {name}, a helpful assistant.",
+        "You are a careful assistant with tools.",
         f"You work for {name}.", "You are an expert.", f"Your name is {name}.", "You help people with their tasks.",
     ))  # fmt: skip
     more = rng.choice((
@@ -153,12 +156,17 @@ def make_result(rng: random.Random, held_out: bool) -> str:
         number = str(integer(rng)) if rng.random() < 0.6 else str(decimal(rng))
         return number + (rng.choice((" °C", " km", " %", " €", " USD", " degrees")) if rng.random() < 0.3 else "")
     if roll < 0.45:
-        parts = [text_value(rng, rng.choice(("phrase", "phrase", "name", "city", "any")), held_out) for _ in range(rng.randint(1, 3))]
+        parts = [
+            text_value(rng, rng.choice(("phrase", "phrase", "name", "city", "any")), held_out)
+            for _ in range(rng.randint(1, 3))
+        ]
         joint = rng.choice((", ", " is ", ": ", " and ", " "))
         number = f"{joint}{integer(rng)}" if rng.random() < 0.4 else ""
         return joint.join(parts) + number + rng.choice(("", ".", ".", "!"))
     if roll < 0.48:
-        return to_json([text_value(rng, rng.choice(("word", "name", "path")), held_out) for _ in range(rng.randint(1, 4))])
+        return to_json(
+            [text_value(rng, rng.choice(("word", "name", "path")), held_out) for _ in range(rng.randint(1, 4))]
+        )
     if roll < 0.51:
         return "\n".join(text_value(rng, "phrase", held_out) for _ in range(rng.randint(2, 3)))
     fields: dict[str, Any] = {}
@@ -211,7 +219,10 @@ def _said(arguments: dict[str, Any]) -> str:
 
 def _answer_step(calls: list[Call], results: list[str], reasoning: str = "") -> Step:
     answers = [quote(call.tool.topic, result) for call, result in zip(calls, results, strict=True)]
-    return Step(reasoning or "I have the result. I quote it.", answer=". ".join(text.rstrip(".") for text in answers[:-1]) + (". " if len(answers) > 1 else "") + answers[-1])
+    return Step(
+        reasoning or "I have the result. I quote it.",
+        answer=". ".join(text.rstrip(".") for text in answers[:-1]) + (". " if len(answers) > 1 else "") + answers[-1],
+    )
 
 
 def _call_steps(rng: random.Random, calls: list[Call], held_out: bool, parallel: bool) -> tuple[Step, ...]:
@@ -242,7 +253,8 @@ def _two_calls(rng: random.Random, setting: Setting, held_out: bool, parallel: b
             texts = [value_text(rng, param.kind, held_out) for _ in range(2)]
             place = rng.choice(("in", "for", "of", "at"))
             heads = (f"What is the {first.topic} {place}", f"{first.verb.capitalize()} the {first.topic} {place}")
-            user = f"{rng.choice(heads)} {texts[0]} and {rng.choice(('', place + ' '))}{texts[1]}{rng.choice(('?', '.', ''))}"
+            head, again, end = rng.choice(heads), rng.choice(("", f"{place} ")), rng.choice(("?", ".", ""))
+            user = f"{head} {texts[0]} and {again}{texts[1]}{end}"
             calls = [Call(first, {param.name: typed(text, param.schema)}) for text in texts]
             return Turn(user, _call_steps(rng, calls, held_out, parallel), "two calls")
     second = rng.choice(tools)
@@ -250,7 +262,14 @@ def _two_calls(rng: random.Random, setting: Setting, held_out: bool, parallel: b
     if asked[0][1:] == asked[1][1:]:
         return _one_call(rng, setting, held_out, parallel)
     one, two = (text.rstrip(".?! ") for _, text, _ in asked)
-    user = rng.choice((f"{one}. {two}.", f"{one}. Then {two[0].lower() + two[1:]}.", f"{one} and {two[0].lower() + two[1:]}?", f"{one}; {two}"))
+    user = rng.choice(
+        (
+            f"{one}. {two}.",
+            f"{one}. Then {two[0].lower() + two[1:]}.",
+            f"{one} and {two[0].lower() + two[1:]}?",
+            f"{one}; {two}",
+        )
+    )
     calls = [Call(tool, arguments) for tool, _, arguments in asked]
     return Turn(user, _call_steps(rng, calls, held_out, parallel), "two calls")
 
@@ -281,20 +300,46 @@ def _chat(rng: random.Random, setting: Setting, held_out: bool) -> Turn:
     """Small talk: greetings, who are you, thanks, names, repeating."""
     roll = rng.random()
     if roll < 0.25:
-        user = rng.choice(("Hello", "Hi", "Hi there!", "Hey", "Hello!", "Good morning", "Good evening", "hello there", "How are you?"))
+        user = rng.choice(
+            ("Hello", "Hi", "Hi there!", "Hey", "Hello!", "Good morning", "Good evening", "hello there", "How are you?")
+        )
         return _said_turn(user, "This is a greeting. I greet back.", "Hello! How can I help?")
     if roll < 0.42:
-        user = rng.choice(("Who are you?", "What are you?", "What is your name?", "Tell me about yourself.", "What can you do?", "who are you"))
+        user = rng.choice(
+            (
+                "Who are you?",
+                "What are you?",
+                "What is your name?",
+                "Tell me about yourself.",
+                "What can you do?",
+                "who are you",
+            )
+        )
         return _said_turn(user, "The user asks who I am.", WHO)
     if roll < 0.55:
         name = text_value(rng, "name", held_out)
-        user = rng.choice(("My name is {}.", "Hello, I am {}.", "Hi, my name is {}", "I'm {}", "Hi! I am {}.")).format(name)
+        user = rng.choice(("My name is {}.", "Hello, I am {}.", "Hi, my name is {}", "I'm {}", "Hi! I am {}.")).format(
+            name
+        )
         return _said_turn(user, f"The user is called {name}.", f"Hello, {name}! How can I help?")
     if roll < 0.85:
         text = " ".join(text_value(rng, rng.choice(("any", "phrase")), held_out) for _ in range(rng.randint(1, 3)))
-        user = rng.choice(("Say {}", "Repeat after me: {}", "Please say {}", "Echo: {}", "Repeat: {}", "Say: {}")).format(text)
+        user = rng.choice(
+            ("Say {}", "Repeat after me: {}", "Please say {}", "Echo: {}", "Repeat: {}", "Say: {}")
+        ).format(text)
         return _said_turn(user, "The user wants me to repeat words.", text)
-    user = rng.choice(("Thank you!", "Thanks.", "Thanks a lot", "Bye", "Goodbye!", "Thank you very much.", "Great, thanks!", "Ok, bye"))
+    user = rng.choice(
+        (
+            "Thank you!",
+            "Thanks.",
+            "Thanks a lot",
+            "Bye",
+            "Goodbye!",
+            "Thank you very much.",
+            "Great, thanks!",
+            "Ok, bye",
+        )
+    )
     return _said_turn(user, "The user is polite. So am I.", "You are welcome!")
 
 
@@ -315,7 +360,9 @@ def make_turn(rng: random.Random, setting: Setting, held_out: bool, parallel: bo
     return _one_call(rng, setting, held_out, parallel)
 
 
-def make_conversation(rng: random.Random, setting: Setting, held_out: bool, parallel: bool, turns: int = 1) -> Conversation:
+def make_conversation(
+    rng: random.Random, setting: Setting, held_out: bool, parallel: bool, turns: int = 1
+) -> Conversation:
     made = tuple(make_turn(rng, setting, held_out, parallel) for _ in range(turns))
     return Conversation(setting, made, parallel)
 

@@ -170,7 +170,9 @@ class Player:
         made: list[tuple[str, Any]] = []
         reply = Reply()
         for step in range(len(ask.calls) + 2):
-            reply = self._reply(case, messages, thinking=case.options.thinking and (step == 0 or not self._silent(case)))
+            reply = self._reply(
+                case, messages, thinking=case.options.thinking and (step == 0 or not self._silent(case))
+            )
             score.reasoning &= reply.closed
             score.arguments &= reply.sound
             score.transcript.append(f"reasoning: {reply.reasoning} | calls: {reply.calls} | content: {reply.content!r}")
@@ -220,7 +222,9 @@ class Player:
             {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
             for id, (name, arguments) in zip(ids, calls, strict=True)
         ]
-        results = [ask.results[made + place] if made + place < len(ask.results) else "ok" for place in range(len(calls))]
+        results = [
+            ask.results[made + place] if made + place < len(ask.results) else "ok" for place in range(len(calls))
+        ]
         replies = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in zip(ids, results, strict=True)]
         return [{**self._message(case, reply), "tool_calls": listed}, *replies]
 
@@ -245,7 +249,11 @@ def measure(player: Player, cases: Iterator[Case], show: int) -> tuple[int, dict
 
 
 def row(family: str, count: int, right: dict[str, int]) -> str:
-    return f"| {family} | {count} | " + " | ".join(f"{100 * right[column] / max(1, count):.1f} %" for column in COLUMNS) + " |"
+    return (
+        f"| {family} | {count} | "
+        + " | ".join(f"{100 * right[column] / max(1, count):.1f} %" for column in COLUMNS)
+        + " |"
+    )
 
 
 def main() -> None:
@@ -261,11 +269,15 @@ def main() -> None:
     head = f"| format | prompts | {' | '.join(COLUMNS)} |\n|---|---|" + "---|" * len(COLUMNS)
     tables: dict[str, list[str]] = {"Generated, held out": [], "Hand-written": []}
     for family in options.families:
-        for title, cases in zip(tables, (generated(options.generated, family, options.seed), handwritten(family)), strict=True):
+        for title, cases in zip(
+            tables, (generated(options.generated, family, options.seed), handwritten(family)), strict=True
+        ):
             tables[title].append(row(family, *measure(player, cases, options.show)))
             print(title, tables[title][-1], flush=True)
     for title, rows in tables.items():
-        print(f"\n**{title}** ({options.model.name}, temperature {options.temperature:g})\n\n{head}\n" + "\n".join(rows))
+        print(
+            f"\n**{title}** ({options.model.name}, temperature {options.temperature:g})\n\n{head}\n" + "\n".join(rows)
+        )
 
 
 if __name__ == "__main__":

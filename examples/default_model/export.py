@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ TEMPLATE = HERE.parent.parent / "templates" / "qwen3.jinja"
 
 def add_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_name("llama-engine built-in")
-    writer.add_description("A tiny model trained from scratch on synthetic chats; it calls tools and quotes their results.")
+    writer.add_description(
+        "A tiny model trained from scratch on synthetic chats; it calls tools and quotes their results."
+    )
     writer.add_block_count(config["layers"])
     writer.add_context_length(config["context"])
     writer.add_embedding_length(config["width"])
@@ -48,7 +49,11 @@ def add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     assert [ids[token] for token in tokens] == list(range(len(tokens))), "token ids have gaps"
     control = set(CONTROL)
     types = [
-        gguf.TokenType.CONTROL if token in control else gguf.TokenType.USER_DEFINED if token in added else gguf.TokenType.NORMAL
+        gguf.TokenType.CONTROL
+        if token in control
+        else gguf.TokenType.USER_DEFINED
+        if token in added
+        else gguf.TokenType.NORMAL
         for token in tokens
     ]
     merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in saved["model"]["merges"]]
@@ -86,7 +91,7 @@ def export(checkpoint: Path, target: Path, tokenizer: Path) -> dict[str, Any]:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    os.replace(temporary, target)
+    temporary.replace(target)
     parameters = sum(tensor.numel() for tensor in state["weights"].values())
     return {"bytes": target.stat().st_size, "parameters": parameters, **state["facts"]}
 

@@ -130,7 +130,9 @@ class Model(nn.Module):
             k, v = torch.cat([ka[group], kb], dim=2), torch.cat([va[group], vb], dim=2)
             b = block.finish(b, attend(qb, block.share(k), block.share(v), mask))
             if number < last:  # nothing reads the trunk's output after its last keys and values
-                a = block.finish(a, F.scaled_dot_product_attention(qa, block.share(ka), block.share(va), is_causal=True))
+                a = block.finish(
+                    a, F.scaled_dot_product_attention(qa, block.share(ka), block.share(va), is_causal=True)
+                )
         return self.output_norm(b)
 
 

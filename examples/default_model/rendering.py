@@ -111,7 +111,9 @@ def param_schema(param: Param, setting: Setting) -> dict[str, Any]:
 
 def param_description(param: Param, rng: random.Random) -> str:
     """As people write them; an example in it is never the value that is wanted."""
-    form = rng.choice(("The {}", "The {}", "The {}.", "{}", "{} to use", "A {}", "The {}, e.g. {}", "{} (for example {})"))
+    form = rng.choice(
+        ("The {}", "The {}", "The {}.", "{}", "{} to use", "A {}", "The {}, e.g. {}", "{} (for example {})")
+    )
     example = draw(rng, param.kind, param.schema, False).text
     text = form.format(param.spoken, example)
     return text[0].upper() + text[1:]
@@ -164,11 +166,10 @@ def _harmony(step: Step, options: Options, first_id: int, after_results: bool) -
 
 def _deepseek(step: Step, options: Options, first_id: int, after_results: bool) -> str:
     reasoning = "" if after_results else f"{step.reasoning}\n</think>\n\n"
-    calls = "\n".join(
-        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{call.tool.name}\n```json\n{to_json(call.arguments)}\n```<｜tool▁call▁end｜>"
-        for call in step.calls
-    )
-    return f"{reasoning}{f'<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>' if calls else step.answer}<｜end▁of▁sentence｜>"
+    start, end = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+    calls = "\n".join(f"{start}{call.tool.name}\n```json\n{to_json(call.arguments)}\n```{end}" for call in step.calls)
+    body = f"<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>" if calls else step.answer
+    return f"{reasoning}{body}<｜end▁of▁sentence｜>"
 
 
 def _llama(step: Step, options: Options, first_id: int, after_results: bool) -> str:
@@ -214,7 +215,9 @@ def step_messages(step: Step, options: Options, first_id: int) -> list[Message]:
         {"id": id, "type": "function", "function": {"name": call.tool.name, "arguments": call.arguments}}
         for id, call in zip(ids, step.calls, strict=True)
     ]
-    replies = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in zip(ids, step.results, strict=True)]
+    replies = [
+        {"role": "tool", "tool_call_id": id, "content": text} for id, text in zip(ids, step.results, strict=True)
+    ]
     return [message, *replies]
 
 

@@ -22,14 +22,17 @@ class Reply:
 _END = {"qwen3": "<|im_end|>", "qwen3-coder": "<|im_end|>", "llama-3": "<|eot_id|>", "mistral-nemo": "</s>"}
 _HARMONY = re.compile(
     r"(?:<\|channel\|>analysis<\|message\|>(?P<reasoning>.*?)<\|end\|><\|start\|>assistant)"
-    r"(?:<\|channel\|>commentary to=functions\.(?P<name>[^ <]+) <\|constrain\|>json<\|message\|>(?P<arguments>.*)<\|call\|>"
+    r"(?:<\|channel\|>commentary to=functions\.(?P<name>[^ <]+) <\|constrain\|>json<\|message\|>"
+    r"(?P<arguments>.*)<\|call\|>"
     r"|<\|channel\|>final<\|message\|>(?P<content>.*)<\|return\|>)",
     re.DOTALL,
 )
 _JSON_CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>(?:\n|$)", re.DOTALL)
 _TAGGED = re.compile(r"<tool_call>\n<function=([^>]+)>\n(.*?)</function>\n</tool_call>(?:\n|$)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>]+)>\n(.*?)\n</parameter>\n", re.DOTALL)
-_FENCED = re.compile(r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>(.*?)\n```json\n(.*?)\n```<｜tool▁call▁end｜>\n?", re.DOTALL)
+_FENCED = re.compile(
+    r"<｜tool▁call▁begin｜>function<｜tool▁sep｜>(.*?)\n```json\n(.*?)\n```<｜tool▁call▁end｜>\n?", re.DOTALL
+)
 
 
 def read(family: str, text: str, thinking: bool, types: dict[str, dict[str, str]]) -> Reply:

@@ -25,9 +25,9 @@ CONTROL = """
     [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS]
 """.split()
 USER_DEFINED = """
-    <think> </think> <tool_call> </tool_call> <tool_response> </tool_response> <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜>
-    <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜> <｜tool▁outputs▁begin｜> <｜tool▁outputs▁end｜> <｜tool▁output▁begin｜>
-    <｜tool▁output▁end｜>
+    <think> </think> <tool_call> </tool_call> <tool_response> </tool_response> <｜tool▁calls▁begin｜>
+    <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁call▁end｜> <｜tool▁sep｜> <｜tool▁outputs▁begin｜>
+    <｜tool▁outputs▁end｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜>
 """.split()
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -36,10 +36,11 @@ LETTER_MERGES = 860
 SPACED_WORDS = 280
 # In order of rank. `_` stands for a space, `~` for a line break.
 PUNCTUATION = [
-    '\\ "', '" :', '" ,', '\\" :', '\\" ,', '{ "', '{ \\"', '_ "', '_ \\"', '" }', '\\" }', '\\"} "', '} "', '"} }', '} }',
-    '"}} }', '}} }', '_ {"', '_ {', '_{ "', '_ [', '_[ "', '" ]', '"] }', '"]} }', '"]}} }', '"} ,', '} ,', '}} ,', '] ,', '< /',
-    '> ~', '~ ~', '` `', '`` `', '/ /', '( _', '() _', ') _', '= >', ', ~', '{ ~', '_{ ~', '_[ ~', '} ~', '", ~', '[ ~', '] ~', '} ~~', '_ _',
-    '__ _', '__ __', '____ ___', '____ ____', '________ ___', '________ ________', '________ _______', '_________________ __',
+    '\\ "', '" :', '" ,', '\\" :', '\\" ,', '{ "', '{ \\"', '_ "', '_ \\"', '" }', '\\" }', '\\"} "', '} "', '"} }',
+    '} }', '"}} }', '}} }', '_ {"', '_ {', '_{ "', '_ [', '_[ "', '" ]', '"] }', '"]} }', '"]}} }', '"} ,', '} ,',
+    '}} ,', '] ,', '< /', '> ~', '~ ~', '` `', '`` `', '/ /', '( _', '() _', ') _', '= >', ', ~', '{ ~', '_{ ~',
+    '_[ ~', '} ~', '", ~', '[ ~', '] ~', '} ~~', '_ _', '__ _', '__ __', '____ ___', '____ ____', '________ ___',
+    '________ ________', '________ _______', '_________________ __',
 ]  # fmt: skip
 
 
@@ -65,7 +66,10 @@ def _letter_merges(texts: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
     trainer = trainers.BpeTrainer(vocab_size=256 + LETTER_MERGES, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(words, trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    merges = [(left, right) for left, right in (item if isinstance(item, list) else item.split(" ") for item in model["merges"])]
+    merges = [
+        (left, right)
+        for left, right in (item if isinstance(item, list) else item.split(" ") for item in model["merges"])
+    ]
     return [token for token, _ in sorted(model["vocab"].items(), key=lambda item: item[1])], merges
 
 
@@ -74,8 +78,29 @@ def _fixed_words(texts: list[str], vocabulary: set[str]) -> list[str]:
 
     Short ones that begin like an invented word (no, to, the) may not: `notidai` would lose its first piece to them.
     """
-    values = {word.lower() for known in (CITIES, PEOPLE, WORDS, VERBS, NOUNS, list(PARAMS)) for item in known for word in item.split()}
-    values -= {"for", "the", "a", "on", "my", "from", "to", "at", "name", "type", "format", "call", "content", "error", "user"}
+    values = {
+        word.lower()
+        for known in (CITIES, PEOPLE, WORDS, VERBS, NOUNS, list(PARAMS))
+        for item in known
+        for word in item.split()
+    }
+    values -= {
+        "for",
+        "the",
+        "a",
+        "on",
+        "my",
+        "from",
+        "to",
+        "at",
+        "name",
+        "type",
+        "format",
+        "call",
+        "content",
+        "error",
+        "user",
+    }
     counts = Counter(word for text in texts for word in re.findall(r" ([A-Za-z]+)", text))
     fixed = (word for word, count in counts.most_common() if count > 60 and (len(word) > 3 or word[0] in "aeiouAEIOU"))
     return [word for word in fixed if word in vocabulary and word.lower() not in values][:SPACED_WORDS]

@@ -120,7 +120,13 @@ def make_tool(rng: random.Random, held_out: bool, sibling: Tool | None = None) -
         return Tool(name, topic, verb, described + rng.choice(("", ".")), make_params(rng, topic))
     params = make_params(rng, topic)
     key = params[0].spoken if params else "id"
-    forms = (described, f"{verb.capitalize()} {topic} by {key}", f"Returns the {topic}", f"{topic.capitalize()} tool", "")
+    forms = (
+        described,
+        f"{verb.capitalize()} {topic} by {key}",
+        f"Returns the {topic}",
+        f"{topic.capitalize()} tool",
+        "",
+    )
     description = rng.choices(forms, (0.4, 0.2, 0.15, 0.15, 0.1))[0] + rng.choice(("", "."))
     return Tool(name, topic, verb, description if description != "." else "", params)
 
@@ -171,7 +177,9 @@ def _running_request(rng: random.Random, tool: Tool, said: dict[str, Spoken], ve
     text = rng.choice(heads)
     for name in others:
         key = name.replace("_", " ")
-        text += rng.choice((f" with {key} {said[name].text}", f", {key} {said[name].text}", f" and {key} {said[name].text}"))
+        text += rng.choice(
+            (f" with {key} {said[name].text}", f", {key} {said[name].text}", f" and {key} {said[name].text}")
+        )
     if value[-1:] in "\"'0123456789" and not others and rng.random() < 0.2:
         text += rng.choice((" right now", " please", ", please", " for me", " today"))
     return text + rng.choice(("?", ".", "", "?", "!"))

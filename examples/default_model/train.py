@@ -98,8 +98,8 @@ class Trainer:
                 told, speed = time.time(), self.tokens / elapsed
                 mean, total, count = total / count, 0.0, 0.0
                 print(
-                    f"{elapsed:.0f} s step {self.steps} tokens {self.tokens / 1e6:.2f} M (worth {self.worth / 1e6:.1f} M) "
-                    f"{speed:.0f}/s loss {mean:.4f} lr {scale:.3f}",
+                    f"{elapsed:.0f} s step {self.steps} tokens {self.tokens / 1e6:.2f} M "
+                    f"(worth {self.worth / 1e6:.1f} M) {speed:.0f}/s loss {mean:.4f} lr {scale:.3f}",
                     flush=True,
                 )
             if time.time() - saved > 300:

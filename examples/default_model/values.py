@@ -1,6 +1,6 @@
 """Argument values: what goes into the call, beside how a person would say it.
 
-A value is drawn for a *kind* ("city", "date", "flag" ..). `spoken` is its text in the request; `value` is the JSON value
+A value is drawn for a *kind* ("city", "date", "flag" ..). `text` is how the request says it; `value` is the JSON value
 that the call must carry. They differ where people and JSON differ: `yes` and `true`, `red and blue` and a list.
 """
 
@@ -40,7 +40,9 @@ def _name(rng: random.Random, held_out: bool) -> str:
 
 
 def _phrase(rng: random.Random, held_out: bool) -> str:
-    words = [invented(rng) if rng.random() < 0.15 else rng.choice(WORDS) for _ in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 6)))]
+    words = [
+        invented(rng) if rng.random() < 0.15 else rng.choice(WORDS) for _ in range(rng.choice((1, 2, 2, 3, 3, 4, 5, 6)))
+    ]
     text = " ".join(words)
     return text[0].upper() + text[1:] if rng.random() < 0.4 else text
 
@@ -73,7 +75,9 @@ def _expression(rng: random.Random, held_out: bool) -> str:
 
 def _date(rng: random.Random, held_out: bool) -> str:
     year, month, day = rng.randint(1990, 2035), rng.randint(1, 12), rng.randint(1, 28)
-    return f"{year}-{month:02}-{day:02}" if rng.random() < 0.8 else rng.choice(("today", "tomorrow", "Monday", "Friday"))
+    return (
+        f"{year}-{month:02}-{day:02}" if rng.random() < 0.8 else rng.choice(("today", "tomorrow", "Monday", "Friday"))
+    )
 
 
 def _tail(rng: random.Random) -> str:
@@ -107,7 +111,22 @@ TEXTS: dict[str, _Text] = {
     "letter": lambda rng, _: rng.choice("abcdefghijklmnopqrstuvwxyz"),
     "duration": lambda rng, _: f"{rng.randint(1, 90)} {rng.choice(('minutes', 'seconds', 'hours'))}",
 }
-_ANY = ("city", "name", "phrase", "code", "path", "date", "word", "email", "url", "time", "upper", "snake", "name", "city")
+_ANY = (
+    "city",
+    "name",
+    "phrase",
+    "code",
+    "path",
+    "date",
+    "word",
+    "email",
+    "url",
+    "time",
+    "upper",
+    "snake",
+    "name",
+    "city",
+)
 
 
 def text_value(rng: random.Random, kind: str, held_out: bool) -> str:

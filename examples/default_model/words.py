@@ -39,7 +39,16 @@ CITIES = _split("""
     Boston Chicago Denver Seattle Austin Toronto Sydney Beijing Moscow Istanbul Nairobi Lagos Havana Bogota Santiago
     Zurich Geneva Milan Munich Hamburg Lyon Porto Osaka Kyoto Mumbai Bangkok Hanoi Manila Jakarta Singapore Dubai
     Doha Helsinki Stockholm Copenhagen Brussels Amsterdam Zürich Málaga Tromsø
-""") + ["New York", "San Francisco", "Los Angeles", "Buenos Aires", "Hong Kong", "Mexico City", "Cape Town", "São Paulo"]
+""") + [
+    "New York",
+    "San Francisco",
+    "Los Angeles",
+    "Buenos Aires",
+    "Hong Kong",
+    "Mexico City",
+    "Cape Town",
+    "São Paulo",
+]
 HELD_CITIES = _split("""
     Reykjavik Montevideo Ljubljana Tbilisi Quito Accra Antwerp Nagoya Perth Winnipeg Tallinn Bergen Malmö Tampere
 """) + ["Port Louis", "Saint Denis", "Santa Fe", "Addis Ababa"]
@@ -56,7 +65,9 @@ WORDS = _split("""
     history science music best cheap near quiet strong light dark sweet fresh early late tomorrow yesterday monday
     friday the a my our meeting moved project started finished train left arrived thank love peace war king queen
 """)
-LANGUAGES = _split("French German Spanish Italian Dutch Polish Greek Turkish Arabic Hindi Japanese Korean Russian Latin")
+LANGUAGES = _split(
+    "French German Spanish Italian Dutch Polish Greek Turkish Arabic Hindi Japanese Korean Russian Latin"
+)
 CURRENCIES = _split("USD EUR GBP JPY CHF CAD AUD SEK NOK PLN INR BRL")
 UNITS = _split("celsius fahrenheit km miles meters feet kg pounds liters gallons hours minutes seconds days")
 PARAMS: dict[str, str] = {
