@@ -22,16 +22,22 @@ from engine.runtime.backend import Backend, Vocab
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.runner import Runner
+from engine.runtime.turns import TurnMemory
 from engine.template.prompt import Prompt
 from engine.types import Completion, SamplingParams
 
 
 class _Mailbox:
-    """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits."""
+    """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits.
 
-    __slots__ = ("future", "queue")
+    `text` and `tokens` are the prompt's.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("future", "queue", "text", "tokens")
+
+    def __init__(self, text: str, tokens: tuple[int, ...]) -> None:
+        self.text = text
+        self.tokens = tokens
         self.queue: SimpleQueue[Reply] = SimpleQueue()
         self.future: asyncio.Future[None] | None = None
 
@@ -229,7 +235,8 @@ class Service:
         self._vocab = backend.vocab
         self._n_ctx = backend.n_ctx_sequence
         self._ids = itertools.count(1)
-        self._post = _Post()
+        self._turns = TurnMemory(backend.vocab)
+        self._post = _Post(self._turns)
         self._runner = Runner(backend, self._post.deliver)
         self._end = weakref.finalize(self, self._runner.close)
 
@@ -268,7 +275,7 @@ class Service:
         """
         _check(deadline, reasoning_budget, reasoning_close)
         sampling = SamplingParams() if sampling is None else sampling
-        tokens = tuple(self._vocab.encode(prompt.pieces, add_bos=True))
+        tokens = self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._n_ctx)
@@ -283,7 +290,7 @@ class Service:
             reasoning_close=tuple(self._vocab.encode(reasoning_close, add_bos=False)),
         )
         id_ = next(self._ids)
-        mailbox = self._post.open(id_)
+        mailbox = self._post.open(id_, _Mailbox(prompt.text, tokens))
         stream = Stream(mailbox, lambda: self._runner.cancel(id_), lambda: self._runner.end_reasoning(id_))
         try:
             self._runner.submit(Request(id_, tokens, parser, sampling, limits, priority, deadline))
@@ -320,11 +327,12 @@ class Service:
 class _Post:
     """Carries replies from the runner's thread to the mailboxes; wakes each event loop once per delivery."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: TurnMemory) -> None:
+        self._turns = turns
         self._boxes: dict[int, _Mailbox] = {}
 
-    def open(self, id_: int) -> _Mailbox:
-        box = self._boxes[id_] = _Mailbox()
+    def open(self, id_: int, box: _Mailbox) -> _Mailbox:
+        self._boxes[id_] = box
         return box
 
     def shut(self, id_: int) -> None:
@@ -334,6 +342,9 @@ class _Post:
         sleepers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for reply in replies:
             box = self._boxes[reply.id]
+            if reply.output:
+                # Before the reader hears of the end: its next prompt may follow at once.
+                self._turns.remember(box.text, box.tokens, reply.output)
             box.queue.put(reply)
             if (future := box.future) is not None:
                 sleepers.setdefault(future.get_loop(), []).append(future)

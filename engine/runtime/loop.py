@@ -248,10 +248,11 @@ class Loop:
         events, forced, finish = live.generation.advance(token)
         if events:
             self._emit(live, events)
+        if finish in (None, "length"):
+            job.tokens.append(token)
         if finish is not None:
             self._finish(live, finish)
             return
-        job.tokens.append(token)
         for token in forced:
             sampler.accept(token)
             job.tokens.append(token)
@@ -283,7 +284,8 @@ class Loop:
         last = closing.pop()
         assert isinstance(last, Finished), "a parser's last event is Finished"
         events = (*live.outbox, *closing, replace(last, usage=usage))
-        self._replies.append(Reply(live.request.id, events, final=True, error=error))
+        output = tuple(job.tokens[len(live.request.tokens) :])
+        self._replies.append(Reply(live.request.id, events, final=True, error=error, output=output))
 
     def _recover(self, chunks: Sequence[Chunk], error: DecodeError) -> None:
         """A decode failed: read back what the sequences hold, then find out whose fault it was."""

@@ -41,12 +41,17 @@ def check_fits(tokens: int, n_ctx: int) -> None:
 
 
 class Reply(NamedTuple):
-    """The events of one step for one request. A `final` one is the last; `error` says why it failed, if it did."""
+    """The events of one step for one request.
+
+    A `final` one is the last; `error` says why it failed, if it did; `output` are the tokens that were generated, the
+    end token left out.
+    """
 
     id: int
     events: tuple[Event, ...]
     final: bool = False
     error: Exception | None = None
+    output: tuple[int, ...] = ()
 
 
 class Submit(NamedTuple):

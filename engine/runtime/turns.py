@@ -1,0 +1,97 @@
+"""What was generated is remembered as tokens, so that the next prompt continues in the KV cache and not beside it.
+
+Knows: prompts, the tokens they were sent as, the tokens that followed. Does not know: caches, requests, templates. A
+model's output need not retokenise to itself; where a later prompt begins with the text of an earlier one and of what
+was generated then, those very tokens take the place of the retokenised ones. Only the cut of ordinary text into
+tokens may change by that, never which control tokens there are: a caller's text that looks like an earlier turn stays
+text.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.runtime.backend import Vocab
+
+
+@dataclass(slots=True)
+class _Turn:
+    """`text` is the prompt's and the output's together: None until it was asked for, "" if the output is no text."""
+
+    prompt: str
+    output: tuple[int, ...]
+    text: str | None = None
+
+
+class TurnMemory:
+    """Remembers the last turns. Its methods may be called from any thread.
+
+    `capacity`: turns; `max_tokens`: tokens over all of them. The oldest goes first.
+    """
+
+    def __init__(self, vocab: Vocab, *, capacity: int = 256, max_tokens: int = 1_000_000) -> None:
+        self._vocab = vocab
+        self._capacity = capacity
+        self._max_tokens = max_tokens
+        self._turns: OrderedDict[tuple[int, ...], _Turn] = OrderedDict()
+        self._tokens = 0
+        self._lock = threading.Lock()
+
+    def remember(self, prompt: str, prompt_tokens: tuple[int, ...], output_tokens: tuple[int, ...]) -> None:
+        """A turn is over; its output without the end token."""
+        if not output_tokens:
+            return
+        known = prompt_tokens + output_tokens
+        with self._lock:
+            self._forget(known)
+            self._turns[known] = _Turn(prompt, output_tokens)
+            self._tokens += len(known)
+            while len(self._turns) > self._capacity or (self._tokens > self._max_tokens and len(self._turns) > 1):
+                self._forget(next(iter(self._turns)))
+
+    def splice(self, text: str, tokens: Sequence[int]) -> tuple[int, ...]:
+        """The tokens to send for a prompt, given its text and its tokens: those of the longest remembered turn that
+        it continues, then its own; or its own alone."""
+        own = tuple(tokens)
+        with self._lock:
+            turns = list(self._turns.items())
+        best: tuple[tuple[int, ...], int] | None = None
+        for known, turn in turns:
+            # The prompt is compared first: an output's text is put together once, when it may be needed.
+            if not text.startswith(turn.prompt):
+                continue
+            whole = self._text(turn)
+            if whole and len(text) > len(whole) > (best[1] if best else 0) and text.startswith(whole):
+                best = known, len(whole)
+        if best is None or own[: len(best[0])] == best[0]:
+            return own
+        return self._joined(best[0], own, len(text[best[1] :].encode(errors="replace")))
+
+    def _joined(self, known: tuple[int, ...], own: tuple[int, ...], rest: int) -> tuple[int, ...]:
+        """`known`, then those of the prompt's own tokens that make up its last `rest` bytes, if a token begins
+        there."""
+        vocab = self._vocab
+        start = len(own)
+        while rest > 0 and start:
+            start -= 1
+            rest -= len(vocab.token_bytes(own[start]))
+        if rest or self._special(known) != self._special(own[:start]):
+            return own
+        return known + own[start:]
+
+    def _special(self, tokens: Sequence[int]) -> list[int]:
+        return [token for token in tokens if self._vocab.is_special(token)]
+
+    def _text(self, turn: _Turn) -> str:
+        if turn.text is None:
+            data = b"".join(map(self._vocab.token_bytes, turn.output))
+            try:
+                turn.text = turn.prompt + data.decode()
+            except UnicodeDecodeError:
+                turn.text = ""
+        return turn.text
+
+    def _forget(self, key: tuple[int, ...]) -> None:
+        if self._turns.pop(key, None) is not None:
+            self._tokens -= len(key)
