@@ -143,7 +143,7 @@ def diagnose() -> Report:
     machine = Machine.here()
     cpu, flags = preflight.processor()
     library, error = _ask_library(preflight.child_command())
-    verdict = _verdict()
+    verdict = preflight.examine(ModelOptions(), ContextOptions())
     arguments = machine.arguments(faulted=verdict.outcome in ("remedied", "faulty"))
     return Report(
         engine_version=_version(),
@@ -185,13 +185,6 @@ def _ask_library(command: Sequence[str] | None) -> tuple[LibraryFacts | None, st
     data["path"] = Path(data["path"])
     data["devices"] = tuple(Device(**device) for device in data["devices"])
     return LibraryFacts(**data), ""
-
-
-def _verdict() -> Verdict:
-    try:
-        return preflight.examine(ModelOptions(), ContextOptions())
-    except EngineError as error:
-        return Verdict("unknown", str(error))
 
 
 def _builtin_model() -> Path | None:

@@ -181,10 +181,11 @@ class _End:
 
 
 def _run(command: Sequence[str], model: ModelOptions, context: ContextOptions) -> _End:
-    order = {"task": "decode", "model": str(_data.builtin_model()), "load": asdict(model), "context": asdict(context)}
     try:
+        path = _data.builtin_model()
+        order = {"task": "decode", "model": str(path), "load": asdict(model), "context": asdict(context)}
         done = run_child(command, order)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (EngineError, OSError, subprocess.SubprocessError) as error:
         return _End(False, None, f"the child process gave no answer ({error}).")
     fault = _fault(done.returncode)
     if fault:

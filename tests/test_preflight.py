@@ -130,6 +130,16 @@ def test_no_child_can_start(tmp_path: Path) -> None:
     assert "nothing-here" in verdict.reason
 
 
+def test_without_the_built_in_model_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise EngineError("It was deleted.")
+
+    monkeypatch.setattr(_data, "builtin_model", missing)
+    verdict = examine(MODEL, CONTEXT, command=StandIn(tmp_path, SOUND).command, directory=tmp_path)
+    assert verdict.outcome == "unknown"
+    assert "It was deleted." in verdict.reason
+
+
 def test_a_child_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_SECONDS", 0.2)
     child = StandIn(tmp_path, "import time; time.sleep(60)")
