@@ -83,7 +83,7 @@ class _Metered(NodeTransformer):
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - named by jinja2
         self.generic_visit(node)
-        if not isinstance(node.expr, nodes.Const):
+        if not any(isinstance(side, nodes.Const) for side in (node.expr, *(operand.expr for operand in node.ops))):
             node.expr = nodes.Filter(node.expr, "_compared", [], [], None, None, lineno=node.lineno)
         return node
 
@@ -130,13 +130,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def _metered(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        leading = 1 if hasattr(function, "jinja_pass_arg") else 0
+        first = 1 if hasattr(function, "jinja_pass_arg") else 0
+        check = limits.filter_check(name)
 
         @wraps(function)
         def run(*args: Any, **named: Any) -> Any:
-            rest = args[leading:]
-            value = rest[0] if rest else None
-            limits.check_filter(self.meter, name, value, rest[1:], named)
+            check(self.meter, args[first] if len(args) > first else None, args[first + 1 :], named)
             return function(*args, **named)
 
         return run
@@ -147,7 +146,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        self.meter.spend()
         limits.check_operator(self.meter, operator, left, right)
         return super().call_binop(context, operator, left, right)
 

@@ -8,9 +8,9 @@ know: jinja2. Templates come with model files from strangers, so `engine.templat
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-STEPS = 1_000_000
+STEPS = 500_000
 """Steps of one render, before the inputs' size is added."""
 LENGTH = 4_000_000
 """Characters or items that one value may have before the inputs' size is added."""
@@ -19,38 +19,9 @@ BITS = 4096
 WIDTH = 4096
 """The widest indent, field or precision."""
 _CHARACTERS_PER_STEP = 256
-_STEPS_PER_PART = 8
+_STEPS_PER_PART = 2
 _PERCENT_WIDTHS = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d*)(?:\.(\*|\d*))?")
 _BRACE_WIDTHS = re.compile(r"\{[^{}]*:[^{}]*?(\d{4,}|\{)")
-
-
-_WHOLE = frozenset(
-    {
-        "tojson",
-        "string",
-        "pprint",
-        "urlencode",
-        "xmlattr",
-        "escape",
-        "e",
-        "forceescape",
-        "safe",
-        "sort",
-        "dictsort",
-        "unique",
-        "groupby",
-        "min",
-        "max",
-        "sum",
-        "select",
-        "selectattr",
-        "reject",
-        "rejectattr",
-        "_compared",
-        "_concat",
-    }
-)
-"""Filters that walk through all of their value, the parts inside parts too."""
 
 
 class LimitError(Exception):
@@ -63,7 +34,7 @@ class Meter:
     __slots__ = ("_length", "_steps")
 
     def __init__(self, input_size: int = 0) -> None:
-        self._steps = STEPS + input_size
+        self._steps = STEPS + 4 * input_size
         self._length = LENGTH + 8 * input_size
 
     def spend(self, characters: int = 0) -> None:
@@ -130,6 +101,7 @@ def _length(value: object) -> int | None:
 
 def check_operator(meter: Meter, operator: str, left: Any, right: Any) -> None:
     """Ask before `left operator right`, for the operators `*`, `**`, `%` and `+`."""
+    meter.spend()
     if operator == "+":
         if (first := _length(left)) is not None and (second := _length(right)) is not None:
             meter.allow(first + second)
@@ -207,21 +179,79 @@ def check_join(meter: Meter, items: object, separator: object) -> None:
         meter.allow_text(items)
 
 
-def check_filter(meter: Meter, name: str, value: object, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Ask before `value | name(*args)`."""
+def check_concat(meter: Meter, items: Sequence[object]) -> None:
+    """Ask before joining the few operands of `~`."""
+    length = 0
+    for item in items:
+        if isinstance(item, str):
+            length += len(item)
+        else:
+            meter.allow_text(item)
+    meter.allow(length)
+
+
+Check: TypeAlias = Callable[[Meter, Any, Sequence[Any], Mapping[str, Any]], None]
+"""Asks before `value | filter(*args, **named)`."""
+
+
+def _whole(meter: Meter, value: Any, _args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    meter.allow_text(value)
+
+
+def _widths(meter: Meter, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
     meter.spend(_length(value) or 0)
-    numbers = [item for item in (*args, *named.values()) if isinstance(item, int)]
-    if name in _WHOLE:
-        meter.allow_text(value)
-    if name in ("center", "indent", "tojson", "batch", "slice", "round", "wordwrap", "int"):
-        for number in numbers:
-            meter.allow_width(number)
-    if name == "indent" and isinstance(value, str):
-        wide = [len(item) for item in (*args, *named.values()) if isinstance(item, str)]
-        meter.allow(len(value) + value.count("\n") * max([4, *numbers, *wide]))
-    elif name == "replace" and len(args) > 1:
-        check_replace(meter, value, args[0], args[1])
-    elif name == "join":
-        check_join(meter, value, args[0] if args else named.get("d", ""))
-    elif name == "format":
-        check_percent(meter, str(value), args or named)
+    for item in (*args, *named.values()):
+        meter.allow_width(item)
+
+
+def _tojson(meter: Meter, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    _widths(meter, None, args, named)
+    meter.allow_text(value)
+
+
+def _indent(meter: Meter, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    _widths(meter, value, args, named)
+    if isinstance(value, str):
+        given = (*args, *named.values())
+        widths = [item if isinstance(item, int) else len(item) for item in given if isinstance(item, int | str)]
+        meter.allow(len(value) + value.count("\n") * max([4, *widths]))
+
+
+def _replace(meter: Meter, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    given = [*args, *(named[name] for name in ("old", "new") if name in named)]
+    if len(given) > 1:
+        check_replace(meter, value, given[0], given[1])
+
+
+def _join(meter: Meter, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    check_join(meter, value, args[0] if args else named.get("d", ""))
+
+
+def _format(meter: Meter, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    check_percent(meter, str(value), args or named)
+
+
+def _concat(meter: Meter, value: Any, _args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    check_concat(meter, value)
+
+
+def _plain(meter: Meter, value: Any, _args: Sequence[Any], _named: Mapping[str, Any]) -> None:
+    meter.spend(_length(value) or 0)
+
+
+_CHECKS: Mapping[str, Check] = {
+    "tojson": _tojson,
+    "indent": _indent,
+    "replace": _replace,
+    "join": _join,
+    "format": _format,
+    "_concat": _concat,
+    **dict.fromkeys(("center", "batch", "slice", "round", "wordwrap", "int", "truncate"), _widths),
+    **dict.fromkeys(("string", "pprint", "urlencode", "xmlattr", "escape", "e", "forceescape", "safe"), _whole),
+    **dict.fromkeys(("sort", "dictsort", "unique", "groupby", "min", "max", "sum", "_compared"), _whole),
+}
+
+
+def filter_check(name: str) -> Check:
+    """What asks before a filter runs: for those that walk through a value its parts, for the others a step."""
+    return _CHECKS.get(name, _plain)
