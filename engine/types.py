@@ -251,11 +251,14 @@ class SamplingParams(Record):
         return tuple(cast("Mapping[Any, Any]", value).items()) if isinstance(value, Mapping) else value
 
     @property
+    def penalises(self) -> bool:
+        """Whether a repetition penalty is on."""
+        return (self.repeat_penalty or 1.0) != 1 or bool(self.frequency_penalty) or bool(self.presence_penalty)
+
+    @property
     def looks_back(self) -> bool:
-        """Whether earlier tokens change what is drawn (penalties, DRY), so that the sampler should be told the
-        prompt's."""
-        penalised = (self.repeat_penalty or 1.0) != 1 or bool(self.frequency_penalty) or bool(self.presence_penalty)
-        return penalised or bool(self.dry_multiplier)
+        """Whether earlier tokens change what is drawn, so that the sampler should be told the prompt's."""
+        return self.penalises or bool(self.dry_multiplier)
 
 
 class Usage(Record):

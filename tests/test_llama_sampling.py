@@ -1,7 +1,7 @@
 """Samplers over logits that the tests write: what each option lets through, whose draws repeat, what greedy means."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import model_files
@@ -13,7 +13,8 @@ from engine.errors import DecodeError, EngineError, RequestError
 from engine.runtime.backend import Row
 from engine.runtime.llama import Model
 from engine.runtime.llama_backend import LlamaBackend
-from engine.runtime.llama_sampling import LlamaSampler
+from engine.runtime.llama_candidates import Filter, pays
+from engine.runtime.llama_lib import library
 from engine.runtime.options import ContextOptions
 from engine.types import SamplingParams
 
@@ -259,43 +260,82 @@ def test_a_processor_that_fails_is_named(backend: LlamaBackend) -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def ordinary(monkeypatch: pytest.MonkeyPatch, backend: LlamaBackend, **params: Any) -> LlamaSampler:
-    """A sampler that hands llama.cpp the whole vocabulary."""
-    sampler = backend.sampler(SamplingParams(**params))
-    monkeypatch.setattr(sampler, "_shortcut", None)
-    return sampler
+class Plain:
+    """The chain that `params` ask for, built link by link, over the whole vocabulary."""
+
+    def __init__(self, params: SamplingParams, backend: LlamaBackend) -> None:
+        lib = library()
+        number: Any = {name: value for name, value in params if isinstance(value, float | int)}
+        make: dict[str, Callable[[], Any]] = {
+            "penalties": lambda: lib.llama_sampler_init_penalties(
+                SIZE,
+                params.penalty_last_n,
+                number.get("repeat_penalty", 1.0),
+                number.get("frequency_penalty", 0.0),
+                number.get("presence_penalty", 0.0),
+            ),
+            "top_k": lambda: lib.llama_sampler_init_top_k(number.get("top_k", 0)),
+            "typical_p": lambda: lib.llama_sampler_init_typical(number.get("typical_p", 1.0), 1),
+            "top_p": lambda: lib.llama_sampler_init_top_p(number.get("top_p", 1.0), 1),
+            "min_p": lambda: lib.llama_sampler_init_min_p(number.get("min_p", 0.0), 1),
+            "xtc": lambda: lib.llama_sampler_init_xtc(number.get("xtc_probability", 0.0), 0.1, 1, params.seed),
+            "temperature": lambda: lib.llama_sampler_init_temp(number.get("temperature", 1.0)),
+        }
+        order = params.samplers or ("penalties", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
+        self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        for link in (*(make[name]() for name in order), lib.llama_sampler_init_dist(params.seed)):
+            lib.llama_sampler_chain_add(self._chain, link)
+        self._context = backend._handle()  # pyright: ignore[reportPrivateUsage]
+
+    def draw(self) -> int:
+        return library().llama_sampler_sample(self._chain, self._context, 0)
+
+    def close(self) -> None:
+        library().llama_sampler_free(self._chain)
 
 
-@pytest.mark.parametrize(
-    "params", [{}, {"top_p": 0.8, "min_p": 0.05, "temperature": 0.7}, {"typical_p": 0.7, "xtc_probability": 0.5}]
-)
-def test_the_shortcut_draws_what_the_whole_vocabulary_draws(
-    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any]
-) -> None:
+FILTERS: list[dict[str, Any]] = [
+    {"top_k": 40},
+    {"top_k": 40, "top_p": 0.8, "min_p": 0.05, "temperature": 0.7},
+    {"top_k": 20, "typical_p": 0.7, "xtc_probability": 0.5},
+    {"top_k": 2000, "top_p": 0.999},
+    {"top_p": 0.95, "temperature": 0.6},
+    {"top_p": 0.3},
+    {"top_p": 0.99},
+    {"min_p": 0.05},
+    {"min_p": 0.001, "temperature": 1.5},
+    {"samplers": ("min_p", "top_p", "temperature"), "min_p": 0.01, "top_p": 0.9},
+    {"samplers": ("top_p", "min_p", "xtc"), "min_p": 0.2, "top_p": 0.9, "xtc_probability": 0.3},
+    {"top_k": 40, "presence_penalty": 1.5},
+    {"top_p": 0.9, "repeat_penalty": 1.3, "frequency_penalty": 0.4, "penalty_last_n": 3},
+    {"min_p": 0.1, "repeat_penalty": 0.7},
+]
+
+
+@pytest.mark.parametrize("params", FILTERS)
+def test_what_is_drawn_is_what_llama_cpp_draws(backend: LlamaBackend, params: dict[str, Any]) -> None:
+    """Against the chain as llama.cpp's own order has it, over the whole vocabulary."""
     random = np.random.default_rng(5)
-    for seed in range(30):
+    for seed in range(25):
         backend.logits(0)[:] = random.normal(0, 4, SIZE)
-        short = backend.sampler(SamplingParams(top_k=40, seed=seed, **params))
-        assert short.has_shortcut
-        whole = ordinary(monkeypatch, backend, top_k=40, seed=seed, **params)
-        assert [backend.sample(short, 0) for _ in range(5)] == [backend.sample(whole, 0) for _ in range(5)]
+        made = SamplingParams(seed=seed, **params)
+        ours, theirs = backend.sampler(made), Plain(made, backend)
+        assert [backend.sample(ours, 0) for _ in range(6)] == [theirs.draw() for _ in range(6)]
+        theirs.close()
 
 
-def test_the_shortcut_under_a_mask(backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("params", FILTERS)
+def test_a_mask_leaves_few_tokens(backend: LlamaBackend, params: dict[str, Any]) -> None:
     logits = backend.logits(0)
     logits[:] = -np.inf
     logits[[4000, SIZE - 1]] = (1.0, 1.5)
-    short = backend.sampler(SamplingParams(top_k=40, seed=4))
-    whole = ordinary(monkeypatch, backend, top_k=40, seed=4)
-    tokens = [backend.sample(short, 0) for _ in range(30)]
-    assert tokens == [backend.sample(whole, 0) for _ in range(30)]
-    assert set(tokens) == {4000, SIZE - 1}
+    assert {backend.sample(backend.sampler(SamplingParams(seed=n, **params)), 0) for n in range(50)} <= {4000, SIZE - 1}
 
 
-def test_the_shortcut_gives_way_to_ties(backend: LlamaBackend) -> None:
+@pytest.mark.parametrize("params", [{"top_k": 40}, {"top_p": 0.5}, {"min_p": 0.5}])
+def test_all_tokens_may_be_equal(backend: LlamaBackend, params: dict[str, Any]) -> None:
     backend.logits(0)[:] = 1.0
-    tokens = sequence(backend, 50, top_k=40, seed=4)
-    assert len(set(tokens)) > 10
+    assert len(set(sequence(backend, 50, seed=4, **params))) > 10
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {"top_k": 40}, {"top_p": 0.5}, {"mirostat": 2}])
@@ -306,10 +346,19 @@ def test_no_number_at_any_place_is_found(backend: LlamaBackend, params: dict[str
         backend.sample(backend.sampler(SamplingParams(**params)), 0)
 
 
-def test_a_small_vocabulary_needs_no_shortcut(backend: LlamaBackend) -> None:
-    assert not backend.sampler(SamplingParams(top_k=200)).has_shortcut
-    assert not backend.sampler(SamplingParams(top_k=20, repeat_penalty=1.1)).has_shortcut
-    assert not backend.sampler(SamplingParams(top_k=20, samplers=("top_p", "top_k"), top_p=0.5)).has_shortcut
+@pytest.mark.parametrize(
+    ("first", "n_vocab", "expected"),
+    [
+        (None, 150_000, False),
+        (Filter("top_k", 40), 150_000, True),
+        (Filter("top_k", 40), 1000, False),
+        (Filter("top_k", 2000), 150_000, False),
+        (Filter("top_p", 0.9), 150_000, True),
+        (Filter("top_p", 0.9), 1000, False),
+    ],
+)
+def test_when_candidates_pay(first: Filter | None, n_vocab: int, expected: bool) -> None:
+    assert pays(first, n_vocab) == expected
 
 
 def test_a_closed_sampler(backend: LlamaBackend) -> None:

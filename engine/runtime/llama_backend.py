@@ -106,6 +106,10 @@ class LlamaBackend:
         return self._n_batch
 
     @property
+    def n_outputs(self) -> int:
+        return self._options.n_outputs
+
+    @property
     def n_sequences(self) -> int:
         return self._options.n_sequences
 

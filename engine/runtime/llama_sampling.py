@@ -1,20 +1,21 @@
 """Drawing a token from a row of logits: sampling parameters as a chain of llama.cpp's samplers.
 
-Knows: the chain's order and its options, biases and processors, seeds, who frees what. Does not know: contexts,
-batches, sequences. A greedy sampler needs no chain, and a chain that begins with top-k needs only the tokens that can
-be among the k: both cost a fraction of handing llama.cpp the whole vocabulary.
+Knows: the order of the chain and its options, biases, penalties and processors, seeds, who frees what. Does not know:
+contexts, batches, sequences. A greedy sampler needs no chain: an argmax costs a fraction of handing llama.cpp the whole
+vocabulary.
 """
 
 import ctypes
-import math
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from engine.errors import DecodeError, EngineError, RequestError
+from engine.errors import EngineError, RequestError
+from engine.runtime.llama_candidates import Candidates, Filter, check_number, pays
 from engine.runtime.llama_lib import brief, library
 from engine.runtime.llama_vocab import LlamaVocab
+from engine.runtime.penalties import Penalties
 from engine.types import SamplerName, SamplingParams
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
-_ROOM = 1024  # candidates that the shortcut has room for
-_GROUPS = 64  # the vocabulary is read as so many rows, whose columnwise maxima bound the k-th largest logit
 
 
 class LlamaSampler:
@@ -39,22 +38,17 @@ class LlamaSampler:
         self._tokens: list[int] = []
         self._bias = _bias(params, vocab)
         chain = _Chain(params, vocab, self.seed)
+        self._penalties = Penalties(params) if chain.penalises_first else None
         self._chain = chain.handle
         self._free = weakref.finalize(self, _free, chain.handle)
+        self._candidates = Candidates(chain.first) if chain.first is not None else None
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")
-        self._shortcut = _Shortcut(chain.leading_top_k) if _Shortcut.pays(chain.leading_top_k, vocab.size) else None
-
-    @property
-    def has_shortcut(self) -> bool:
-        """Whether it looks at few candidates only; what it draws is the same."""
-        return self._shortcut is not None
 
     def accept(self, token: int) -> None:
         """Tell it a token that became part of the sequence without being drawn here."""
         self._check_open()
-        if self._processors:
-            self._tokens.append(token)
+        self._remember(token)
         if self._chain is not None:
             self._accept(self._chain, token)
 
@@ -64,15 +58,22 @@ class LlamaSampler:
         self._check_open()
         for processor in self._processors:
             _process(processor, self._tokens, logits)
-        if self._bias is None:
-            return self._drawn(self._pick(context, row, logits))
-        tokens, amounts = self._bias
-        before = logits[tokens]
-        logits[tokens] += amounts
+        undo: list[tuple[Any, Any]] = []
         try:
-            return self._drawn(self._pick(context, row, logits))
+            if self._bias is not None:
+                tokens, amounts = self._bias
+                undo.append((tokens, logits[tokens]))
+                logits[tokens] += amounts
+            if self._penalties is not None:
+                tokens, changed = self._penalties.change(logits)
+                undo.append((tokens, logits[tokens]))
+                logits[tokens] = changed
+            token = self._pick(context, row, logits)
         finally:
-            logits[tokens] = before
+            for tokens, before in reversed(undo):
+                logits[tokens] = before
+        self._remember(token)
+        return token
 
     def close(self) -> None:
         self._free()
@@ -81,30 +82,20 @@ class LlamaSampler:
         if not self._free.alive:
             raise EngineError("This sampler is closed; take a new one from the backend.")
 
-    def _drawn(self, token: int) -> int:
+    def _remember(self, token: int) -> None:
         if self._processors:
             self._tokens.append(token)
-        return token
+        if self._penalties is not None:
+            self._penalties.accept(token)
 
     def _pick(self, context: int, row: int, logits: "NDArray[np.float32]") -> int:
-        if self._shortcut is not None and self._chain is not None:
-            token = self._shortcut.pick(self._chain, logits)
-            if token >= 0:
-                self._accept(self._chain, token)
-                return token
+        if self._candidates is not None and self._chain is not None:
+            token = self._candidates.draw(self._chain, logits)
+            self._accept(self._chain, token)
+            return token
         best = int(logits.argmax())
-        _check_number(float(logits[best]))
+        check_number(float(logits[best]))  # a maximum is NaN when any number is
         return best if self._chain is None else int(self._sample(self._chain, context, row))
-
-
-def _check_number(largest: float) -> None:
-    # A maximum is NaN when any number is, so this one tells for the whole row.
-    if not math.isfinite(largest):
-        raise DecodeError(
-            "The model computed logits that are not numbers; its file may be damaged, or it needs a wider KV cache "
-            '(type_k="f32", type_v="f32") or flash_attn="off".',
-            "nan",
-        )
 
 
 def _process(processor: Callable[[Sequence[int], Any], None], tokens: list[int], logits: Any) -> None:
@@ -136,8 +127,11 @@ def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:
 
 
 class _Chain:
-    """Builds the chain. `handle` is None where an argmax does. `leading_top_k` is the k when top-k comes first, else
-    0."""
+    """Builds the chain. `handle` is None where an argmax does.
+
+    `penalises_first`: penalties come before all else, and are not in the chain. `first` is the filter that the chain
+    begins with, where `Candidates` shall apply it.
+    """
 
     def __init__(self, params: SamplingParams, vocab: LlamaVocab, seed: int) -> None:
         self._params = params
@@ -156,17 +150,31 @@ class _Chain:
             "xtc": self._xtc,
             "temperature": self._temperature,
         }
-        # Greedily drawn, filters keep the best token; only what changes the order of the logits matters.
-        names = [name for name in self._names() if temperature != 0 or name in ("penalties", "dry")]
-        links = [(name, link) for name in names if (link := build[name]()) is not None]
+        names = list(self._names())
+        self.penalises_first = params.penalises and names[:1] == ["penalties"]
+        if temperature == 0:
+            # Filters keep the best token; only what changes the order of the logits matters.
+            names = [name for name in names if name in ("penalties", "dry")]
+        links = [(name, link) for name in names[self.penalises_first :] if (link := build[name]()) is not None]
         if temperature == 0:
             last: Any = self._lib.llama_sampler_init_greedy() if links else None
         else:
             last = self._mirostat() if params.mirostat else self._lib.llama_sampler_init_dist(seed)
-        self.leading_top_k = params.top_k or 0 if links and links[0][0] == "top_k" else 0
+        first = self._filter(links[0][0]) if links else None
+        self.first = first if pays(first, vocab.size) else None
+        if self.first is not None and self.first.name == "top_p":
+            self._lib.llama_sampler_free(links.pop(0)[1])
         self.handle = self._assemble([link for _, link in links], last) if last is not None else None
 
-    def _names(self) -> tuple[str, ...]:
+    def _filter(self, name: str) -> Filter | None:
+        params = self._params
+        if name == "top_k":
+            return Filter("top_k", params.top_k or 0)
+        if name == "top_p":
+            return Filter("top_p", params.top_p or 1)
+        return Filter("min_p", params.min_p or 0) if name == "min_p" else None
+
+    def _names(self) -> Sequence[str]:
         if self._params.mirostat:
             return ("penalties", "dry", "temperature")
         return self._params.samplers if self._params.samplers is not None else _ORDER
@@ -190,10 +198,10 @@ class _Chain:
 
     def _penalties(self) -> Any:
         params = self._params
+        if not params.penalises:
+            return None
         repeat = 1.0 if params.repeat_penalty is None else params.repeat_penalty
         frequency, presence = params.frequency_penalty or 0.0, params.presence_penalty or 0.0
-        if repeat == 1 and not frequency and not presence:
-            return None
         return self._lib.llama_sampler_init_penalties(
             self._vocab.size, params.penalty_last_n, repeat, frequency, presence
         )
@@ -241,53 +249,3 @@ class _Chain:
     def _temperature(self) -> Any:
         t = self._params.temperature
         return None if t is None or t == 1 else self._lib.llama_sampler_init_temp(t)
-
-
-class _Shortcut:
-    """Runs a chain that begins with top-k on the few tokens that can be among the k.
-
-    The vocabulary is read as groups; the k-th largest of the groups' maxima is at most the k-th largest logit, so what
-    lies below it can be left out, and the chain draws exactly what it would have drawn.
-    """
-
-    @staticmethod
-    def pays(top_k: int, n_vocab: int) -> bool:
-        """Whether there is such a top-k, small beside the room and the number of groups' maxima."""
-        return 0 < 2 * top_k <= min(_ROOM, n_vocab // _GROUPS)
-
-    def __init__(self, top_k: int) -> None:
-        import numpy as np
-
-        lib = library()
-        self._np = np
-        self._top_k = top_k
-        self._buffer: Any = (lib.llama_token_data * _ROOM)()
-        pointer: Any = ctypes.POINTER(lib.llama_token_data)
-        self._start: Any = ctypes.cast(self._buffer, pointer)
-        layout = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-        candidates: Any = np.frombuffer(self._buffer, dtype=layout)
-        self._ids, self._logits = candidates["id"], candidates["logit"]
-        self._array: Any = lib.llama_token_data_array()
-        self._pointer = ctypes.byref(self._array)
-        self._apply = brief("llama_sampler_apply")
-
-    def pick(self, chain: int, logits: "NDArray[np.float32]") -> int:
-        """The token drawn; -1 when ties leave too many candidates."""
-        np, k = self._np, self._top_k
-        width = logits.size // _GROUPS
-        maxima = logits[: width * _GROUPS].reshape(_GROUPS, width).max(axis=0)
-        rest = logits[width * _GROUPS :]
-        _check_number(float(np.maximum(maxima.max(), rest.max(initial=-np.inf))))
-        bound = np.partition(maxima, width - k)[width - k]
-        # Under a mask that leaves few tokens the bound may be minus infinity; what is masked need not be looked at.
-        chosen = np.flatnonzero(logits >= bound if bound > -np.inf else logits > bound)
-        count = chosen.size
-        if count > _ROOM:
-            return -1
-        self._ids[:count] = chosen
-        self._logits[:count] = logits[chosen]
-        array = self._array
-        array.data, array.size, array.selected, array.sorted = self._start, count, -1, False
-        self._apply(chain, self._pointer)
-        chosen_at: Any = array.data[array.selected]  # the chain may have put other data there
-        return int(chosen_at.id)
