@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gguf
 import model_files
@@ -321,3 +322,29 @@ def test_options_that_llama_cpp_rejects_are_named(tmp_path: Path) -> None:
         pytest.raises(RequestError, match="block size 32 does not divide"),
     ):
         model.backend(ContextOptions(type_k="q8_0"))
+
+
+def test_a_llama_is_adopted(tiny: Path) -> None:
+    import llama_cpp
+
+    llama: Any = llama_cpp.Llama(str(tiny), n_ctx=256, n_threads=1, verbose=False)
+    model = Model.adopt(llama)
+    backend = model.backend(ContextOptions(n_ctx=256, n_threads=1))
+    backend.decode([Row(5, 0, 0, True)])
+    assert model.info.n_ctx_train == 512
+    model.close()
+    with pytest.raises(EngineError, match="is closed"):
+        backend.decode([Row(5, 1, 0, True)])
+    llama.eval([5, 6])
+    assert llama.n_tokens == 2
+    again = Model.adopt(llama)
+    llama.close()
+    with pytest.raises(ModelLoadError, match="is closed"):
+        again.backend()
+    with pytest.raises(ModelLoadError, match="closed"):
+        Model.adopt(llama)
+
+
+def test_only_a_llama_is_adopted() -> None:
+    with pytest.raises(ModelLoadError, match=r"is no open llama_cpp\.Llama"):
+        Model.adopt("model.gguf")

@@ -50,16 +50,20 @@ class ModelInfo:
 
 
 class Model:
-    """Weights, loaded. Owns the llama_model; a context manager. Made by `Model.load`."""
+    """Weights, loaded. A context manager. Made by `Model.load`, which owns the llama_model, or by `Model.adopt`.
 
-    def __init__(self, file: GgufFile, options: ModelOptions, handle: int, held: int | None) -> None:
+    `held`: bytes of the weights that are in this process's memory already (the rest is mapped, and counted as taken
+    when a context is sized). `owner`: the llama_cpp.Llama whose model this is.
+    """
+
+    def __init__(self, file: GgufFile, options: ModelOptions, handle: int, *, held: int, owner: Any = None) -> None:
         lib = library()
         self._file = file
         self._options = options
         self._handle: int | None = handle
-        self._free = weakref.finalize(self, lib.llama_model_free, handle)
-        # Weights that llama.cpp copied are gone from the available memory already; those it maps are not.
-        self._mapped = 0 if held is None else max(0, file.weights - held)
+        self._owner = owner
+        self._free = weakref.finalize(self, lib.llama_model_free if owner is None else int, handle)
+        self._mapped = max(0, file.weights - held)
         self._backends: weakref.WeakSet[LlamaBackend] = weakref.WeakSet()
         reference: weakref.ref[Model] = weakref.ref(self)
         self._vocab = LlamaVocab(lambda: lib.llama_model_get_vocab(_alive(reference)))
@@ -82,7 +86,7 @@ class Model:
         file = read_gguf(path)
         lib = library()
         _check_memory(file, options, available_memory())
-        before = anonymous_memory()
+        before = anonymous_memory() if options.use_mmap else None
         llama_log.forget_errors()
         stopped: list[bool] = []
         params, _kept = _model_params(lib, options, progress, stopped)
@@ -90,8 +94,26 @@ class Model:
         if not handle:
             raise ModelLoadError(_load_failure(file, stopped=bool(stopped)))
         after = anonymous_memory()
-        held = after - before if before is not None and after is not None else None
-        model = cls(file, options, handle, held if options.use_mmap else file.weights)
+        held = after - before if before is not None and after is not None else file.weights
+        model = cls(file, options, handle, held=held)
+        model._refuse_what_cannot_chat()
+        return model
+
+    @classmethod
+    def adopt(cls, llama: Any) -> Self:
+        """The model of an existing `llama_cpp.Llama`, which keeps it: its weights are shared, contexts are made anew.
+
+        Closing the Model leaves the Llama as it is; closing the Llama closes the Model too. Raises ModelLoadError for
+        what is no open Llama.
+        """
+        try:
+            path, handle, layers = llama.model_path, llama.model, llama.model_params.n_gpu_layers
+        except AttributeError as error:
+            raise ModelLoadError(f"{llama!r} is no open llama_cpp.Llama; pass one, or load the file.") from error
+        if not handle:
+            raise ModelLoadError("This llama_cpp.Llama is closed; adopt it before it is closed, or load the file.")
+        file = read_gguf(path)
+        model = cls(file, ModelOptions(n_gpu_layers=max(-1, layers)), handle, held=file.weights, owner=llama)
         model._refuse_what_cannot_chat()
         return model
 
@@ -120,7 +142,7 @@ class Model:
     @property
     def handle(self) -> int:
         """The llama_model pointer. Raises ModelLoadError once closed."""
-        if self._handle is None:
+        if self._handle is None or (self._owner is not None and self._owner.model is None):
             raise ModelLoadError(f"The model {self._file.name} is closed; load it again with Model.load().")
         return self._handle
 
