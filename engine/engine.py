@@ -7,10 +7,10 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 from pydantic import ValidationError
 
@@ -21,77 +21,19 @@ from engine.chat_template import ChatTemplate
 from engine.errors import ModelLoadError, RequestError
 from engine.families import Family, Format
 from engine.inspection import Inspection, inspect_model
+from engine.options import AllowedChoice, LoadOptions, TurnOptions
+from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.llama import Model, ModelInfo
-from engine.runtime.options import CacheType, ContextOptions, FlashAttention, ModelOptions, SplitMode
+from engine.runtime.options import ContextOptions, ModelOptions
 from engine.service import Service, Stream
 from engine.template.conversation import MessagesLike, check_last, conversation_of
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, Message, Reasoning, ReasoningFormat, SamplingParams
+from engine.types import Completion, Message, SamplingParams
 
+_SMALL = 16 << 20
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
-
-
-class LoadOptions(TypedDict, total=False):
-    """How weights and context are made, beyond the everyday options; `engine.runtime.options` documents each.
-
-    `n_sequences` conversations are decoded at once and share `n_ctx`; `progress` is called with 0.0 to 1.0 while
-    loading.
-    """
-
-    split_mode: SplitMode
-    main_gpu: int
-    tensor_split: tuple[float, ...]
-    use_mmap: bool
-    use_mlock: bool
-    use_extra_bufts: bool
-    check_tensors: bool
-    check_memory: bool
-    n_batch: int
-    n_ubatch: int
-    n_sequences: int
-    outputs_per_sequence: int
-    n_threads: int
-    n_threads_batch: int
-    flash_attn: FlashAttention
-    type_k: CacheType
-    type_v: CacheType
-    kv_unified: bool
-    offload_kqv: bool
-    op_offload: bool
-    swa_full: bool
-    rope_freq_base: float
-    rope_freq_scale: float
-
-
-class TurnOptions(TypedDict, total=False):
-    """What every way of generating takes.
-
-    - `reasoning`: None is the model's default; True, False, "low", "medium", "high" where its template can.
-    - `tool_choice`: "auto", or "none" (tools are not shown and call markup stays text).
-    - `template_kwargs`: variables for the chat template, which win.
-    - `reasoning_format`: "deepseek" keeps reasoning apart, "none" leaves it in the content, "deepseek-legacy" does
-      both, "exclude" drops it.
-    - `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`: None is the family's default. `seed`: the engine's
-      default.
-    - `stop`: strings that end the answer, not part of it. `max_tokens`: None is up to the context's end.
-    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
-    """
-
-    reasoning: Reasoning | None
-    tool_choice: Literal["auto", "none"]
-    template_kwargs: Mapping[str, Any] | None
-    reasoning_format: ReasoningFormat
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    seed: int | None
-    stop: str | Sequence[str]
-    max_tokens: int | None
-    priority: int
-    deadline: float | None
 
 
 class Engine:
@@ -136,9 +78,6 @@ class Engine:
         options that make no sense.
         """
         path = _data.builtin_model() if model is None else _file(model)
-        if model is None:
-            # So small that a second thread would mostly wait for the first.
-            options = {"n_threads": 1, **options}
         load, context = _load_options({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options})
         if preflight and path.is_file():  # what is no file is refused below, sooner
             load = checks.prepare(load, context)
@@ -155,7 +94,7 @@ class Engine:
                 name=info.name,
                 control_tokens=weights.vocab.control_tokens,
             )
-            made = cls(weights.backend(context), template, model=weights, seed=seed)
+            made = cls(weights.backend(_few_threads(context, info)), template, model=weights, seed=seed)
             undo.pop_all()
             return made
 
@@ -189,6 +128,8 @@ class Engine:
             markers=frozenset(template.format.control),
             priority=options.get("priority", 0),
             deadline=options.get("deadline"),
+            reasoning_budget=options.get("reasoning_budget"),
+            reasoning_close=self._reasoning_close(),
         )
 
     def generate(
@@ -286,13 +227,19 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _reasoning_close(self) -> tuple[Piece, ...]:
+        """What closes this family's reasoning from outside."""
+        syntax = self.template.format.reasoning
+        return (Piece(syntax.close, True),) if syntax else ()
+
     def _sampling(self, options: TurnOptions) -> SamplingParams:
         """The caller's choice, then the engine's seed, then the family's defaults."""
-        if unknown := sorted(set(options) - set(TurnOptions.__annotations__)):
-            known = ", ".join(sorted(TurnOptions.__annotations__))
+        names = TurnOptions.__optional_keys__
+        if unknown := sorted(set(options) - names):
+            known = ", ".join(sorted(names))
             raise RequestError(f"There is no option {unknown[0]!r}; the options are {known}.")
-        given: dict[str, Any] = {name: value for name, value in options.items() if name in SamplingParams.model_fields}
-        given = {name: value for name, value in given.items() if value is not None}
+        fields_ = SamplingParams.model_fields
+        given = {name: value for name, value in options.items() if name in fields_ and value is not None}
         try:
             return SamplingParams.model_validate({**self.family.sampling, "seed": self._seed, **given})
         except ValidationError as error:
@@ -300,7 +247,7 @@ class Engine:
             raise RequestError(f"{first['loc'][0]}={first['input']!r} makes no sense: {first['msg']}.") from error
 
 
-def _choice(options: TurnOptions) -> Literal["auto", "none"]:
+def _choice(options: TurnOptions) -> AllowedChoice:
     choice = options.get("tool_choice", "auto")
     if choice not in ("auto", "none"):
         raise RequestError(
@@ -336,3 +283,10 @@ def _load_options(options: Mapping[str, Any]) -> tuple[ModelOptions, ContextOpti
         raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
     load = ModelOptions(**{name: value for name, value in options.items() if name in of_model})
     return load, ContextOptions(**{name: value for name, value in options.items() if name in of_context})
+
+
+def _few_threads(context: ContextOptions, info: ModelInfo) -> ContextOptions:
+    """Weights that fit a core's own cache are not worth a second thread: it would only wait for the first."""
+    if context.n_threads is not None or info.size_bytes > _SMALL:
+        return context
+    return replace(context, n_threads=1)

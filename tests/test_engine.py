@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import engine
 from engine import ChatTemplate, Engine, ModelLoadError, RequestError
 from engine.errors import ContextOverflowError, EngineError
 from engine.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
+from engine.options import LoadOptions, SamplingOptions
 from engine.runtime.backend import Row
+from engine.runtime.options import ContextOptions, ModelOptions
 from engine.testing import ByteVocab, ScriptedBackend
-from engine.types import Completion
+from engine.types import Completion, SamplingParams
 
 VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
@@ -164,6 +167,24 @@ def test_sampling_options_reach_the_backend() -> None:
     assert (first.temperature, first.top_k, first.top_p, first.seed, first.max_tokens) == (0.1, 5, 0.95, 7, 50)
     assert first.stop == ("never",)
     assert (second.temperature, second.top_k, second.top_p, second.seed) == (0.6, 20, 0.95, 9)
+
+
+def test_every_sampling_parameter_is_an_option() -> None:
+    # Log-probabilities have no event to travel on yet, so they are not offered.
+    assert set(SamplingParams.model_fields) - {"logprobs"} == SamplingOptions.__optional_keys__
+    declared = {field.name for record in (ModelOptions, ContextOptions) for field in fields(record)}
+    assert declared - {"n_ctx", "n_gpu_layers"} == LoadOptions.__optional_keys__
+
+
+def test_a_reasoning_budget_closes_reasoning() -> None:
+    def reply(prompt: str) -> str:
+        return "Answer." if prompt.endswith("</think>\n\n") else "<think>\nOn and on and on and on."
+
+    with scripted(reply) as llm:
+        completion = llm.chat("x", reasoning_budget=9)
+        assert (completion.reasoning, completion.content) == ("On and ", "Answer.")
+    with scripted([], family="llama-3") as llama, pytest.raises(RequestError, match="budget"):
+        llama.chat("x", reasoning_budget=9)
 
 
 def test_ids_repeat_where_the_answer_does() -> None:

@@ -12,9 +12,10 @@ from pydantic_core import to_json
 
 from engine.cli.screen import Screen, figures, json_line
 from engine.doctor import diagnose
-from engine.engine import Engine, LoadOptions, TurnOptions
+from engine.engine import Engine
 from engine.errors import EngineError
 from engine.events import ContentDelta
+from engine.options import LoadOptions, TurnOptions
 from engine.types import Completion, Message, Reasoning
 
 QUESTION = "What is 127 times 46?"

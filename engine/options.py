@@ -1,0 +1,96 @@
+"""What callers may ask for, by name: of loading, of drawing tokens, of a turn.
+
+Knows: the names and types that editors and type checkers show. Does not know: defaults and ranges; those stand with the
+records that the names end up in (`engine.runtime.options`, `engine.types.SamplingParams`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from engine.runtime.options import CacheType, FlashAttention, SplitMode
+from engine.types import LogitsProcessor, Reasoning, ReasoningFormat, SamplerName
+
+AllowedChoice: TypeAlias = Literal["auto", "none"]
+
+
+class LoadOptions(TypedDict, total=False):
+    """How weights and context are made, beyond the everyday options; see `ModelOptions` and `ContextOptions`.
+
+    `n_sequences` conversations are decoded at once and share the context's `n_ctx` tokens.
+    """
+
+    split_mode: SplitMode
+    main_gpu: int
+    tensor_split: tuple[float, ...]
+    use_mmap: bool
+    use_mlock: bool
+    use_extra_bufts: bool
+    check_tensors: bool
+    check_memory: bool
+    n_batch: int
+    n_ubatch: int
+    n_sequences: int
+    outputs_per_sequence: int
+    n_threads: int
+    n_threads_batch: int
+    flash_attn: FlashAttention
+    type_k: CacheType
+    type_v: CacheType
+    kv_unified: bool
+    offload_kqv: bool
+    op_offload: bool
+    swa_full: bool
+    rope_freq_base: float
+    rope_freq_scale: float
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are drawn; see `SamplingParams`. What is left out, or None, is the family's default."""
+
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    top_n_sigma: float | None
+    xtc_probability: float | None
+    xtc_threshold: float
+    repeat_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    penalty_last_n: int
+    dry_multiplier: float | None
+    dry_base: float
+    dry_allowed_length: int
+    dry_last_n: int
+    dry_breakers: Sequence[str]
+    mirostat: Literal[0, 1, 2] | None
+    mirostat_tau: float
+    mirostat_eta: float
+    logit_bias: Mapping[int, float]
+    logits_processors: Sequence[LogitsProcessor]
+    samplers: Sequence[SamplerName] | None
+    seed: int | None
+    stop: str | Sequence[str]
+    max_tokens: int | None
+
+
+class TurnOptions(SamplingOptions, total=False):
+    """What every way of generating takes, beside the sampling.
+
+    - `reasoning`: None is the model's default; True, False, "low", "medium", "high" where its template can.
+    - `reasoning_budget`: reasoning tokens at most; then reasoning is closed and the answer follows.
+    - `reasoning_format`: "deepseek" keeps reasoning apart, "none" leaves it in the content, "deepseek-legacy" does
+      both, "exclude" drops it.
+    - `tool_choice`: "auto", or "none" (tools are not shown, and call markup stays text).
+    - `template_kwargs`: variables for the chat template, which win.
+    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
+    """
+
+    reasoning: Reasoning | None
+    reasoning_budget: int | None
+    reasoning_format: ReasoningFormat
+    tool_choice: AllowedChoice
+    template_kwargs: Mapping[str, Any] | None
+    priority: int
+    deadline: float | None

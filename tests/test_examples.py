@@ -1,0 +1,93 @@
+"""The examples run on the built-in model and print what a reader expects."""
+
+import ast
+import asyncio
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def run(repository: Path, name: str, model: Path) -> str:
+    """What an example prints. It must end well and say nothing on stderr."""
+    done = subprocess.run(
+        [sys.executable, f"examples/{name}", str(model)],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=240,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(repository), "PYTHONIOENCODING": "utf-8"},
+    )
+    warned = [line for line in done.stderr.splitlines() if "preflight" not in line.lower()]
+    assert done.returncode == 0, done.stderr
+    assert warned == [] or "EngineWarning" in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_agent(repository: Path, builtin_model_path: Path) -> None:
+    weather, product, missing = run(repository, "agent.py", builtin_model_path).strip().split("\n\n")
+    assert 'call:     get_weather {"city": "Oslo"}' in weather
+    assert 'result:   {"city":"Oslo","temperature":4}' in weather
+    assert re.search(r"answer: .*\b4\b", weather)
+    assert 'call:     multiply {"a": 127, "b": 46}' in product
+    assert re.search(r"answer: .*5842", product)
+    assert "result:   Error: ValueError: no weather station in Atlantis" in missing
+    assert re.search(r"answer: .*no weather station in Atlantis", missing)
+
+
+def test_stream(repository: Path, builtin_model_path: Path) -> None:
+    printed = run(repository, "stream.py", builtin_model_path)
+    assert re.search(r"^user: Set a timer for 12 minutes\n\(.+\)\nset_timer ", printed)
+    arguments = re.search(r"^set_timer (.+)$", printed, re.MULTILINE)
+    assert arguments
+    assert arguments[1].count("|") > 2
+    assert json.loads(arguments[1].replace("|", "")) == {"minutes": 12}
+    assert "[tool_calls]" in printed
+    assert len(re.findall(r"^assistant: \w+", printed, re.MULTILINE)) == 2
+
+
+def test_batch(repository: Path, builtin_model_path: Path) -> None:
+    lines = run(repository, "batch.py", builtin_model_path).splitlines()
+    assert lines[0] == "Create an event budget review on 2026-03-14"
+    assert len([line for line in lines if line.startswith("    ")]) == 6
+    found = [line.strip() for line in lines if re.match(r"    2026-\d\d-\d\d  \w", line)]
+    assert len(found) >= 4, "\n".join(lines)
+    assert re.match(r"6 answers, \d{3,} tokens", lines[-1])
+
+
+def cells(path: Path) -> list[str]:
+    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+async def test_notebook(
+    repository: Path, builtin_model_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each cell as a kernel runs it: in one namespace, with a running event loop and top-level await."""
+    from engine import _data
+
+    monkeypatch.setattr(_data, "builtin_model", lambda: builtin_model_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    printed: list[str] = []
+    for number, source in enumerate(cells(repository / "examples" / "notebook.ipynb")):
+        compiled = compile(source, f"cell {number}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(compiled, names)
+        if inspect.isawaitable(result):
+            await asyncio.wait_for(result, 120)
+        printed.append(capsys.readouterr().out)
+    assert '\'{"city": "Oslo"}\'' in printed[1]
+    assert 'get_weather {"city": "Cairo"}' in printed[2]
+    assert 'tool: {"city":"Lima","temperature":12}' in printed[3]
+    assert re.search(r"assistant: .*\b12\b", printed[3])
+    assert printed[4].splitlines()[0] == 'Paris [\'{"city": "Paris"}\']'
+    assert len(printed[4].splitlines()) == 6
