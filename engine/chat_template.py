@@ -5,7 +5,6 @@ these steps is done, tokens' ids, models.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -15,28 +14,17 @@ from engine.errors import RequestError, TemplateError
 from engine.families import Detection, Family, Format, builtin_families
 from engine.parsing import Parser, Piece
 from engine.template.capabilities import Capabilities, probe
-from engine.template.conversation import MessagesLike, check_last, conversation_of, without_inline_reasoning
+from engine.template.conversation import MessagesLike, check_last, conversation_of
 from engine.template.env import Template
-from engine.template.generic import with_generic_tools, with_statement
-from engine.template.guard import Guard, Markers
-from engine.template.history import Entry, entries
-from engine.template.prompt import Prompt, pieces_of, prefix_of, turn_start, with_reasoning
+from engine.template.generic import with_generic_tools
+from engine.template.guard import Markers
+from engine.template.prompt import Prompt, prefix_of, with_reasoning
 from engine.template.reasoning import switch
+from engine.template.rendering import Rendering, Setting
 from engine.tools import ToolLike, as_tools
-from engine.types import Message, Reasoning, ReasoningFormat, ResponseFormat, Tool, ToolChoice, ToolName
+from engine.types import Reasoning, ReasoningFormat, ResponseFormat, Tool, ToolChoice, ToolName
 
 _OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One render, everything decided: what the template gets, and how marked text is told from its own."""
-
-    entries: list[Entry]
-    tools: list[dict[str, Any]]
-    variables: dict[str, Any]
-    guard: Guard | None
-    generates: bool
 
 
 class ChatTemplate:
@@ -73,14 +61,13 @@ class ChatTemplate:
                 )
         self.source = source
         self.control_tokens = control_tokens
-        self._fixed = {"bos_token": bos_token, "eos_token": eos_token}
-        self._template = Template(source, now)
-        self.capabilities: Capabilities = probe(self._template, self._fixed)
+        fixed = {"bos_token": bos_token, "eos_token": eos_token}
+        template = Template(source, now)
+        self.capabilities: Capabilities = probe(template, fixed)
         declared = self.family.format
         self.format: Format = declared if self.capabilities.tools else with_generic_tools(declared)
-        self._markers = Markers(
-            control_tokens, (*self.format.control, *(() if control_tokens else self._fixed.values()))
-        )
+        also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
+        self._setting = Setting(template, self.format, self.capabilities, fixed, Markers(control_tokens, also))
 
     @classmethod
     def for_model(
@@ -128,14 +115,18 @@ class ChatTemplate:
         rejects them.
         """
         conversation = conversation_of(messages)
-        generates = add_generation_prompt and not continue_final_message
-        check_last(conversation, generates=generates, continues=continue_final_message)
+        check_last(conversation, generates=add_generation_prompt, continues=continue_final_message)
         stated = stated_tools(tools, tool_choice)
         turn = switch(reasoning, self.format, self.source)
         variables = {**turn.variables, **_free(template_kwargs)}
-        job = self._job(conversation, stated, variables, guard=guard, generates=generates)
-        prompt = self._prompt(job, continues=conversation[-1].role == "tool")
-        return self._closed(prompt) if turn.close and generates else prompt
+        rendering = Rendering(self._setting, conversation, stated, variables, guarded=guard)
+        if continue_final_message:
+            prompt = rendering.continuation(self._opens)
+        elif not add_generation_prompt:
+            return rendering.plain()
+        else:
+            prompt = self._closed(rendering.answer()) if turn.close else rendering.answer()
+        return with_reasoning(prompt, self._opens(prompt))
 
     def parser(
         self,
@@ -164,64 +155,17 @@ class ChatTemplate:
             id_salt=id_salt,
         )
 
-    def _job(
-        self,
-        conversation: Sequence[Message],
-        tools: Sequence[Tool],
-        variables: dict[str, Any],
-        *,
-        guard: bool,
-        generates: bool,
-    ) -> _Job:
-        conversation = [without_inline_reasoning(message, self.format) for message in conversation]
-        marking = Guard(self._markers, _texts(self.source, conversation, tools)) if guard else None
-        if marking is not None:
-            conversation = [marking.hide_message(message) for message in conversation]
-            tools = [marking.hide_tool(tool) for tool in tools]
-        if tools and not self.capabilities.tools and self.format.tools:
-            conversation, tools = with_statement(conversation, tools, self.format.tools), ()
-        adapted = entries(conversation, self.format, self.capabilities)
-        return _Job(adapted, [tool.openai() for tool in tools], variables, marking, generates)
-
-    def _text(self, job: _Job, *, generates: bool) -> str:
-        values = {
-            "tools": job.tools or ([] if self.capabilities.empty_tools else None),
-            "documents": None,
-            "add_generation_prompt": generates,
-            **self._fixed,
-            **job.variables,
-            "messages": job.entries,
-        }
-        try:
-            return self._template.render(values)
-        except TemplateError as error:
-            if job.guard is None or not job.guard.used:
-                raise
-            raise TemplateError(job.guard.reveal(str(error))[0]) from error
-
-    def _prompt(self, job: _Job, *, continues: bool) -> Prompt:
-        marked = self._text(job, generates=job.generates)
-        text, callers = job.guard.reveal(marked) if job.guard else (marked, [])
-        pieces = pieces_of(text, job.guard.forged(text, callers) if job.guard else [])
-        if not job.generates:
-            return Prompt(text, pieces, stop=self.format.stops)
-        bare = self._text(job, generates=False)
-        bare = job.guard.reveal(bare)[0] if job.guard else bare
-        start = turn_start(text, bare, self.format.start, continues)
-        return self._seeded(Prompt(text, pieces, prefix_of(pieces, start, self.format.control), self.format.stops))
-
-    def _seeded(self, prompt: Prompt) -> Prompt:
-        parser = Parser(self.format, prompt.prefix, control_tokens=self.control_tokens)
-        return with_reasoning(prompt, parser.in_reasoning)
+    def _opens(self, prompt: Prompt) -> bool:
+        return Parser(self.format, prompt.prefix, control_tokens=self.control_tokens).in_reasoning
 
     def _closed(self, prompt: Prompt) -> Prompt:
         """The prompt with its reasoning closed by us, for a template that has no switch."""
         syntax = self.format.reasoning
         if syntax is None or not prompt.prefix:
             return prompt
-        written = Piece(syntax.close if prompt.in_reasoning else syntax.open + syntax.close, True)
+        written = Piece(syntax.close if self._opens(prompt) else syntax.open + syntax.close, True)
         prefix = (*prompt.prefix, *prefix_of([written], 0, self.format.control))
-        return self._seeded(Prompt(prompt.text + written.text, (*prompt.pieces, written), prefix, prompt.stop))
+        return Prompt(prompt.text + written.text, (*prompt.pieces, written), prefix, prompt.stop)
 
 
 def stated_tools(tools: Sequence[ToolLike] | None, choice: ToolChoice) -> tuple[Tool, ...]:
@@ -264,8 +208,3 @@ def _free(variables: Mapping[str, Any] | None) -> dict[str, Any]:
             f"template_kwargs must not hold {sorted(taken)}; render() has arguments of its own for these."
         )
     return dict(variables or {})
-
-
-def _texts(source: str, conversation: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
-    """Everything that a render is made of, to choose stand-ins that do not occur in it."""
-    return [source, *(message.model_dump_json() for message in conversation), *(repr(tool) for tool in tools)]

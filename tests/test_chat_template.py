@@ -343,3 +343,84 @@ class TestGenericTools:
         parser = template.parser(template.render("Look."))
         text = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
         assert fold([*parser.feed(text), *parser.close()]).content == text
+
+
+PARTIAL_REASONING = {"role": "assistant", "content": "", "reasoning": "Because it"}
+PARTIAL_ANSWER = {"role": "assistant", "content": "It is four "}
+PARTIAL_BOTH = {"role": "assistant", "content": "It is four ", "reasoning": "Because."}
+AFTER_CALL = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+
+
+class TestContinuation:
+    @pytest.mark.parametrize(
+        ("family", "last", "expected"),
+        [
+            ("qwen3", PARTIAL_REASONING, "<|im_start|>assistant\n<think>\nBecause it"),
+            ("qwen3", PARTIAL_ANSWER, "<|im_start|>assistant\n<think>\n\n</think>\n\nIt is four "),
+            ("qwen3", PARTIAL_BOTH, "<|im_start|>assistant\n<think>\nBecause.\n</think>\n\nIt is four "),
+            ("qwen3", {**PARTIAL_ANSWER, "content": "<think>\nHalf a"}, "<|im_start|>assistant\n<think>\nHalf a"),
+            (
+                "qwen3",
+                AFTER_CALL,
+                (
+                    "<|im_start|>assistant\n<think>\n\n</think>\n\n<tool_call>\n"
+                    '{"name": "look", "arguments": {"city": "Oslo"}}\n</tool_call>'
+                ),
+            ),
+            ("gpt-oss", PARTIAL_REASONING, "<|start|>assistant<|channel|>analysis<|message|>Because it"),
+            ("gpt-oss", PARTIAL_ANSWER, "<|start|>assistant<|channel|>final<|message|>It is four "),
+            (
+                "gpt-oss",
+                PARTIAL_BOTH,
+                (
+                    "<|start|>assistant<|channel|>analysis<|message|>Because.<|end|>"
+                    "<|start|>assistant<|channel|>final<|message|>It is four "
+                ),
+            ),
+            ("deepseek-r1", PARTIAL_REASONING, "<｜Assistant｜><think>\nBecause it"),
+            ("deepseek-r1", PARTIAL_ANSWER, "<｜Assistant｜>It is four "),
+            ("deepseek-r1", PARTIAL_BOTH, "<｜Assistant｜><think>\nBecause.\n</think>\n\nIt is four "),
+            ("llama-3", PARTIAL_ANSWER, "<|start_header_id|>assistant<|end_header_id|>\n\nIt is four "),
+            ("mistral-nemo", PARTIAL_ANSWER, "It is four "),
+            ("qwen3-coder", PARTIAL_ANSWER, "<|im_start|>assistant\nIt is four "),
+            (
+                "llama-3",
+                AFTER_CALL,
+                '<|start_header_id|>assistant<|end_header_id|>\n\n{"name": "look", "parameters": {"city": "Oslo"}}',
+            ),
+        ],
+    )
+    def test_the_prompt_ends_inside_the_last_message(self, family: str, last: dict[str, Any], expected: str) -> None:
+        template = shipped(family)
+        for earlier in (
+            [{"role": "user", "content": "Why?"}],
+            [*ASKED, {"role": "assistant", "content": "."}, ASKED[0]],
+        ):
+            prompt = template.render([*earlier, last], continue_final_message=True)
+            assert prompt.text.endswith(expected)
+            assert "".join(piece.text for piece in prompt.prefix).strip() == expected.strip()
+            assert prompt.in_reasoning == ((not last["content"] and "reasoning" in last) or "Half" in last["content"])
+            assert "".join(piece.text for piece in prompt.pieces) == prompt.text
+
+    def test_an_empty_message_is_a_plain_question(self) -> None:
+        qwen = shipped("qwen3")
+        asked = [{"role": "user", "content": "Why?"}]
+        empty = {"role": "assistant", "content": ""}
+        assert qwen.render([*asked, empty], continue_final_message=True) == qwen.render(asked)
+
+    def test_a_call_ends_a_turn_of_gpt_oss(self) -> None:
+        with pytest.raises(RequestError, match="nothing can follow the call of 'look'"):
+            shipped("gpt-oss").render([ASKED[0], AFTER_CALL], continue_final_message=True)
+
+    def test_the_parser_goes_on_inside(self) -> None:
+        qwen = shipped("qwen3")
+        prompt = qwen.render([{"role": "user", "content": "Why?"}, PARTIAL_REASONING], continue_final_message=True)
+        parser = qwen.parser(prompt)
+        completion = fold([*parser.feed(" is.\n</think>\n\nSo."), *parser.close()])
+        assert (completion.reasoning, completion.content) == (" is.", "So.")
+
+    def test_what_a_caller_prefills_is_no_control_token(self) -> None:
+        gpt = shipped("gpt-oss")
+        last = {"role": "assistant", "content": "Say <|channel|>"}
+        prompt = gpt.render([{"role": "user", "content": "Why?"}, last], continue_final_message=True)
+        assert prompt.prefix[-1] == Piece("Say <|channel|>", False)

@@ -113,26 +113,30 @@ def check_last(messages: Sequence[Message], *, generates: bool, continues: bool)
 def without_inline_reasoning(message: Message, format_: Format) -> Message:
     """An assistant message whose content begins with reasoning in the family's markers, with that in its own field.
 
-    A caller who sends the raw output back, markers and all, means that. What stands in `reasoning` already wins.
+    A caller who sends the raw output back, markers and all, means that; an output cut off inside its reasoning has no
+    closing marker. What stands in `reasoning` already wins.
     """
     syntax = format_.reasoning
     if message.role != "assistant" or message.reasoning is not None or not message.content or not syntax:
         return message
     opening, closing = syntax.open.strip(), syntax.close.strip()
-    if format_.channels or not opening or not closing or closing not in message.content:
+    if format_.channels or not opening or not closing:
         return message
-    head, _, rest = message.content.partition(closing)
+    head, closed, rest = message.content.partition(closing)
     bare = head.lstrip()
     if bare.startswith(opening):
         inside = bare[len(opening) :]
-    elif syntax.forced_open and opening not in head:
+    elif closed and syntax.forced_open and opening not in head:
         inside = head
     else:
         return message
-    before, after = syntax.open.partition(opening)[2], syntax.close.partition(closing)
-    reasoning = inside.removeprefix(before).removesuffix(after[0])
+    beside = (syntax.open.partition(opening)[2], *syntax.close.split(closing, 1))
     return message.model_copy(
-        update={"reasoning": reasoning, "content": rest.removeprefix(after[2]).lstrip("\n"), "parts": ()}
+        update={
+            "reasoning": inside.removeprefix(beside[0]).removesuffix(beside[1]),
+            "content": rest.removeprefix(beside[2]).lstrip("\n"),
+            "parts": (),
+        }
     )
 
 

@@ -69,11 +69,14 @@ class Markers:
 
 
 class Guard:
-    """The marking of one render. Make it with everything that will be rendered, so that no stand-in occurs there."""
+    """The marking of one render. Make it with everything that will be rendered, so that no stand-in occurs there.
 
-    def __init__(self, markers: Markers, taken: Iterable[str]) -> None:
-        self._markers = markers
-        private = {character for text in taken if text and max(text) >= "\U000f0000" for character in text}
+    Without markers nothing is marked.
+    """
+
+    def __init__(self, markers: Markers | None, taken: Iterable[str]) -> None:
+        self._markers = markers or Markers(())
+        private = _private(taken)
         self._free = (chr(code) for code in _PRIVATE if chr(code) not in private)
         self._stand_in: dict[str, str] = {}
         self._original: dict[str, str] = {}
@@ -190,6 +193,16 @@ class Guard:
         for marker in self._markers.spans(text):
             (touched if _overlaps(marker, spans) else legitimate).append(marker)
         return _without(_merged(touched), legitimate)
+
+
+def absent(taken: Iterable[str]) -> str:
+    """A character that none of the texts has, and that no guard made for them uses before thousands of others."""
+    private = _private(taken)
+    return next(chr(code) for code in reversed(_PRIVATE) if chr(code) not in private)
+
+
+def _private(texts: Iterable[str]) -> set[str]:
+    return {character for text in texts if text and max(text) >= "\U000f0000" for character in text}
 
 
 def _unescaped(body: str) -> str:

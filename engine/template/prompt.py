@@ -86,7 +86,7 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     return joined
 
 
-def turn_start(text: str, without: str | None, start: str, continues: bool) -> int:
+def turn_start(text: str, without: str | None, start: str, *, continues: bool) -> int:
     """Where the turn that the model is about to write begins in `text`.
 
     `without` is the same conversation rendered without a generation prompt (None where that cannot be rendered): what
@@ -94,7 +94,7 @@ def turn_start(text: str, without: str | None, start: str, continues: bool) -> i
     prompt adds nothing and `continues` (the last message is a tool's), the model goes on in a turn that began
     earlier: the position is the end of the text, and nothing of earlier turns is carried.
     """
-    added = _common(text, without) if without is not None else 0
+    added = common(text, without) if without is not None else 0
     if start:
         found = text.rfind(start, added)
         if found < 0 and not continues:
@@ -104,7 +104,7 @@ def turn_start(text: str, without: str | None, start: str, continues: bool) -> i
     return added if without is not None else len(text)
 
 
-def _common(first: str, second: str) -> int:
+def common(first: str, second: str) -> int:
     """How many leading characters two texts share."""
     if first.startswith(second):
         return len(second)

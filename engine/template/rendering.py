@@ -1,0 +1,163 @@
+"""One render, from checked messages to a `Prompt`: the order of work, and how a partial answer is continued.
+
+Knows: adapt, guard, render, find the turn's start, cut; and, for a continuation, where the unfinished message stops.
+Does not know: which template or family was chosen, what callers may ask for, parsers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from engine.errors import RequestError, TemplateError
+from engine.families import Format
+from engine.template.capabilities import Capabilities
+from engine.template.conversation import without_inline_reasoning
+from engine.template.env import Template
+from engine.template.generic import with_statement
+from engine.template.guard import Guard, Markers, absent
+from engine.template.history import entries
+from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
+from engine.types import Message, Tool
+
+InReasoning: TypeAlias = Callable[[Prompt], bool]
+"""Whether a prompt leaves reasoning open: asked of a parser, which this room does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all renders of one template share. `fixed` are the variables that never change, `markers` the control
+    texts."""
+
+    template: Template
+    format: Format
+    can: Capabilities
+    fixed: Mapping[str, str]
+    markers: Markers
+
+
+class Rendering:
+    """The renders of one request. `guarded=False` lets callers' control-token text become control tokens."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        conversation: Sequence[Message],
+        tools: Sequence[Tool],
+        variables: Mapping[str, Any],
+        *,
+        guarded: bool,
+    ) -> None:
+        self._setting = setting
+        self._format = setting.format
+        self._variables = variables
+        texts = [setting.template.source, *(message.model_dump_json() for message in conversation), *map(repr, tools)]
+        self._guard = Guard(setting.markers if guarded else None, texts)
+        self._end = absent(texts)
+        hidden = [self._guard.hide_message(without_inline_reasoning(message, self._format)) for message in conversation]
+        stated = [self._guard.hide_tool(tool) for tool in tools]
+        if stated and not setting.can.tools and self._format.tools:
+            hidden, stated = with_statement(hidden, stated, self._format.tools), []
+        self._conversation: list[Message] = hidden
+        self._tools = [tool.openai() for tool in stated]
+
+    def plain(self) -> Prompt:
+        """The conversation as it is, with no place for an answer."""
+        return self._cut(self._render(self._conversation, generates=False), None)
+
+    def answer(self) -> Prompt:
+        """The prompt that asks for the next message."""
+        return self._answer(self._conversation)
+
+    def _answer(self, conversation: Sequence[Message]) -> Prompt:
+        marked = self._render(conversation, generates=True)
+        try:
+            bare = self._reveal(self._render(conversation, generates=False))
+        except TemplateError:
+            bare = None  # this render only tells where the other's addition begins
+        continues = bool(conversation) and conversation[-1].role == "tool"
+        return self._cut(marked, turn_start(self._reveal(marked), bare, self._format.start, continues=continues))
+
+    def continuation(self, in_reasoning: InReasoning) -> Prompt:
+        """The prompt that goes on inside the last message, which is the assistant's: in its reasoning, in its content,
+        or after its calls. `in_reasoning` tells whether a prompt leaves it open.
+
+        The template writes the unfinished message itself where it can; where it would drop some of it, what the model
+        would have written is put after the generation prompt instead.
+        """
+        *earlier, last = self._conversation
+        if not (last.content or last.reasoning or last.tool_calls):
+            return self._answer(earlier)
+        marked = self._after_calls(last) if last.tool_calls else self._by_template(earlier, last)
+        if marked is not None:
+            return self._cut(marked, self._turn_of_last(marked, earlier))
+        prompt = self._render(earlier, generates=True) if earlier else ""
+        asked = self._answer(earlier)
+        whole = prompt + self._own_words(last, opened=in_reasoning(asked))
+        start = len(asked.text) - sum(len(piece.text) for piece in asked.prefix)
+        return self._cut(whole, start)
+
+    def _by_template(self, earlier: Sequence[Message], last: Message) -> str | None:
+        """The render up to the end of the last message's text; None where the template does not show all of it."""
+        field = "content" if last.content else "reasoning"
+        tagged = last.model_copy(update={field: f"{getattr(last, field)}{self._end}", "parts": ()})
+        try:
+            marked = self._render([*earlier, tagged], generates=False)
+        except TemplateError:
+            return None
+        place = marked.rfind(self._end)
+        if place < 0 or (last.reasoning or "").strip() not in marked:
+            return None
+        return marked[:place]
+
+    def _after_calls(self, last: Message) -> str:
+        """The render less what ends the turn."""
+        marked = self._render(self._conversation, generates=False)
+        text = marked.rstrip()
+        ends = [end for end in (*self._format.stops, *self._setting.fixed.values()) if end and text.endswith(end)]
+        channels = self._format.channels
+        if channels is not None and channels.call_end in ends:
+            raise RequestError(
+                f"A call ends the turn in this family, so nothing can follow the call of {last.tool_calls[-1].name!r}: "
+                "append its result, and leave continue_final_message out."
+            )
+        return text.removesuffix(max(ends, key=len)) if ends else marked
+
+    def _own_words(self, last: Message, *, opened: bool) -> str:
+        syntax, reasoning, content = self._format.reasoning, last.reasoning or "", last.content or ""
+        if syntax is None or not (reasoning or opened):
+            return content
+        opening = "" if opened else syntax.open
+        return opening + reasoning + (syntax.close + content if content else "")
+
+    def _turn_of_last(self, marked: str, earlier: Sequence[Message]) -> int:
+        text = self._reveal(marked)
+        before = common(text, self._reveal(self._render(earlier, generates=False))) if earlier else 0
+        start = self._format.start
+        found = text.find(start, max(before - len(start), 0)) if start else -1
+        return found if found >= 0 else before
+
+    def _render(self, conversation: Sequence[Message], *, generates: bool) -> str:
+        can = self._setting.can
+        values = {
+            "tools": self._tools or ([] if can.empty_tools else None),
+            "documents": None,
+            "add_generation_prompt": generates,
+            **self._setting.fixed,
+            **self._variables,
+            "messages": entries(conversation, self._format, can),
+        }
+        try:
+            return self._setting.template.render(values)
+        except TemplateError as error:
+            if not self._guard.used:
+                raise
+            raise TemplateError(self._reveal(str(error))) from error
+
+    def _reveal(self, marked: str) -> str:
+        return self._guard.reveal(marked)[0]
+
+    def _cut(self, marked: str, start: int | None) -> Prompt:
+        text, callers = self._guard.reveal(marked)
+        pieces = pieces_of(text, self._guard.forged(text, callers))
+        prefix = () if start is None else prefix_of(pieces, start, self._format.control)
+        return Prompt(text, pieces, prefix, self._format.stops)
