@@ -10,7 +10,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.runtime import llama_log
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
+_Column: TypeAlias = tuple[int, ...]  # one field of all rows
 
 
 class Weights(Protocol):
@@ -134,9 +135,14 @@ class LlamaBackend:
         context = self._handle()
         if not rows:
             return
-        self._check(rows)
+        if len(rows) > self._n_batch:
+            raise DecodeError(
+                f"{len(rows)} rows were given, but one batch takes {self._n_batch}; split them.", "invalid"
+            )
+        columns = tuple(zip(*rows, strict=True))
+        self._check(rows, *columns)
         llama_log.forget_errors()
-        code = self._lib.llama_decode(context, self._batch.fill(rows))
+        code = self._lib.llama_decode(context, self._batch.fill(*columns))
         if code:
             self._batch.forget()
             raise _decode_error(code, len(rows), self._n_ctx)
@@ -144,28 +150,20 @@ class LlamaBackend:
             # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
             self._lib.llama_synchronize(context)
 
-    def _check(self, rows: Sequence[Row]) -> None:
-        """What llama.cpp would answer by ending the process."""
-        if len(rows) > self._n_batch:
+    def _check(self, rows: Sequence[Row], tokens: _Column, _: _Column, sequences: _Column, outputs: _Column) -> None:
+        """What llama.cpp would answer by ending the process, or in words that name no row."""
+        if sum(outputs) > self._options.n_outputs:
             raise DecodeError(
-                f"{len(rows)} rows were given, but one batch takes {self._n_batch}; split them.", "invalid"
-            )
-        outputs = sum(row.output for row in rows)
-        if outputs > self._options.n_outputs:
-            raise DecodeError(
-                f"{outputs} rows ask for logits, but one batch gives {self._options.n_outputs}; split them, or raise "
-                "outputs_per_sequence.",
+                f"{sum(outputs)} rows ask for logits, but one batch gives {self._options.n_outputs}; split them, or "
+                "raise outputs_per_sequence.",
                 "invalid",
             )
-        bad = [
-            row
-            for row in rows
-            if not (0 <= row.sequence < self._options.n_sequences and 0 <= row.token < self._vocab.size)
-        ]
-        if bad:
+        n_tokens, n_sequences = self._vocab.size, self._options.n_sequences
+        if min(tokens) < 0 or max(tokens) >= n_tokens or min(sequences) < 0 or max(sequences) >= n_sequences:
+            bad = next(row for row in rows if not (0 <= row.sequence < n_sequences and 0 <= row.token < n_tokens))
             raise DecodeError(
-                f"{bad[0]} is not possible here: sequences run from 0 to {self._options.n_sequences - 1}, tokens "
-                f"from 0 to {self._vocab.size - 1}.",
+                f"{bad} is not possible here: sequences run from 0 to {n_sequences - 1}, tokens from 0 to "
+                f"{n_tokens - 1}.",
                 "invalid",
             )
 
@@ -373,10 +371,9 @@ class _Batch:
             logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
         )
 
-    def fill(self, rows: Sequence[Row]) -> Any:
+    def fill(self, tokens: _Column, positions: _Column, sequences: _Column, outputs: _Column) -> Any:
         """The struct to pass to llama_decode, by value."""
-        count = len(rows)
-        tokens, positions, sequences, outputs = zip(*rows, strict=True)
+        count = len(tokens)
         self._tokens[:count] = tokens
         self._positions[:count] = positions
         self._sequences[:count] = sequences
