@@ -8,10 +8,10 @@ from engine.families import Detect, Family, Gate, ReasoningSyntax, ToolSyntax, b
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "FAMILIES.md"
 HEAD = """# Families
 
-Generated from `models.toml` by `python tests/test_families_page.py`; a test compares the two. The first row that matches
-a model's chat template wins. *Fed back*: which earlier reasoning the next prompt shows, and in which field the template
-reads it. *Checked against*: the template whose prompts and calls the row was written from; rows marked unverified had
-only descriptions.
+Generated from `models.toml` by `python tests/test_families_page.py`; a test compares the two. The first row that
+matches a model's chat template wins. *Fed back*: which earlier reasoning the next prompt shows, and in which field the
+template reads it. *Checked against*: the template whose prompts and calls the row was written from; rows marked
+unverified had only descriptions.
 
 | family | models | recognised by | reasoning | fed back | calls | checked against |
 |---|---|---|---|---|---|---|
