@@ -229,15 +229,17 @@ class Service:
     """One model's context, shared by every caller of this process.
 
     `backend` is owned from now on: `close()` (or leaving a `with`, or the end of the interpreter) frees it.
+    `longest_draft`: tokens guessed at once from what a conversation holds already and verified in one decode, for
+    outputs that copy from their context; 0 for none. The outputs are the same with and without.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, longest_draft: int = 0) -> None:
         self._vocab = backend.vocab
         self._n_ctx = backend.n_ctx_sequence
         self._ids = itertools.count(1)
         self._turns = TurnMemory(backend.vocab)
         self._post = _Post(self._turns)
-        self._runner = Runner(backend, self._post.deliver)
+        self._runner = Runner(backend, self._post.deliver, longest_draft=longest_draft)
         self._end = weakref.finalize(self, self._runner.close)
 
     @property

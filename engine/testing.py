@@ -144,6 +144,7 @@ class ScriptedBackend:
         self.n_ctx: int = n_ctx
         self.n_ctx_sequence: int = n_ctx
         self.n_batch: int = n_batch
+        self.n_outputs: int = n_batch
         self.n_sequences: int = n_sequences
         self.before_decode = before_decode
         self.delay = delay

@@ -262,7 +262,10 @@ class SamplingParams(Record):
 
 
 class Usage(Record):
-    """Counts and times of one request. Times are seconds; a speed is None until there is something to measure."""
+    """Counts and times of one request. Times are seconds; a speed is None until there is something to measure.
+
+    `drafted_tokens` were guessed ahead (speculation), `accepted_tokens` of them came true.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -271,6 +274,8 @@ class Usage(Record):
     time_to_first_token: float | None = None
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

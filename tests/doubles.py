@@ -29,9 +29,11 @@ class Bench:
     """A loop over a scripted backend, stepped by hand; its books are checked after every step."""
 
     def __init__(self, replies: Sequence[str] | Callable[[str], str] = echo, **options: object) -> None:
+        longest_draft = options.pop("longest_draft", 0)
+        assert isinstance(longest_draft, int)
         self.backend = ScriptedBackend(replies, **options)  # pyright: ignore[reportArgumentType]
         self.now = 0.0
-        self.loop = Loop(self.backend, clock=lambda: self.now)
+        self.loop = Loop(self.backend, longest_draft=longest_draft, clock=lambda: self.now)
         self.replies: dict[int, list[Reply]] = {}
         self._next = 0
 

@@ -399,12 +399,71 @@ def test_cancel_all_and_abandon() -> None:
     assert not bench.loop.busy
 
 
-@settings(max_examples=40, deadline=None)
+def test_guesses_from_the_context_save_decodes_and_change_nothing() -> None:
+    text = "the quick brown fox jumps over the lazy dog"
+    plain, drafting = (Bench(lambda text: text, n_batch=64, longest_draft=longest) for longest in (0, 8))
+    for bench in (plain, drafting):
+        id_ = bench.submit(text)
+        bench.run()
+        assert bench.completion(id_).content == text
+    assert drafting.backend.decodes < plain.backend.decodes / 2
+    usage = drafting.completion(1).usage
+    assert usage is not None
+    assert 0 < usage.accepted_tokens <= usage.drafted_tokens
+    assert usage.completion_tokens == len(text) + 1
+    assert drafting.loop.cache.held(0) == list(f"{text}{text}".encode()), "what was guessed wrongly is cut off"
+
+
+def test_guesses_stop_at_what_ends_a_turn() -> None:
+    text = "abcdef abcdef abcdef abcdef "
+    bench = Bench(lambda text: text, longest_draft=16)
+    limited = bench.submit(text, Limits(max_tokens=9))
+    stopped = bench.submit(text, Limits(stop=("f abc",)))
+    bench.run()
+    assert bench.completion(limited).content == text[:9].rstrip()
+    assert bench.completion(stopped).content == "abcde"
+    full = Bench(lambda text: text, longest_draft=16, n_ctx=40)
+    id_ = full.submit(text)
+    full.run()
+    assert full.completion(id_).finish_reason == "length"
+    assert full.completion(id_).content == text[:13]
+
+
+def test_forced_tokens_end_a_draft() -> None:
+    close = tuple(b"\n</think>\n\n")
+    bench = Bench(lambda text: "answer" if "</think>" in text else "<think>\n" + "hm" * 50, longest_draft=8)
+    limits = Limits(reasoning_budget=21, reasoning_close=close)
+    id_ = bench.submit("q", limits, parser=lambda: Parser("qwen3"))
+    bench.run()
+    assert bench.completion(id_).content == "answer"
+    assert len(bench.completion(id_).reasoning) == 20
+
+
+def test_a_memory_that_cannot_be_cut_takes_no_more_guesses_once_it_is_known() -> None:
+    bench = Bench(lambda text: text * 2, longest_draft=8, trimmable=False)
+    text = "abcabxabcaby"
+    id_ = bench.submit(text)
+    bench.run()
+    completion = bench.completion(id_)
+    assert completion.content == text * 2
+    assert bench.loop.cache.whole_only
+
+
+def test_guesses_give_way_when_cells_are_few() -> None:
+    text = "abcabcabcabc"
+    bench = Bench(lambda text: text[:12], longest_draft=8, n_ctx=50, n_sequences=2)
+    ids = [bench.submit(text), bench.submit(f"{text}!")]
+    bench.run()
+    assert [bench.completion(id_).content for id_ in ids] == [text, text]
+
+
+@settings(max_examples=60, deadline=None)
 @given(
     n_sequences=st.integers(1, 4),
     n_ctx=st.integers(40, 120),
     n_batch=st.integers(1, 20),
     trimmable=st.booleans(),
+    longest_draft=st.sampled_from([0, 1, 8]),
     script=st.lists(
         st.tuples(st.integers(0, 3), st.text("ab", min_size=1, max_size=18), st.integers(-1, 12)),
         min_size=1,
@@ -412,10 +471,22 @@ def test_cancel_all_and_abandon() -> None:
     ),
 )
 def test_every_output_equals_its_run_alone(
-    n_sequences: int, n_ctx: int, n_batch: int, trimmable: bool, script: list[tuple[int, str, int]]
+    n_sequences: int,
+    n_ctx: int,
+    n_batch: int,
+    trimmable: bool,
+    longest_draft: int,
+    script: list[tuple[int, str, int]],
 ) -> None:
     """Random arrivals, colliding prefixes, random cancels, too little memory: survivors answer as if alone."""
-    bench = Bench(echo, n_sequences=n_sequences, n_ctx=n_ctx, n_batch=n_batch, trimmable=trimmable)
+    bench = Bench(
+        echo,
+        n_sequences=n_sequences,
+        n_ctx=n_ctx,
+        n_batch=n_batch,
+        trimmable=trimmable,
+        longest_draft=longest_draft,
+    )
     cancels: dict[int, int] = {}
     texts: dict[int, str] = {}
     step = 0

@@ -84,6 +84,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def n_outputs(self) -> int:
+        """Rows of one `decode` that may ask for logits at most; never fewer than there are sequences."""
+        ...
+
+    @property
     def n_sequences(self) -> int:
         """Sequence ids run from 0 to this, exclusive."""
         ...

@@ -11,6 +11,7 @@ from time import perf_counter
 from engine.errors import ContextOverflowError, DecodeError
 from engine.events import Event, Finished
 from engine.runtime.backend import Backend, Sampler
+from engine.runtime.drafts import Drafter
 from engine.runtime.generation import Generation
 from engine.runtime.prefix import Blocked, PrefixCache
 from engine.runtime.requests import Reply, Request, check_fits
@@ -19,6 +20,8 @@ from engine.types import FinishReason, Usage
 
 _FIRST_CHUNK = 64
 _SMALLEST_CHUNK = 8
+_DRAFTING_ROWS = 32
+"""Rows of a decode up to which more rows cost little; beyond, guesses do not pay."""
 _STRIKES = 3
 """Failed decodes in a row after which a request is given up, even if it seems to get further."""
 
@@ -38,6 +41,7 @@ class _Live:
     started: float | None = None
     first_token: float | None = None
     strikes: int = 0
+    drafter: Drafter | None = None
 
     def usage(self, now: float) -> Usage:
         started = now if self.started is None else self.started
@@ -50,23 +54,33 @@ class _Live:
             time_to_first_token=None if first is None else first - self.submitted,
             prefill_seconds=(now if first is None else first) - started,
             decode_seconds=0.0 if first is None else now - first,
+            drafted_tokens=0 if self.drafter is None else self.drafter.drafted,
+            accepted_tokens=0 if self.drafter is None else self.drafter.accepted,
         )
 
 
 class Loop:
     """Requests in, replies out, over one backend.
 
-    `chunk_seconds`: prefill is cut into chunks that take about so long, so that neighbours and cancellations wait no
-    longer. `clock`: seconds, monotonic.
+    `longest_draft`: tokens that are guessed at once from what a sequence holds already, and verified in one decode; 0
+    for none. `chunk_seconds`: prefill is cut into chunks that take about so long, so that neighbours and
+    cancellations wait no longer. `clock`: seconds, monotonic.
     """
 
     def __init__(
-        self, backend: Backend, *, chunk_seconds: float = 0.1, clock: Callable[[], float] = perf_counter
+        self,
+        backend: Backend,
+        *,
+        longest_draft: int = 0,
+        chunk_seconds: float = 0.1,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._backend = backend
         self._cache = PrefixCache(backend)
         self._scheduler = Scheduler(backend.n_batch)
         self._scheduler.prefill_limit = min(_FIRST_CHUNK, backend.n_batch)
+        self._scheduler.draft_limit = min(backend.n_outputs, _DRAFTING_ROWS)
+        self._longest_draft = longest_draft
         self._chunk_seconds = chunk_seconds
         self._clock = clock
         self._lives: dict[int, _Live] = {}
@@ -187,11 +201,29 @@ class Loop:
     def _plan(self) -> list[Chunk]:
         """The next chunks, with room for them: idle prefixes are forgotten first, then the youngest request gives
         way."""
+        if self._longest_draft:
+            self._guess()
         while chunks := self._scheduler.plan():
-            if self._cache.make_room(sum(chunk.stop - chunk.start for chunk in chunks)):
+            if self._cache.make_room(sum(chunk.size for chunk in chunks)):
                 break
-            self._give_way()
+            if any(chunk.draft for chunk in chunks):
+                for job in self._scheduler.running:
+                    job.draft = ()
+            else:
+                self._give_way()
         return chunks
+
+    def _guess(self) -> None:
+        """Let every request that decodes guess its next tokens, as far as they would fit. Wrong guesses are cut off
+        again, so a memory that cannot be cut takes none."""
+        for job in self._scheduler.running:
+            job.draft = ()
+            if job.pending != 1 or self._cache.whole_only:
+                continue
+            live = self._of_job[job]
+            if live.drafter is None:
+                live.drafter = Drafter(job.tokens, self._longest_draft)
+            job.draft = live.drafter.propose(self._backend.n_ctx_sequence - len(job.tokens))
 
     def _give_way(self) -> None:
         """The youngest request loses its sequence, and will be resumed where it was; nothing is emitted twice."""
@@ -222,24 +254,43 @@ class Loop:
 
     def _evaluated(self, chunks: Sequence[Chunk]) -> None:
         """The batch of these chunks was decoded: write the books, then draw where a token is due."""
-        due: list[tuple[_Live, int]] = []
-        row = -1
+        due: list[tuple[_Live, int, tuple[int, ...]]] = []
+        row = 0
         for chunk in chunks:
-            row += chunk.stop - chunk.start
             job = chunk.job
             self._cache.extend(job.sequence, job.tokens[chunk.start : chunk.stop])
             job.evaluated = chunk.stop
             live = self._of_job[job]
             live.strikes = 0
+            if chunk.draft:
+                self._cache.extend(job.sequence, chunk.draft)
             if chunk.output:
-                due.append((live, row))
-        for live, at in due:
+                due.append((live, row + chunk.stop - chunk.start - 1, chunk.draft))
+            row += chunk.size
+        for live, at, draft in due:
             try:
-                self._draw(live, at)
+                finish = self._draw_along(live, at, draft) if draft else self._draw(live, at)
+                if finish is not None:
+                    self._finish(live, finish)
             except Exception as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
                 self._finish(live, "error", error)
 
-    def _draw(self, live: _Live, row: int) -> None:
+    def _draw_along(self, live: _Live, row: int, draft: tuple[int, ...]) -> FinishReason | None:
+        """Draw one token, and one more for each guess that came true: each from the logits behind what was drawn
+        before, so that the output is what it would be without guesses."""
+        job, drafter = live.job, live.drafter
+        assert drafter is not None, "who drafts has a drafter"
+        true = 0
+        while (finish := self._draw(live, row + true)) is None and true < len(draft):
+            if job.pending > true + 1 or job.tokens[-1] != draft[true]:
+                break
+            true += 1
+        drafter.judged(len(draft), true)
+        job.evaluated = self._cache.cut(job.sequence, job.evaluated + true)
+        return finish
+
+    def _draw(self, live: _Live, row: int) -> FinishReason | None:
+        """Draw a token and take in what follows from it; how the turn ends, if it does."""
         sampler, job = live.sampler, live.job
         assert sampler is not None, "a running request has a sampler"
         token = self._backend.sample(sampler, row)
@@ -250,14 +301,10 @@ class Loop:
             self._emit(live, events)
         if finish in (None, "length"):
             job.tokens.append(token)
-        if finish is not None:
-            self._finish(live, finish)
-            return
         for token in forced:
             sampler.accept(token)
             job.tokens.append(token)
-        if len(job.tokens) > self._backend.n_ctx_sequence:
-            self._finish(live, "length")
+        return "length" if finish is None and len(job.tokens) > self._backend.n_ctx_sequence else finish
 
     def _emit(self, live: _Live, events: Sequence[Event]) -> None:
         if events:
@@ -292,7 +339,7 @@ class Loop:
         for chunk in chunks:
             chunk.job.evaluated = self._cache.reconcile(chunk.job.sequence)
         if error.reason == "no_slot":
-            self._cache.shrink(sum(chunk.stop - chunk.start for chunk in chunks))
+            self._cache.shrink(sum(chunk.size for chunk in chunks))
             if self._cache.clear() or len(self._scheduler.running) > 1:
                 return
         for chunk in chunks:

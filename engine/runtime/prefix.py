@@ -82,6 +82,11 @@ class PrefixCache:
         return len(self._holders) - len(self._unused)
 
     @property
+    def whole_only(self) -> bool:
+        """Whether the memory has shown that it cannot be cut."""
+        return self._whole_only
+
+    @property
     def free(self) -> int:
         return self._capacity - self.used
 
@@ -116,6 +121,11 @@ class PrefixCache:
         self._slots[target].plan = tokens
         self._touch(target)
         return Lease(target, reuse)
+
+    def cut(self, sequence: int, length: int) -> int:
+        """Keep the first `length` tokens of a sequence in use; how many were kept: none, where its memory cannot be
+        cut."""
+        return self._cut(sequence, length)
 
     def extend(self, sequence: int, tokens: Sequence[int]) -> None:
         """These tokens were evaluated at the sequence's end."""

@@ -19,14 +19,15 @@ _log = logging.getLogger("engine.runner")
 class Runner:
     """Runs a loop over a backend in a thread of its own, until `close`; owns the backend.
 
-    `deliver` is called in that thread with the replies of one step; it must neither raise nor wait. Every request that
-    was accepted gets exactly one final reply, also when the runner is closed or its loop breaks.
+    `longest_draft` is the loop's. `deliver` is called in that thread with the replies of one step; it must neither
+    raise nor wait. Every request that was accepted gets exactly one final reply, also when the runner is closed or
+    its loop breaks.
     """
 
-    def __init__(self, backend: Backend, deliver: Callable[[Sequence[Reply]], None]) -> None:
+    def __init__(self, backend: Backend, deliver: Callable[[Sequence[Reply]], None], *, longest_draft: int = 0) -> None:
         self._backend = backend
         self._deliver = deliver
-        self._loop = Loop(backend)
+        self._loop = Loop(backend, longest_draft=longest_draft)
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._gate = threading.Lock()
         self._refusal: EngineError | None = None

@@ -16,13 +16,14 @@ class Job:
     """One request's tokens (the prompt, then what was generated) and how many of them are evaluated.
 
     At least one is always left to evaluate: the next token is drawn from the logits of the last one. `sequence` is -1
-    while the job waits.
+    while the job waits. `draft` are guesses at the tokens that will be drawn next, evaluated along with the last one.
     """
 
     tokens: list[int]
     priority: int = 0
     sequence: int = -1
     evaluated: int = 0
+    draft: tuple[int, ...] = ()
     arrival: int = field(default=0, init=False)
 
     @property
@@ -31,36 +32,47 @@ class Job:
 
 
 class Chunk(NamedTuple):
-    """Tokens `start` to `stop` (exclusive) of a job, to be evaluated together."""
+    """Tokens `start` to `stop` (exclusive) of a job, to be evaluated together, and a draft behind them."""
 
     job: Job
     start: int
     stop: int
+    draft: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Rows that it takes."""
+        return self.stop - self.start + len(self.draft)
 
     @property
     def output(self) -> bool:
-        """Whether this is the last of the job's tokens, whose logits are wanted."""
+        """Whether the last of the job's tokens is among them, whose logits are wanted."""
         return self.stop == len(self.job.tokens)
 
     def rows(self) -> list[Row]:
         job, last = self.job, self.stop - 1
         output = self.output
-        return [
+        rows = [
             Row(job.tokens[position], position, job.sequence, output and position == last)
             for position in range(self.start, self.stop)
         ]
+        if self.draft:
+            rows += [Row(token, position, job.sequence, True) for position, token in enumerate(self.draft, self.stop)]
+        return rows
 
 
 class Scheduler:
     """Waiting and running jobs -> the chunks of the next step, at most `n_batch` rows together.
 
     `prefill_limit` bounds the prefill rows of one step, so that a step stays short: running streams go on beside a long
-    prompt, and a cancellation takes effect soon.
+    prompt, and a cancellation takes effect soon. `draft_limit` is the number of rows with logits up to which drafts
+    are evaluated along: beyond it they would cost more than they save.
     """
 
     def __init__(self, n_batch: int) -> None:
         self.n_batch = n_batch
         self.prefill_limit = n_batch
+        self.draft_limit = n_batch
         self._waiting: list[Job] = []
         self._running: list[Job] = []
         self._arrivals = 0
@@ -112,8 +124,13 @@ class Scheduler:
             first = self._turn % len(decodes)
             decodes = (decodes[first:] + decodes[:first])[: self.n_batch]
             self._turn = first + self.n_batch
-        chunks = [Chunk(job, job.evaluated, job.evaluated + 1) for job in decodes]
-        budget = min(self.n_batch - len(chunks), max(self.prefill_limit, 1))
+        room = min(self.n_batch, self.draft_limit) - len(self._running)
+        chunks: list[Chunk] = []
+        for job in decodes:
+            draft = job.draft[:room] if room > 0 else ()
+            room -= len(draft)
+            chunks.append(Chunk(job, job.evaluated, job.evaluated + 1, draft))
+        budget = min(self.n_batch - sum(chunk.size for chunk in chunks), max(self.prefill_limit, 1))
         for job in self._running:
             if budget == 0:
                 break
