@@ -43,13 +43,13 @@ class ReasoningSyntax(Record):
     """How a family marks reasoning, and what becomes of it in later prompts.
 
     `also_open` and `also_close` are other spellings that models write. `implicit`: a turn is reasoning from its first
-    character on, without an opening marker, wherever the prompt says nothing else. `forced_open` tells what the template
-    usually does; the parser believes the rendered prompt's tail instead. `history`: earlier reasoning is dropped
-    ("none"), kept after the last user message ("last_user"), since the last final answer ("last_answer"), always ("all"),
-    or the template has no notion of it ("unknown"). `fields` are the message fields that the template reads it from (""
-    as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open reasoning ends it (else it is
-    quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the turn, after a call, after
-    other reasoning), or anywhere.
+    character on, without an opening marker, wherever the prompt says nothing else. `forced_open` tells what the
+    template usually does; the parser believes the rendered prompt's tail instead. `history`: earlier reasoning is
+    dropped ("none"), kept after the last user message ("last_user"), since the last final answer ("last_answer"),
+    always ("all"), or the template has no notion of it ("unknown"). `fields` are the message fields that the template
+    reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open reasoning
+    ends it (else it is quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the
+    turn, after a call, after other reasoning), or anywhere.
     """
 
     open: str
@@ -75,17 +75,17 @@ class ToolSyntax(Record):
     - `dictionary`: `call[0] name{key:value, ..} call[1]`, keys bare, strings between `quote` marks.
     - `nested`: `call[0] name name_end`, then an element for each argument, `tag[0] key tag[1]` .. `tag[2] key tag[1]`.
 
-    Markup: `section_also` are other spellings of the section's opening marker; `section_optional`: calls are found without
-    the section's markers too; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call when it
-    names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool; `code` are the
-    marks around raw code for a tool called `python`.
-    Names and ids: `name_prefix` is not part of the name; `name_is_id`: prefix, name and counter together are the id;
-    `id_end` ends an id written before the name, `id_open` begins one after it; `attributes_end` ends what follows the name.
-    Arguments: `value_open` stands between key and value; `type_end` ends a type written after the key, `text_types` are
-    the types whose values are text; `cdata`: values may be CDATA sections.
-    JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the
-    family's own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments.
-    Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template wants of history.
+    Markup: `section_also` are other spellings of the section's opening marker; `section_optional`: calls are found
+    without the section's markers too; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
+    when it names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool;
+    `code` are the marks around raw code for a tool called `python`. Names and ids: `name_prefix` is not part of the
+    name; `name_is_id`: prefix, name and counter together are the id; `id_end` ends an id written before the name,
+    `id_open` begins one after it; `attributes_end` ends what follows the name. Arguments: `value_open` stands between
+    key and value; `type_end` ends a type written after the key, `text_types` are the types whose values are text;
+    `cdata`: values may be CDATA sections. JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several
+    spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself; `id_last`: the id
+    comes after the arguments. Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template
+    wants of history.
     """
 
     shape: Shape
@@ -158,8 +158,8 @@ class ChannelSyntax(Record):
 class Format(Record):
     """Everything the parser needs: the turn's start, its markers, and which of them exist only as control tokens.
 
-    `content` are the marks around the answer; `header` the marks around a heading that says nothing to the reader; `ends`
-    what a model writes, as text, at the end of its turn.
+    `content` are the marks around the answer; `header` the marks around a heading that says nothing to the reader;
+    `ends` what a model writes, as text, at the end of its turn.
     """
 
     start: str = ""
@@ -276,7 +276,9 @@ def _inherited(name: str, rows: dict[str, dict[str, Any]], path: Path, below: tu
     """A family's table over that of the family it is `like`; `respell` replaces text in all markers."""
     if name not in rows or name in below:
         chain = " -> ".join((*below, name))
-        raise FamilyError(f"{path}: [family.{below[-1]}]: like = {name!r} leads nowhere ({chain}). Name another family.")
+        raise FamilyError(
+            f"{path}: [family.{below[-1]}]: like = {name!r} leads nowhere ({chain}). Name another family."
+        )
     table = dict(rows[name])
     like = table.pop("like", None)
     if like is not None:

@@ -184,7 +184,7 @@ class Span:
         kept = len(held) - common_suffix(held, before)
         if kept:
             self._emit(held[:kept])
-        self._reader.note(self._edge, held[kept:])
+        self._reader.note("space" if self._kind == "content" else self._edge, held[kept:])
 
     def close(self, *, exact: bool) -> None:
         """The input ended. `exact`: white space alone counts as text (there was no marker anywhere)."""

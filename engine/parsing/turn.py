@@ -1,10 +1,12 @@
-"""One assistant turn of a format whose parts stand in one run of text: content, reasoning spans, sections of tool calls.
+"""One assistant turn of a format whose parts stand in one run of text: content, reasoning spans, sections of tool
+calls.
 
-Knows: where each kind of part may begin and what ends it. Does not know: the inside of a call (`shapes`), formats made of
-messages with headers (`channels`).
+Knows: where each kind of part may begin and what ends it. Does not know: the inside of a call (`shapes`), formats
+made of messages with headers (`channels`).
 """
 
 import re
+from collections.abc import Mapping
 
 from engine.families import Format
 from engine.parsing.bare import BareCalls
@@ -30,19 +32,22 @@ class TextTurn:
         self._calls = SectionReader(reader, emitter, format_.tools, spelling) if format_.tools and calls else None
         self._bare = BareCalls(reader, emitter, format_.tools, spelling) if bare and calls else None
         self._marks = marks = _Marks(format_, spelling)
-        openers = self._calls.section.openers if self._calls else {}
+        openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
         self._openers = openers
         self._implicit = format_.reasoning is not None and format_.reasoning.implicit
         ends_on_call = format_.reasoning is not None and format_.reasoning.ends_on_call
-        anywhere = marks.opens if format_.reasoning is not None and format_.reasoning.where == "anywhere" else {}
+        anywhere: Mapping[str, Mark] = (
+            marks.opens if format_.reasoning is not None and format_.reasoning.where == "anywhere" else {}
+        )
         self._is_open = Markers(marks.opens)
         self._is_start = Markers(marks.start)
         self._header_end = Markers([marks.header_end.text])
         self._in_reasoning = Markers([*marks.closes, *(openers if ends_on_call else [])])
-        in_content = [*openers, *anywhere, *marks.ends]
+        in_content = [*openers, *anywhere, *marks.ends, *marks.stops]
         self._in_content = Markers(in_content)
         self._in_answer = Markers([*in_content, *marks.answer_end])
-        at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header, *marks.ends]
+        at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
+        at_start += [*marks.ends, *marks.stops]
         self._at_start = Markers(at_start)
         self._after_call = Markers([*at_start, *(self._calls.section.closers.literals if self._calls else ())])
 
@@ -56,7 +61,8 @@ class TextTurn:
         if self._implicit and (yield from reader.more()):
             hit = yield from reader.starts(self._at_start)
             if hit is None or hit in marks.opens:
-                lead, edge, untouched = (yield from self._reasoning(marks.opens.get(hit or ""))), "reasoning-space", False
+                lead = yield from self._reasoning(marks.opens.get(hit or ""), lead)
+                edge, untouched = "reasoning-space", False
         answering = False
         while True:
             span = Span(self._emitter, reader, "content", lead, edge)
@@ -104,7 +110,7 @@ class TextTurn:
             yield from reader.until(self._header_end, lambda text: reader.note("header", text))
             yield from reader.match(self._header_end, "header")
             return marks.header_end.after
-        skipped = marks.start.get(hit) or marks.ends.get(hit) or Mark()
+        skipped = marks.start.get(hit) or marks.ends.get(hit) or Mark()  # else a stop, or a call's stray closing marker
         span.end(skipped.before)
         return self._skip(hit, skipped)
 
@@ -129,10 +135,22 @@ class TextTurn:
                 return None
 
     def _acts(self, hit: str) -> Reading[bool]:
-        """Whether a marker acts as one: some do only before the name of a declared tool."""
+        """Whether a marker acts as one: a stop does only at the end, some calls only before the name of a declared
+        tool."""
+        if hit in self._marks.stops:
+            return (yield from self._ends_here(hit))
         if self._calls is None or not self._calls.section.syntax.names_declared or hit not in self._openers:
             return True
         return (yield from self._calls.names_a_tool(hit))
+
+    def _ends_here(self, stop: str) -> Reading[bool]:
+        """Whether nothing follows the stop at the front. Generation ends before one; text from elsewhere may hold it."""
+        reader = self._reader
+        while not reader.buffer[reader.pos + len(stop) :].strip():
+            if reader.closed:
+                return True
+            yield
+        return False
 
     def _space(self, span: Span) -> Reading[None]:
         """Hand white space to the span, all that stands here."""
@@ -143,8 +161,11 @@ class TextTurn:
                 return
             span.write(reader.take(space.end() - reader.pos))
 
-    def _reasoning(self, open_: Mark | None) -> Reading[str]:
-        """A span of reasoning, from its opening marker on if it has one. Answers the white space after its closing one."""
+    def _reasoning(self, open_: Mark | None, lead: str = "") -> Reading[str]:
+        """A span of reasoning, from its opening marker on if it has one (else `lead` is the white space before it).
+
+        Answers the white space after its closing marker.
+        """
         reader, emitter, marks = self._reader, self._emitter, self._marks
         emitter.in_reasoning = True
         span = Span(emitter, reader, "reasoning")
@@ -152,7 +173,7 @@ class TextTurn:
             if open_ is not None:
                 span.end()
                 reader.take(len(open_.text), "reasoning-marker")
-            span = Span(emitter, reader, "reasoning", open_.after if open_ else "", "reasoning-space")
+            span = Span(emitter, reader, "reasoning", open_.after if open_ else lead, "reasoning-space")
             yield from self._space(span)
             # Models whose prompt has opened reasoning may open it once more.
             again = yield from reader.starts(self._is_open)
@@ -174,7 +195,7 @@ class TextTurn:
 class _Marks:
     """A format's markers outside of calls, by their text."""
 
-    __slots__ = ("answer", "answer_end", "closes", "ends", "header", "header_end", "opens", "start")
+    __slots__ = ("answer", "answer_end", "closes", "ends", "header", "header_end", "opens", "start", "stops")
 
     def __init__(self, format_: Format, spelling: Spelling) -> None:
         reasoning = format_.reasoning
@@ -191,3 +212,5 @@ class _Marks:
         self.header = marks(format_.header[0])
         self.header_end = spelling.mark(format_.header[1])
         self.ends = marks(*format_.ends)
+        own = {*self.answer_end, *self.ends, *self.closes}
+        self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}

@@ -33,7 +33,8 @@ class Schemas:
         self._root: Mapping[str, Any] = parameters or {}
         self._node = self._followed(self._root if node is None else node)
         properties = self._node.get("properties")
-        self._properties = cast("Mapping[str, Any]", properties) if isinstance(properties, Mapping) else {}
+        known = isinstance(properties, Mapping)
+        self._properties: Mapping[str, Any] = cast("Mapping[str, Any]", properties) if known else {}
 
     def types(self, name: str) -> frozenset[str] | None:
         """The JSON types that a parameter takes; None when that is not said."""
@@ -148,7 +149,7 @@ def _python(text: str) -> tuple[str, str] | None:
         return None
     try:
         value: object = ast.literal_eval(text)
-        return json.dumps(value, ensure_ascii=False), type_name(list(value) if isinstance(value, tuple) else value)
+        return json.dumps(value, ensure_ascii=False), ("object" if isinstance(value, dict) else "array")
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
 

@@ -64,7 +64,7 @@ class SectionReader:
             after = section.call_close.after
 
     def names_a_tool(self, opener: str) -> Reading[bool]:
-        """Whether a declared tool's name, and what ends names, follows the opener at the front (nothing is consumed)."""
+        """Whether a declared tool's name, and what ends names, follows the opener at the front (not consumed)."""
         section = self.section
         tools = section.emitter.tools
         if tools is None:

@@ -1,7 +1,7 @@
 """Python literals (and the JSON that models mix into them), read incrementally and handed on as JSON fragments.
 
-Knows: strings of every quoting with their escapes, numbers, True/False/None and true/false/null, lists, tuples, dictionaries.
-Does not know: calls. Source of the syntax: the Python language reference, "Literals".
+Knows: strings of every quoting with their escapes, numbers, True/False/None and true/false/null, lists, tuples,
+dictionaries. Does not know: calls. Source of the syntax: the Python language reference, "Literals".
 """
 
 import ast
@@ -89,7 +89,8 @@ class LiteralReader:
                 return outcome
 
     def _next(self, close: str) -> Reading[Outcome | None]:
-        """Skip separators. COMPLETE: the closing bracket was consumed; TRUNCATED: the input ended; None: an item follows."""
+        """Skip separators. COMPLETE: the closing bracket was consumed; TRUNCATED: the input ended; None: an item
+        follows."""
         reader = self._reader
         while True:
             yield from reader.space("arguments")
@@ -204,7 +205,7 @@ def _unescaped(escape: str) -> str:
     if kind == "u":
         return escape  # the same in JSON, halves of surrogate pairs included
     if kind in "xU":
-        code = int(escape[2:], 16)
+        code = int(f"0x{escape[2:]}", 0)
         return quoted(chr(code)) if code < 0x110000 else quoted(escape)
     if kind in "\\'\"/":
         return quoted(kind)

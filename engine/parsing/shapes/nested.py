@@ -1,4 +1,5 @@
-"""Calls whose arguments are nested elements: the parameter's name is the tag, objects nest, arrays are `item`s (MiniMax M3).
+"""Calls whose arguments are nested elements: the parameter's name is the tag, objects nest, arrays are `item`s
+(MiniMax M3).
 
 Knows: elements, their types under the tool's schema. Does not know: what stands around a call.
 """

@@ -1,7 +1,8 @@
 """A section of calls: its markers, and what every shape shares in reading one.
 
-Knows: where a section begins and ends, and how bad output is survived: the raw text goes on the call once, as an error, then
-reading resumes at the next marker. Does not know: the inside of a call (the other modules of this folder).
+Knows: where a section begins and ends, and how bad output is survived: the raw text goes on the call once, as an
+error, then reading resumes at the next marker. Does not know: the inside of a call (the other modules of this
+folder).
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,7 @@
 """Calls whose name and arguments stand in markup: `<function=f><parameter=k>v</parameter></function>` and its kin.
 
-Knows: keys, values typed by the tool's schema or by the markup itself, and when a closing marker is part of a value. Does not
+Knows: keys, values typed by the tool's schema or by the markup itself, and when a closing marker is part of a value.
+Does not
 know: what stands around a call.
 """
 
@@ -95,7 +96,8 @@ class TaggedArgumentsShape:
             return Outcome.MALFORMED
         if self._is_value_open.literals:
             yield from reader.space()
-            yield from reader.match(self._is_value_open)
+            if not (yield from reader.match(self._is_value_open)) and reader.cut_marker(self._is_value_open):
+                return Outcome.TRUNCATED
         arguments.key(key, types, self._lead)
         return (yield from self._value(arguments))
 
