@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
+from engine import _data
 from engine.chat_template import ChatTemplate
 from engine.families import Format
 from engine.runtime.llama import ModelInfo
 
-MarkerKind: TypeAlias = Literal["control token", "text with control tokens", "text"]
+MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "text"]
+TemplateSource: TypeAlias = Literal["model", "family", "caller"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Inspection:
     family: str
     title: str
     reason: str
-    own_template: bool
+    template_source: TemplateSource
     reasoning: str
     starts_in_reasoning: bool
     history: str
@@ -65,10 +67,7 @@ class Inspection:
             ("architecture", f"{self.architecture}, vocabulary of {self.vocabulary:,}"),
             ("context", f"{self.n_ctx:,} tokens{trained}"),
             ("family", f"{self.family} ({self.title}): {self.reason}"),
-            (
-                "chat template",
-                "the model's own" if self.own_template else "not the model's own: the caller's or the family's",
-            ),
+            ("chat template", _SOURCES[self.template_source]),
             ("reasoning", self.reasoning),
             ("starts in reasoning", "yes: the prompt leaves it open" if self.starts_in_reasoning else "no"),
             ("past reasoning", self.history),
@@ -109,7 +108,7 @@ def inspect_model(template: ChatTemplate, info: ModelInfo, n_ctx: int, vocabular
         family=template.family.name,
         title=template.family.title,
         reason=template.detection.reason,
-        own_template=template.source == info.chat_template,
+        template_source=_source(template, info),
         reasoning=_reasoning(format_),
         starts_in_reasoning=prompt.in_reasoning,
         history=_HISTORY[format_.reasoning.history] if format_.reasoning else "there is none",
@@ -119,6 +118,17 @@ def inspect_model(template: ChatTemplate, info: ModelInfo, n_ctx: int, vocabular
     )
 
 
+def _source(template: ChatTemplate, info: ModelInfo) -> TemplateSource:
+    if template.source == info.chat_template:
+        return "model"
+    return "family" if template.source == _data.template_source(template.family.name) else "caller"
+
+
+_SOURCES: dict[TemplateSource, str] = {
+    "model": "the model's own",
+    "family": "the family's, from templates/",
+    "caller": "the caller's",
+}
 _HISTORY = {
     "none": "dropped from later prompts",
     "last_user": "fed back after the last user message",
@@ -160,7 +170,7 @@ def _markers(format_: Format, vocabulary: frozenset[str]) -> Iterator[Marker]:
         if bare in vocabulary:
             kind = "control token"
         elif any(token in bare for token in vocabulary):
-            kind = "text with control tokens"
+            kind = "text and control tokens"
         yield Marker(role, bare, kind, missing=bare in format_.control and bare not in vocabulary)
 
 

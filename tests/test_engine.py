@@ -416,7 +416,7 @@ def test_many_at_once_are_the_same_as_one_by_one(llm: Engine) -> None:
 
 def test_inspection(llm: Engine) -> None:
     found = llm.inspect()
-    assert (found.family, found.architecture, found.own_template) == ("qwen3", "qwen3", True)
+    assert (found.family, found.architecture, found.template_source) == ("qwen3", "qwen3", "model")
     assert found.starts_in_reasoning is False
     kinds = {marker.text: marker.kind for marker in found.markers}
     assert kinds["<think>"] == kinds["<tool_call>"] == "control token"
@@ -431,7 +431,7 @@ def test_inspection_of_every_family(builtin_model_path: Path, family: str) -> No
     template = "{% for m in messages %}{{ m.content }}{% endfor %}" if family == "content-only" else None
     with Engine.load(builtin_model_path, family=family, chat_template=template, n_ctx=512, n_threads=1) as other:
         found = other.inspect()
-    assert (found.family, found.own_template, found.n_ctx) == (family, False, 512)
+    assert (found.family, found.template_source, found.n_ctx) == (family, "caller" if template else "family", 512)
     assert found.starts_in_reasoning is (family == "deepseek-r1")
     texts = {marker.text for marker in found.markers}
     assert ("<|channel|>" in texts) is (family == "gpt-oss")

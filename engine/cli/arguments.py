@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _complain(" ".join(str(error).split()))
             return 1
         except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                sys.stderr.write("\n")  # the terminal has echoed ^C
             return _INTERRUPTED
         except BrokenPipeError:
             # Whoever read our output has gone; the interpreter must not complain about that when it flushes.

@@ -4,6 +4,8 @@ Knows: what each asks of the engine, and in which order it is shown. Does not kn
 """
 
 import argparse
+import contextlib
+import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -131,6 +133,8 @@ def _lines(screen: Screen, llm: Engine) -> Iterator[str]:
                 yield text
         return
     screen.line(greeting(llm), "dim")
+    with contextlib.suppress(ImportError):  # lines are edited where the platform has it
+        importlib.import_module("readline")
     while True:
         try:
             text = input("> ").strip()
