@@ -255,4 +255,5 @@ _TENSORS: dict[str, Callable[[_Weights, Shape, int], None]] = {
     "mamba": _mamba,
     "lfm2": _lfm2,
     "bert": _llama,
+    "llada": _llama,
 }

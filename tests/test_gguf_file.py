@@ -1,6 +1,7 @@
 """Which files are models, read without llama.cpp; what is wrong with the others."""
 
 import ctypes
+import mmap
 import struct
 from pathlib import Path
 
@@ -159,6 +160,33 @@ def test_arrays_of_arrays_and_unknown_types_are_damage(tmp_path: Path, kind: int
     )
     with pytest.raises(ModelLoadError, match="damaged"):
         read_gguf(path)
+
+
+def test_an_alignment_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    key = b"general.alignment"
+    pair = struct.pack("<Q", len(key)) + key + struct.pack("<II", 4, 0)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair + bytes(64))
+    with pytest.raises(ModelLoadError, match="damaged"):
+        read_gguf(path)
+
+
+def test_a_tensor_of_many_dimensions_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(
+        b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 1) + b"t" + struct.pack("<I", 99) + bytes(900)
+    )
+    with pytest.raises(ModelLoadError, match="damaged"):
+        read_gguf(path)
+
+
+def test_a_file_that_may_not_be_read(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(mmap, "mmap", denied)
+    with pytest.raises(ModelLoadError, match=r"cannot be read.*Permission denied"):
+        read_gguf(tiny)
 
 
 def test_an_embedding_model_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import gguf
 import model_files
 import pytest
+from pretending import Pretending
 
 from engine.errors import ContextOverflowError, EngineError, ModelLoadError, RequestError
 from engine.runtime import llama, llama_lib
@@ -238,12 +239,12 @@ def test_a_backend_keeps_its_model_alive(tiny: Path) -> None:
 
 
 def growth(use: Callable[[Path], None], directory: Path) -> int:
-    """Bytes that eight uses leave behind; one takes about 12 MiB while it lasts."""
+    """Bytes that five uses leave behind; one takes about 12 MiB while it lasts."""
     shape = model_files.Shape(n_embd=128, n_ctx=16_384, n_vocab=2000)
     path = model_files.write(directory / "m.gguf", shape=shape)
     use(path)
     before = anonymous_memory()
-    for _ in range(8):
+    for _ in range(5):
         use(path)
     gc.collect()
     after = anonymous_memory()
@@ -348,3 +349,60 @@ def test_a_llama_is_adopted(tiny: Path) -> None:
 def test_only_a_llama_is_adopted() -> None:
     with pytest.raises(ModelLoadError, match=r"is no open llama_cpp\.Llama"):
         Model.adopt("model.gguf")
+
+
+def test_an_encoder_decoder_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "library", lambda: Pretending(llama_model_has_encoder=True))
+    with pytest.raises(ModelLoadError, match="an encoder-decoder model"):
+        Model.load(tiny)
+
+
+def test_a_diffusion_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="a diffusion model"):
+        Model.load(model_files.write(tmp_path / "m.gguf", "llada"))
+
+
+def test_what_is_offloaded_needs_room_on_the_device(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = llama_lib.Device("CUDA0", "a card", True, 100 * MIB, 200 * MIB)
+    monkeypatch.setattr(llama, "devices", lambda: (gpu, gpu))
+    monkeypatch.setattr(llama, "available_memory", lambda: 1 * MIB)
+    for layers, fits in ((-1, True), (2, True), (1, False), (0, False)):
+        options = ModelOptions(n_gpu_layers=layers, check_memory=False)
+        with Model.load(tiny, options) as model:
+            if fits:
+                assert model.backend(ContextOptions(n_threads=1)).n_ctx == 512
+            else:
+                with pytest.raises(ContextOverflowError):
+                    model.backend()
+
+
+def test_weights_beyond_memory_may_go_to_a_device(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "available_memory", lambda: 1000)
+    monkeypatch.setattr(llama, "library", lambda: Pretending(llama_supports_gpu_offload=True))
+    Model.load(tiny, ModelOptions(n_gpu_layers=-1)).close()
+    with pytest.raises(ModelLoadError, match="for its weights"):
+        Model.load(tiny)
+
+
+def test_a_library_that_cannot_be_loaded_says_how_to_install_it() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['llama_cpp'] = None\n"
+        "from engine.errors import EngineError\n"
+        "from engine.runtime.llama_lib import library\n"
+        "try:\n    library()\nexcept EngineError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install llama-cpp-python==" in done.stdout
+
+
+def test_another_version_is_warned_about() -> None:
+    program = (
+        "import llama_cpp, logging\n"
+        "logging.basicConfig(format='%(message)s')\n"
+        "llama_cpp.__version__ = '0.0.1'\n"
+        "from engine.runtime.llama_lib import library\n"
+        "library()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "llama-cpp-python 0.0.1 is installed, but" in done.stderr

@@ -9,9 +9,11 @@ from pathlib import Path
 import model_files
 import numpy as np
 import pytest
+from pretending import Pretending
 
-from engine.errors import DecodeError, EngineError
+from engine.errors import ContextOverflowError, DecodeError, EngineError
 from engine.parsing.piece import Piece
+from engine.runtime import llama_backend
 from engine.runtime.backend import Row
 from engine.runtime.llama import Model
 from engine.runtime.llama_backend import LlamaBackend
@@ -349,3 +351,38 @@ def test_the_built_in_model_writes_text(builtin_model_path: Path) -> None:
         text = b"".join(map(backend.vocab.token_bytes, answer)).decode("utf-8", "replace")
         assert sum(character.isalpha() for character in text) >= 5
         assert "\ufffd" not in text
+
+
+@pytest.mark.parametrize(("code", "says"), [(-3, "failed with code -3"), (-1, "rejected a batch of 1 rows")])
+def test_failures_tell_what_llama_cpp_said(
+    backend: LlamaBackend, monkeypatch: pytest.MonkeyPatch, code: int, says: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "_lib", Pretending("the card fell off", llama_decode=code))
+        with pytest.raises(DecodeError, match=rf"{says}.*the card fell off"):
+            backend.decode([Row(5, 0, 0, True)])
+    backend.decode([Row(5, 0, 0, True)])
+    assert backend.positions(0) == 1
+
+
+def test_views_of_logits_do_not_pile_up(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_backend, "_CACHED_VIEWS", 4)
+    backend = model.backend(ContextOptions(n_ctx=256, n_threads=1))
+    backend.decode([Row(5, index, 0, True) for index in range(10)])
+    for row in range(10):
+        assert backend.logits(row).ctypes.data == backend.logits(row).ctypes.data
+    assert len({backend.logits(row).ctypes.data for row in range(10)}) == 10
+    backend.close()
+
+
+def test_memory_that_llama_cpp_cannot_have_is_told(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Pretending("failed to allocate buffer of size 9", llama_init_from_model=None)
+    monkeypatch.setattr(llama_backend, "library", lambda: library)
+    with pytest.raises(ContextOverflowError, match=r"could not allocate a context of 256 tokens \(failed to allocate"):
+        model.backend(ContextOptions(n_ctx=256))
+
+
+def test_a_model_without_memory_is_refused(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_backend, "library", lambda: Pretending(llama_get_memory=None))
+    with pytest.raises(EngineError, match="keeps no memory between tokens"):
+        model.backend(ContextOptions(n_ctx=256))

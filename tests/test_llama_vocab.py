@@ -11,9 +11,11 @@ import model_files
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pretending import Pretending
 
 from engine.errors import EngineError
 from engine.parsing.piece import Piece
+from engine.runtime import llama_vocab
 from engine.runtime.llama import Model
 from engine.runtime.llama_lib import library
 from engine.runtime.llama_vocab import LlamaVocab, Spellings
@@ -149,6 +151,24 @@ def test_a_token_longer_than_the_first_buffer(tmp_path: Path) -> None:
     path = model_files.write(tmp_path / "m.gguf", words=(*model_files.WORDS, "w" * 200))
     with Model.load(path) as model:
         assert model.vocab.token_bytes(model.vocab.size - 1) == b"w" * 200
+
+
+def test_more_tokens_than_bytes(tmp_path: Path) -> None:
+    with Model.load(model_files.write(tmp_path / "m.gguf", words=("a",))) as model:
+        tokens = model.vocab.tokenize(" " * 40, special=False)
+        assert len(tokens) >= 120  # a space becomes a character of three bytes, each a token here
+
+
+def test_without_an_anchor_the_space_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_vocab, "_ANCHORS", ())
+    with Model.load(model_files.write(tmp_path / "m.gguf")) as model:
+        assert spelt(model.vocab, model.vocab.tokenize("hello", special=False)) == " hello"
+
+
+def test_a_text_too_long(tiny: LlamaVocab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny, "_lib", Pretending(llama_tokenize=-(2**31)))
+    with pytest.raises(EngineError, match="too long to tokenise"):
+        tiny.tokenize("hello", special=False)
 
 
 def test_tokenize_control_text(tiny: LlamaVocab) -> None:
