@@ -89,6 +89,19 @@ def test_every_module_has_its_floor_and_every_floor_its_module(package: Path, fl
     assert there == set(floors), "docs/ARCHITECTURE.md and engine/ disagree"
 
 
+def test_every_room_says_what_each_of_its_modules_is_for(package: Path, repository: Path) -> None:
+    text = (repository / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = re.split(r"^### (\w+)/$", text, flags=re.MULTILINE)[1:]
+    told = {
+        f"{room}/{name}"
+        for room, section in zip(rooms[::2], rooms[1::2], strict=True)
+        for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+        for name in re.findall(r"`([\w/]+)`", row)
+    }
+    found = {path.relative_to(package).with_suffix("").as_posix() for path in sources(package)}
+    assert told == {name for name in found if "/" in name and not name.endswith("/__init__")}
+
+
 def test_imports_go_down_only(package: Path, floors: dict[str, Floor]) -> None:
     wrong: list[str] = []
     for path in sources(package):
