@@ -106,13 +106,19 @@ def test_every_option_is_accepted(tiny: Path) -> None:
         assert model.options is options
 
 
-def test_the_default_context_is_the_training_length_of_each_sequence(
-    tiny: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_default_context_is_the_training_length(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="engine.llama"), Model.load(tiny) as model:
         assert model.backend().n_ctx == 512
         assert model.backend(ContextOptions(n_sequences=3)).n_ctx == 3 * 512
-    assert "context of 512 tokens for 1 sequence(s): the training length" in caplog.text
+    assert "context of 512 tokens for 1 sequence(s): by the training length" in caplog.text
+
+
+def test_further_sequences_get_an_ordinary_length_unless_buffers_are_apart(tmp_path: Path) -> None:
+    path = model_files.write(tmp_path / "m.gguf", shape=model_files.Shape(n_ctx=16_384))
+    with Model.load(path) as model:
+        assert model.backend(ContextOptions(n_sequences=3)).n_ctx == 16_384 + 2 * 8192
+        apart = model.backend(ContextOptions(n_sequences=3, kv_unified=False))
+        assert (apart.n_ctx, apart.n_ctx_sequence) == (3 * 16_384, 16_384)
 
 
 def test_the_default_context_is_what_fits(

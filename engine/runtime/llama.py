@@ -6,6 +6,7 @@ templates, sampling. A file is checked by `gguf_file` before llama.cpp sees it.
 
 import ctypes
 import logging
+import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from engine.runtime.options import SPLIT_MODES, ContextOptions, ModelOptions
 
 _log = logging.getLogger("engine.llama")
 _MIB = 1 << 20
+_ORDINARY_CONTEXT = 8192
 _FALLBACK_CONTEXT = 4096  # for a file that does not tell its training length
 # Never plan to take the last of it: other processes, and our own estimate's error.
 _RESERVE = 0.1
@@ -90,7 +92,7 @@ class Model:
         llama_log.forget_errors()
         stopped: list[bool] = []
         params, _kept = _model_params(lib, options, progress, stopped)
-        handle = lib.llama_model_load_from_file(str(file.path).encode(), params)
+        handle = lib.llama_model_load_from_file(os.fsencode(file.path), params)
         if not handle:
             raise ModelLoadError(_load_failure(file, stopped=bool(stopped)))
         after = anonymous_memory()
@@ -209,13 +211,13 @@ class Model:
         room = self._room()
         if options.n_ctx is not None:
             return self._asked_context(options, options.n_ctx, trained, room)
-        wanted = padded((trained or _FALLBACK_CONTEXT) * options.n_sequences, options)
+        wanted = padded(_default_cells(trained or _FALLBACK_CONTEXT, options), options)
         n_ctx = (
             wanted if room is None or not options.check_memory else largest_context(self._file, options, wanted, room)
         )
         if n_ctx == 0:
             raise ContextOverflowError(self._no_room(options, padded(1, options), room or 0))
-        why = "the training length" if n_ctx == wanted else f"what fits into {(room or 0) / _MIB:,.0f} MiB"
+        why = "by the training length" if n_ctx == wanted else f"what fits into {(room or 0) / _MIB:,.0f} MiB"
         _log.info("context of %d tokens for %d sequence(s): %s", n_ctx, options.n_sequences, why)
         return n_ctx
 
@@ -261,6 +263,14 @@ def _alive(reference: "weakref.ref[Model]") -> int:
     if model is None:
         raise ModelLoadError("The model of this vocabulary is gone; keep the Model while its vocabulary is used.")
     return model.handle
+
+
+def _default_cells(trained: int, options: ContextOptions) -> int:
+    """Room for a conversation of the training length, and beside it for others of ordinary length; every sequence has
+    the training length where each has a buffer of its own."""
+    if not options.is_unified:
+        return trained * options.n_sequences
+    return trained + (options.n_sequences - 1) * min(trained, _ORDINARY_CONTEXT)
 
 
 def _offloads_all(file: GgufFile, options: ModelOptions) -> bool:

@@ -86,6 +86,7 @@ class LlamaBackend:
         self._free = weakref.finalize(self, lib.llama_free, context)
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
         self._n_ctx = int(lib.llama_n_ctx(context))
+        self._n_ctx_sequence = int(lib.llama_n_ctx_seq(context))
         self._n_batch = int(lib.llama_n_batch(context))
         self._batch = _Batch(lib, self._n_batch)
         self._views: dict[int, NDArray[np.float32]] = {}
@@ -117,7 +118,7 @@ class LlamaBackend:
     @property
     def n_ctx_sequence(self) -> int:
         """Tokens that one sequence can hold at most."""
-        return int(self._lib.llama_n_ctx_seq(self._handle()))
+        return self._n_ctx_sequence
 
     @property
     def can_share(self) -> bool:

@@ -73,12 +73,13 @@ class ModelOptions:
 class ContextOptions:
     """How a context is made.
 
-    `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (of each sequence) and
-    what fits into memory. `n_batch` rows go into one decode, computed `n_ubatch` at a time, with logits for at most
-    `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None is
-    one per physical core this process may use. `kv_unified`: all sequences share one buffer, so that prefixes are
-    shared without copying. `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be
-    trimmed far. `rope_freq_*`: 0 is the model's own. `check_memory`: refuse what would not fit into memory.
+    `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (and 8192 for each
+    further sequence; all of it where the sequences do not share a buffer) and what fits into memory. `n_batch` rows
+    go into one decode, computed `n_ubatch` at a time, with logits for at most `n_outputs` of them:
+    `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None is one per physical core
+    this process may use. `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying.
+    `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far. `rope_freq_*`:
+    0 is the model's own. `check_memory`: refuse what would not fit into memory.
     """
 
     n_ctx: int | None = None
