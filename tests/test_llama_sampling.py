@@ -13,7 +13,6 @@ from engine.errors import DecodeError, EngineError, RequestError
 from engine.runtime.backend import Row
 from engine.runtime.llama import Model
 from engine.runtime.llama_backend import LlamaBackend
-from engine.runtime.llama_candidates import Filter, pays
 from engine.runtime.llama_lib import library
 from engine.runtime.options import ContextOptions
 from engine.types import SamplingParams
@@ -344,21 +343,6 @@ def test_no_number_at_any_place_is_found(backend: LlamaBackend, params: dict[str
     backend.logits(0)[token] = np.nan
     with pytest.raises(DecodeError, match="not numbers"):
         backend.sample(backend.sampler(SamplingParams(**params)), 0)
-
-
-@pytest.mark.parametrize(
-    ("first", "n_vocab", "expected"),
-    [
-        (None, 150_000, False),
-        (Filter("top_k", 40), 150_000, True),
-        (Filter("top_k", 40), 1000, False),
-        (Filter("top_k", 2000), 150_000, False),
-        (Filter("top_p", 0.9), 150_000, True),
-        (Filter("top_p", 0.9), 1000, False),
-    ],
-)
-def test_when_candidates_pay(first: Filter | None, n_vocab: int, expected: bool) -> None:
-    assert pays(first, n_vocab) == expected
 
 
 def test_a_closed_sampler(backend: LlamaBackend) -> None:

@@ -7,27 +7,18 @@ passes over the array take some tens of microseconds. What is drawn is the same.
 
 import ctypes
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import DecodeError
 from engine.runtime.llama_lib import brief, library
+from engine.runtime.sampling_plan import Filter
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 _GROUPS = 64  # the vocabulary is read as so many rows; the columns' maxima bound the k-th largest logit
-_SMALL = 4096  # a smaller vocabulary is not worth it
 _DEPTHS = (5.0, 9.0, 13.0, 18.0)  # how far below the largest logit top-p's tokens are looked for, try by try
-
-FilterName: TypeAlias = Literal["top_k", "top_p", "min_p"]
-
-
-class Filter(NamedTuple):
-    """The filter that a chain begins with."""
-
-    name: FilterName
-    value: float
 
 
 def check_number(largest: float) -> None:
@@ -38,13 +29,6 @@ def check_number(largest: float) -> None:
             '(type_k="f32", type_v="f32") or flash_attn="off".',
             "nan",
         )
-
-
-def pays(first: Filter | None, n_vocab: int) -> bool:
-    """Whether a chain that begins so is worth a `Candidates`."""
-    if first is None or n_vocab < _SMALL:
-        return False
-    return first.name != "top_k" or 2 * first.value <= n_vocab // _GROUPS
 
 
 class Candidates:

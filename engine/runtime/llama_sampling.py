@@ -9,20 +9,20 @@ import ctypes
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError, RequestError
-from engine.runtime.llama_candidates import Candidates, Filter, check_number, pays
+from engine.runtime.categorical import Categorical
+from engine.runtime.llama_candidates import Candidates, check_number
 from engine.runtime.llama_lib import brief, library
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.penalties import Penalties
+from engine.runtime.sampling_plan import Last, plan
 from engine.types import SamplerName, SamplingParams
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-_ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
 
 
 class LlamaSampler:
@@ -37,11 +37,13 @@ class LlamaSampler:
         self._processors = params.logits_processors
         self._tokens: list[int] = []
         self._bias = _bias(params, vocab)
-        chain = _Chain(params, vocab, self.seed)
-        self._penalties = Penalties(params) if chain.penalises_first else None
-        self._chain = chain.handle
-        self._free = weakref.finalize(self, _free, chain.handle)
-        self._candidates = Candidates(chain.first) if chain.first is not None else None
+        steps = plan(params, vocab.size)
+        self._penalties = Penalties(params) if steps.penalties else None
+        self._candidates = Candidates(steps.first) if steps.first is not None else None
+        self._categorical = Categorical(steps.temperature, self.seed) if steps.last == "categorical" else None
+        chained = steps.last not in ("argmax", "categorical")
+        self._chain = _Links(params, vocab, self.seed).chain(steps.links, steps.last) if chained else None
+        self._free = weakref.finalize(self, _free, self._chain)
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")
 
@@ -95,6 +97,8 @@ class LlamaSampler:
             return token
         best = int(logits.argmax())
         check_number(float(logits[best]))  # a maximum is NaN when any number is
+        if self._categorical is not None:
+            return self._categorical.draw(logits, float(logits[best]))
         return best if self._chain is None else int(self._sample(self._chain, context, row))
 
 
@@ -126,80 +130,48 @@ def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:
     return np.array(list(sums), dtype=np.int64), np.array(list(sums.values()), dtype=np.float32)
 
 
-class _Chain:
-    """Builds the chain. `handle` is None where an argmax does.
-
-    `penalises_first`: penalties come before all else, and are not in the chain. `first` is the filter that the chain
-    begins with, where `Candidates` shall apply it.
-    """
+class _Links:
+    """Makes llama.cpp's samplers, one for each name of a plan, and one that draws."""
 
     def __init__(self, params: SamplingParams, vocab: LlamaVocab, seed: int) -> None:
         self._params = params
         self._vocab = vocab
         self._seed = seed
         self._lib = library()
-        temperature = 1.0 if params.temperature is None else params.temperature
-        build: dict[str, Callable[[], Any]] = {
+
+    def chain(self, names: Sequence[SamplerName], last: Last) -> int:
+        """The chain, which owns its links."""
+        params, lib = self._params, self._lib
+        make: dict[SamplerName, Callable[[], Any]] = {
             "penalties": self._penalties,
             "dry": self._dry,
-            "top_n_sigma": self._top_n_sigma,
-            "top_k": self._top_k,
-            "typical_p": self._typical_p,
-            "top_p": self._top_p,
-            "min_p": self._min_p,
-            "xtc": self._xtc,
-            "temperature": self._temperature,
+            "top_n_sigma": lambda: lib.llama_sampler_init_top_n_sigma(params.top_n_sigma),
+            "top_k": lambda: lib.llama_sampler_init_top_k(params.top_k),
+            "typical_p": lambda: lib.llama_sampler_init_typical(params.typical_p, 1),
+            "top_p": lambda: lib.llama_sampler_init_top_p(params.top_p, 1),
+            "min_p": lambda: lib.llama_sampler_init_min_p(params.min_p, 1),
+            "xtc": lambda: lib.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, 1, self._seed),
+            "temperature": lambda: lib.llama_sampler_init_temp(params.temperature),
         }
-        names = list(self._names())
-        self.penalises_first = params.penalises and names[:1] == ["penalties"]
-        if temperature == 0:
-            # Filters keep the best token; only what changes the order of the logits matters.
-            names = [name for name in names if name in ("penalties", "dry")]
-        links = [(name, link) for name in names[self.penalises_first :] if (link := build[name]()) is not None]
-        if temperature == 0:
-            last: Any = self._lib.llama_sampler_init_greedy() if links else None
-        else:
-            last = self._mirostat() if params.mirostat else self._lib.llama_sampler_init_dist(seed)
-        first = self._filter(links[0][0]) if links else None
-        self.first = first if pays(first, vocab.size) else None
-        if self.first is not None and self.first.name == "top_p":
-            self._lib.llama_sampler_free(links.pop(0)[1])
-        self.handle = self._assemble([link for _, link in links], last) if last is not None else None
-
-    def _filter(self, name: str) -> Filter | None:
-        params = self._params
-        if name == "top_k":
-            return Filter("top_k", params.top_k or 0)
-        if name == "top_p":
-            return Filter("top_p", params.top_p or 1)
-        return Filter("min_p", params.min_p or 0) if name == "min_p" else None
-
-    def _names(self) -> Sequence[str]:
-        if self._params.mirostat:
-            return ("penalties", "dry", "temperature")
-        return self._params.samplers if self._params.samplers is not None else _ORDER
-
-    def _assemble(self, links: Sequence[Any], last: Any) -> int:
-        chain = self._lib.llama_sampler_chain_init(self._lib.llama_sampler_chain_default_params())
-        for link in (*links, last):
-            self._lib.llama_sampler_chain_add(chain, link)
+        chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        for link in (*(make[name]() for name in names), self._last(last)):
+            lib.llama_sampler_chain_add(chain, link)
         return chain
 
-    def _mirostat(self) -> Any:
+    def _last(self, last: Last) -> Any:
         params, lib = self._params, self._lib
+        if last == "greedy":
+            return lib.llama_sampler_init_greedy()
+        if last == "dist":
+            return lib.llama_sampler_init_dist(self._seed)
+        tau, eta = params.mirostat_tau, params.mirostat_eta
         if params.mirostat == 1:
             # 100 is the number of tokens that the paper's estimate of the exponent looks at.
-            return lib.llama_sampler_init_mirostat(
-                self._vocab.size, self._seed, params.mirostat_tau, params.mirostat_eta, 100
-            )
-        return lib.llama_sampler_init_mirostat_v2(self._seed, params.mirostat_tau, params.mirostat_eta)
-
-    # Each gives its sampler, or None where it is off.
+            return lib.llama_sampler_init_mirostat(self._vocab.size, self._seed, tau, eta, 100)
+        return lib.llama_sampler_init_mirostat_v2(self._seed, tau, eta)
 
     def _penalties(self) -> Any:
         params = self._params
-        if not params.penalises:
-            return None
         repeat = 1.0 if params.repeat_penalty is None else params.repeat_penalty
         frequency, presence = params.frequency_penalty or 0.0, params.presence_penalty or 0.0
         return self._lib.llama_sampler_init_penalties(
@@ -208,8 +180,6 @@ class _Chain:
 
     def _dry(self) -> Any:
         params = self._params
-        if not params.dry_multiplier:
-            return None
         texts = [text.encode() for text in params.dry_breakers]
         breakers = (ctypes.c_char_p * len(texts))(*texts)
         return self._lib.llama_sampler_init_dry(
@@ -221,31 +191,3 @@ class _Chain:
             ctypes.cast(breakers, ctypes.POINTER(ctypes.c_char_p)),
             len(texts),
         )
-
-    def _top_n_sigma(self) -> Any:
-        n = self._params.top_n_sigma
-        return None if n is None else self._lib.llama_sampler_init_top_n_sigma(n)
-
-    def _top_k(self) -> Any:
-        return self._lib.llama_sampler_init_top_k(self._params.top_k) if self._params.top_k else None
-
-    def _typical_p(self) -> Any:
-        p = self._params.typical_p
-        return None if p is None or p == 1 else self._lib.llama_sampler_init_typical(p, 1)
-
-    def _top_p(self) -> Any:
-        p = self._params.top_p
-        return None if p is None or p == 1 else self._lib.llama_sampler_init_top_p(p, 1)
-
-    def _min_p(self) -> Any:
-        return self._lib.llama_sampler_init_min_p(self._params.min_p, 1) if self._params.min_p else None
-
-    def _xtc(self) -> Any:
-        params = self._params
-        if not params.xtc_probability:
-            return None
-        return self._lib.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, 1, self._seed)
-
-    def _temperature(self) -> Any:
-        t = self._params.temperature
-        return None if t is None or t == 1 else self._lib.llama_sampler_init_temp(t)
