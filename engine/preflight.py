@@ -149,9 +149,18 @@ def processor() -> tuple[str, tuple[str, ...]]:
 
 
 def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
-    """The options as the child uses them: a small context, all that chooses other code kept."""
+    """The options as the child uses them: a small context, all that chooses other code kept. One thread: on a busy
+    machine the threads of so small a model wait for one another many times longer than they compute."""
     small = replace(
-        context, n_ctx=256, n_batch=64, n_sequences=1, rope_freq_base=0.0, rope_freq_scale=0.0, check_memory=False
+        context,
+        n_ctx=256,
+        n_batch=64,
+        n_sequences=1,
+        n_threads=1,
+        n_threads_batch=1,
+        rope_freq_base=0.0,
+        rope_freq_scale=0.0,
+        check_memory=False,
     )
     return replace(model, use_mlock=False, check_tensors=False, check_memory=False), small
 

@@ -480,7 +480,8 @@ def test_on_a_terminal_ctrl_c_ends_with_130(builtin_model_path: Path, command: l
 
 
 def interrupt(child: "subprocess.Popen[bytes]") -> int:
-    """Its exit code after Ctrl-C. CPython notices a signal that comes between a prompt and its read only at the next."""
+    """Its exit code after Ctrl-C. CPython notices a signal that comes between a prompt and its read only at the
+    next."""
     for _ in range(60):
         child.send_signal(signal.SIGINT)
         try:

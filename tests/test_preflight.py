@@ -77,7 +77,7 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
         "type_k": "q8_0",
         "type_v": "q8_0",
     }
-    assert {**told, **kept, "offload_kqv": False, "n_threads": 3} == told
+    assert {**told, **kept, "offload_kqv": False, "n_threads": 1, "n_threads_batch": 1} == told
     assert (told["n_ctx"], told["n_batch"], told["use_mlock"]) == (256, 64, False), "but small"
 
 
