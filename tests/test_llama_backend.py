@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from pretending import Pretending
 
-from engine.errors import ContextOverflowError, DecodeError, EngineError
+from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.parsing.piece import Piece
 from engine.runtime import llama_backend
 from engine.runtime.backend import Row
 from engine.runtime.llama import Model
 from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.options import ContextOptions
+from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.types import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
@@ -129,6 +130,25 @@ def test_a_saved_sequence_is_restored(backend: LlamaBackend) -> None:
     backend.restore(2, state)
     assert backend.positions(2) == len(tokens) - 1
     assert continue_greedily(backend, tokens[-1:], 8, sequence=2, start=len(tokens) - 1) == expected
+
+
+def test_a_sequence_goes_to_a_file_and_into_another_context(
+    model: Model, backend: LlamaBackend, tmp_path: Path
+) -> None:
+    tokens = tokens_of(backend, TEXTS[1])
+    prefill(backend, tokens[:-1])
+    write_state(tmp_path / "s", backend.origin, SavedState(tuple(tokens[:-1]), backend.save(0)))
+    expected = continue_greedily(backend, tokens[-1:], 8, start=len(tokens) - 1)
+    other = model.backend(ContextOptions(n_ctx=512, n_threads=1))
+    saved = read_state(tmp_path / "s", other.origin)
+    other.restore(0, saved.state)
+    assert continue_greedily(other, tokens[-1:], 8, start=len(saved.tokens)) == expected
+    quantised = model.backend(ContextOptions(n_ctx=512, n_threads=1, type_k="q8_0"))
+    with pytest.raises(RequestError, match="type_k"):
+        read_state(tmp_path / "s", quantised.origin)
+    tuned = Model.load(model_files.write(tmp_path / "m.gguf", "qwen3", model_files.Shape(seed=2)))
+    with tuned, pytest.raises(RequestError, match="another model"):
+        read_state(tmp_path / "s", tuned.backend(ContextOptions(n_ctx=512, n_threads=1)).origin)
 
 
 def test_a_state_that_does_not_fit_is_refused(model: Model, backend: LlamaBackend) -> None:

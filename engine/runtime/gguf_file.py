@@ -5,6 +5,7 @@ hold no chat model. Does not know: llama.cpp, memory. Reads the header only; the
 must be.
 """
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ _NOT_CHAT = {
     "wavtokenizer-dec": "an audio decoder",
 }  # fmt: skip
 _NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projector", "imatrix": "an importance matrix"}
+_SAMPLES, _SAMPLE = 32, 1 << 16  # pieces of a file that its digest is made from, and their length
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
@@ -83,6 +85,20 @@ def read_gguf(path: str | Path) -> GgufFile:
         _check_whole(part, each)
     _check_chat_model(file, header, sum(len(each.tensors) for each in headers))
     return _describe(file, parts, headers)
+
+
+def sample_digest(model: GgufFile) -> str:
+    """SHA-256 (hex) over the sizes of all parts and samples spread over them; reads some MiB, however large they
+    are."""
+    digest = hashlib.sha256()
+    for part in model.parts:
+        size = part.stat().st_size
+        digest.update(size.to_bytes(8, "little"))
+        with part.open("rb") as file:
+            for index in range(_SAMPLES):
+                file.seek(size * index // _SAMPLES)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()
 
 
 def _check_is_file(file: Path) -> None:

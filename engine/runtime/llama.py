@@ -16,7 +16,7 @@ from typing import Any, Self
 from engine.errors import ContextOverflowError, ModelLoadError
 from engine.runtime import llama_log
 from engine.runtime.footprint import estimate, largest_context, padded
-from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf
+from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.llama_lib import devices, library
 from engine.runtime.llama_vocab import LlamaVocab
@@ -64,6 +64,7 @@ class Model:
         self._options = options
         self._handle: int | None = handle
         self._owner = owner
+        self._digest: str | None = None
         self._free = weakref.finalize(self, lib.llama_model_free if owner is None else int, handle)
         self._mapped = max(0, file.weights - held)
         self._backends: weakref.WeakSet[LlamaBackend] = weakref.WeakSet()
@@ -147,6 +148,13 @@ class Model:
         if self._handle is None or (self._owner is not None and self._owner.model is None):
             raise ModelLoadError(f"The model {self._file.name} is closed; load it again with Model.load().")
         return self._handle
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over samples of the file, spread all over it: another model's, or another quantisation's, differs."""
+        if self._digest is None:
+            self._digest = sample_digest(self._file)
+        return self._digest
 
     def backend(self, options: ContextOptions | None = None) -> LlamaBackend:
         """A context over this model. Raises ContextOverflowError, with the numbers, when it would not fit into

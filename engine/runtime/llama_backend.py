@@ -10,17 +10,19 @@ import logging
 import sys
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.runtime import llama_log
 from engine.runtime.backend import Row, Sampler
-from engine.runtime.llama_lib import brief, devices, library
+from engine.runtime.llama_batch import Column, LlamaBatch
+from engine.runtime.llama_lib import brief, devices, library, library_version
 from engine.runtime.llama_sampling import LlamaSampler
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.logprobs import TokenLogprobs, token_logprobs
 from engine.runtime.machine import default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, ContextOptions
+from engine.runtime.state_file import Origin
 from engine.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
-_Column: TypeAlias = tuple[int, ...]  # one field of all rows
 
 
 class Weights(Protocol):
@@ -42,6 +43,11 @@ class Weights(Protocol):
 
     @property
     def vocab(self) -> LlamaVocab: ...
+
+    @property
+    def digest(self) -> str:
+        """What tells these weights from others."""
+        ...
 
 
 class LlamaBackend:
@@ -88,7 +94,7 @@ class LlamaBackend:
         self._n_ctx = int(lib.llama_n_ctx(context))
         self._n_ctx_sequence = int(lib.llama_n_ctx_seq(context))
         self._n_batch = int(lib.llama_n_batch(context))
-        self._batch = _Batch(lib, self._n_batch)
+        self._batch = LlamaBatch(lib, self._n_batch)
         self._views: dict[int, NDArray[np.float32]] = {}
 
     @property
@@ -151,7 +157,7 @@ class LlamaBackend:
             # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
             self._lib.llama_synchronize(context)
 
-    def _check(self, rows: Sequence[Row], tokens: _Column, _: _Column, sequences: _Column, outputs: _Column) -> None:
+    def _check(self, rows: Sequence[Row], tokens: Column, _: Column, sequences: Column, outputs: Column) -> None:
         """What llama.cpp would answer by ending the process, or in words that name no row."""
         if sum(outputs) > self._options.n_outputs:
             raise DecodeError(
@@ -282,6 +288,21 @@ class LlamaBackend:
                 "invalid",
             )
 
+    @property
+    def origin(self) -> Origin:
+        """What a state saved here belongs to, for `engine.runtime.state_file`."""
+        options = self._options
+        return Origin(
+            model=self._model.digest,
+            library=library_version(),
+            type_k=options.type_k,
+            type_v=options.type_v,
+            flash_attn=options.flash_attn,
+            rope_freq_base=options.rope_freq_base,
+            rope_freq_scale=options.rope_freq_scale,
+            swa_full=options.swa_full,
+        )
+
     def close(self) -> None:
         """Free the context and its samplers; twice is fine."""
         if self._context is None:
@@ -347,44 +368,3 @@ def _decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
         f"llama.cpp failed with code {code} on a batch of {rows} rows ({said}); if it goes on, run "
         "`llama-engine doctor`."
     )
-
-
-class _Batch:
-    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column."""
-
-    def __init__(self, lib: Any, capacity: int) -> None:
-        self._tokens = (ctypes.c_int32 * capacity)()
-        self._positions = (ctypes.c_int32 * capacity)()
-        self._sequences = (ctypes.c_int32 * capacity)()
-        self._counts = (ctypes.c_int32 * capacity)(*([1] * capacity))
-        self._outputs = (ctypes.c_int8 * capacity)()
-        int32_p = ctypes.POINTER(ctypes.c_int32)
-        base = ctypes.addressof(self._sequences)
-        self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
-        self._filled = 0
-        self._struct = lib.llama_batch(
-            n_tokens=0,
-            token=ctypes.cast(self._tokens, int32_p),
-            embd=None,
-            pos=ctypes.cast(self._positions, int32_p),
-            n_seq_id=ctypes.cast(self._counts, int32_p),
-            seq_id=ctypes.cast(self._lists, ctypes.POINTER(int32_p)),
-            logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
-        )
-
-    def fill(self, tokens: _Column, positions: _Column, sequences: _Column, outputs: _Column) -> Any:
-        """The struct to pass to llama_decode, by value."""
-        count = len(tokens)
-        self._tokens[:count] = tokens
-        self._positions[:count] = positions
-        self._sequences[:count] = sequences
-        self._outputs[:count] = outputs
-        self._filled = self._struct.n_tokens = count
-        return self._struct
-
-    def forget(self) -> None:
-        """After a failed decode no row has logits."""
-        self._filled = 0
-
-    def has_output(self, row: int) -> bool:
-        return 0 <= row < self._filled and bool(self._outputs[row])

@@ -82,16 +82,22 @@ class LibraryFacts:
 def facts() -> LibraryFacts:
     """Facts about the library that is installed. Loads it."""
     lib = library()
-    import llama_cpp
-
     return LibraryFacts(
-        version=llama_cpp.__version__,
+        version=library_version(),
         path=library_path(),
         system_info=lib.llama_print_system_info().decode("utf-8", "replace").strip(),
         supports_gpu_offload=bool(lib.llama_supports_gpu_offload()),
         max_devices=int(lib.llama_max_devices()),
         devices=devices(),
     )
+
+
+def library_version() -> str:
+    """The version of llama-cpp-python that is installed."""
+    library()
+    import llama_cpp
+
+    return llama_cpp.__version__
 
 
 def library_path() -> Path:

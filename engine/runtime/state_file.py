@@ -1,0 +1,90 @@
+"""The memory of a sequence in a file: its tokens, its state, and what both belong to.
+
+Knows: the file's layout, and that a state is worth nothing with another model, other settings or a bit missing. Does
+not know: contexts, or what is in a state.
+
+Layout: the magic, the length of a JSON head (4 bytes, little-endian), the head with the origin and the tokens, the
+state, and the SHA-256 of all that.
+"""
+
+import hashlib
+import json
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from engine.errors import RequestError
+
+_MAGIC = b"llama-engine state 1\n"
+_DIGEST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache."""
+
+    model: str
+    library: str
+    type_k: str
+    type_v: str
+    flash_attn: str
+    rope_freq_base: float
+    rope_freq_scale: float
+    swa_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """The tokens that a sequence held, and its state."""
+
+    tokens: tuple[int, ...]
+    state: bytes
+
+
+def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
+    """Write the file whole or not at all. Raises RequestError when it cannot be written."""
+    head = json.dumps({"origin": asdict(origin), "tokens": saved.tokens}).encode()
+    data = b"".join((_MAGIC, len(head).to_bytes(4, "little"), head, saved.state))
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+            try:
+                file.write(data)
+                file.write(hashlib.sha256(data).digest())
+                file.close()
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written ({error.strerror}); choose another place.") from error
+
+
+def read_state(path: Path, origin: Origin) -> SavedState:
+    """What `write_state` wrote for the same origin. Raises RequestError, saying which, for a file that is missing, is
+    no state file, is damaged, or belongs to another model or other settings."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read ({error.strerror}); save a state there first.") from error
+    start = len(_MAGIC) + 4
+    if not data.startswith(_MAGIC):
+        raise RequestError(f"{path} is not a state file of this version; save the state again.")
+    if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+        raise RequestError(f"{path} is cut off or damaged; save the state again.")
+    end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
+    head = json.loads(data[start:end])
+    _check_origin(path, Origin(**head["origin"]), origin)
+    return SavedState(tuple(head["tokens"]), data[end:-_DIGEST])
+
+
+def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:
+    for field in fields(Origin):
+        theirs, ours = getattr(found, field.name), getattr(wanted, field.name)
+        if theirs == ours:
+            continue
+        if field.name == "model":
+            raise RequestError(f"{path} is the state of another model; load that one, or save a state of this.")
+        raise RequestError(
+            f"{path} was saved with {field.name}={theirs!r}, and this context has {ours!r}; load with the same, or "
+            "save the state again."
+        )

@@ -1,0 +1,89 @@
+"""A saved sequence comes back as it was, or with a reason why not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import RequestError
+from engine.runtime.state_file import Origin, SavedState, read_state, write_state
+
+ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", 0.0, 0.5, True)
+SAVED = SavedState((1, 2, 300_000), bytes(range(256)) * 10)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "prefix.state"
+    write_state(path, ORIGIN, SAVED)
+    return path
+
+
+def test_a_state_comes_back(written: Path) -> None:
+    assert read_state(written, ORIGIN) == SAVED
+    assert [file.name for file in written.parent.iterdir()] == [written.name]
+
+
+def test_an_empty_state_comes_back(tmp_path: Path) -> None:
+    write_state(tmp_path / "s", ORIGIN, SavedState((), b""))
+    assert read_state(tmp_path / "s", ORIGIN) == SavedState((), b"")
+
+
+def test_it_is_replaced_whole(written: Path) -> None:
+    write_state(written, ORIGIN, SavedState((9,), b"x"))
+    assert read_state(written, ORIGIN) == SavedState((9,), b"x")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"model": "abd"}, "the state of another model"),
+        ({"library": "0.3.37"}, "saved with library='0.3.36', and this context has '0.3.37'"),
+        ({"type_k": "q8_0"}, "saved with type_k='f16'"),
+        ({"type_v": "q8_0"}, "saved with type_v='f16'"),
+        ({"flash_attn": "off"}, "saved with flash_attn='auto'"),
+        ({"rope_freq_base": 1e6}, "saved with rope_freq_base=0.0"),
+        ({"rope_freq_scale": 1.0}, "saved with rope_freq_scale=0.5"),
+        ({"swa_full": False}, "saved with swa_full=True"),
+    ],
+)
+def test_another_origin_is_named(written: Path, change: dict[str, Any], says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        read_state(written, replace(ORIGIN, **change))
+
+
+def test_a_file_cut_off_anywhere(written: Path) -> None:
+    data = written.read_bytes()
+    for length in (*range(21, 400, 7), len(data) - 1):
+        written.write_bytes(data[:length])
+        with pytest.raises(RequestError, match="cut off or damaged"):
+            read_state(written, ORIGIN)
+
+
+@pytest.mark.parametrize("place", [-1, -40, -100, 21, 30, 60, 150])
+def test_a_changed_byte(written: Path, place: int) -> None:
+    data = bytearray(written.read_bytes())
+    data[place] ^= 0xFF
+    written.write_bytes(data)
+    with pytest.raises(RequestError, match="cut off or damaged"):
+        read_state(written, ORIGIN)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF and so on"])
+def test_no_state_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "s"
+    path.write_bytes(content)
+    with pytest.raises(RequestError, match="is not a state file"):
+        read_state(path, ORIGIN)
+
+
+def test_places_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="cannot be read"):
+        read_state(tmp_path / "absent", ORIGIN)
+    with pytest.raises(RequestError, match="cannot be written"):
+        write_state(tmp_path / "no" / "folder", ORIGIN, SAVED)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RequestError, match="cannot be written"):
+        write_state(tmp_path / "folder", ORIGIN, SAVED)
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
