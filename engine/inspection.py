@@ -3,7 +3,7 @@
 Knows: where each fact is found, and how a report reads. Does not know: how any of them came about.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -73,7 +73,9 @@ class Inspection:
             ("past reasoning", self.history),
             ("tool calls", self.tool_calls),
             *self._marker_rows(),
-            ("template can", self._capable()),
+            ("template takes", self._capable(_TAKES)),
+            ("template needs", self._capable(_NEEDS)),
+            ("reads reasoning from", ", ".join(self.capabilities["reasoning_fields"]) or "no field"),
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
@@ -85,10 +87,27 @@ class Inspection:
             yield heading, f"{marker.role}: {marker.text!r} is {marker.kind}{expected}"
             heading = ""
 
-    def _capable(self) -> str:
-        return (
-            ", ".join(name for name, value in self.capabilities.items() if value is True) or "nothing that was probed"
-        )
+    def _capable(self, phrases: Mapping[str, str]) -> str:
+        return ", ".join(phrase for name, phrase in phrases.items() if self.capabilities[name]) or "nothing more"
+
+
+_TAKES = {
+    "plain": "text",
+    "system": "system messages",
+    "developer": "developer messages",
+    "repeats": "two user messages in a row",
+    "tools": "tools",
+    "calls": "earlier calls",
+    "parallel_calls": "several in one message",
+    "results": "their results",
+    "both": "content and reasoning beside a call",
+}
+_NEEDS = {
+    "content_parts": "content as a list of parts",
+    "empty_tools": "an empty list for no tools",
+    "null_content": "null content beside calls",
+    "short_ids": "call ids of nine letters and digits",
+}
 
 
 def inspect_model(template: ChatTemplate, info: ModelInfo, n_ctx: int, vocabulary: int) -> Inspection:

@@ -20,7 +20,7 @@ from engine.options import LoadOptions, SamplingOptions
 from engine.runtime.backend import Row
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.testing import ByteVocab, ScriptedBackend
-from engine.types import Completion, SamplingParams
+from engine.types import Completion, Message, SamplingParams
 
 VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
@@ -133,6 +133,21 @@ def test_reasoning_format() -> None:
     with scripted(lambda _: ANSWER) as llm:
         assert llm.chat("x", reasoning_format="exclude").reasoning == ""
         assert "I know it." in llm.chat("x", reasoning_format="none").content
+
+
+def test_calls_handed_over_are_answered_by_the_caller() -> None:
+    def reply(prompt: str) -> str:
+        return ANSWER if "<tool_response>" in prompt else CALL
+
+    remote: dict[str, Any] = {"name": "add", "parameters": {"type": "object", "required": ["a", "b"]}}
+    with scripted(reply) as llm:
+        run = llm.run("Add.", tools=[remote])
+        assert run.stopped == "pending"
+        results = [Message(role="tool", tool_call_id=call.id, content="3") for call in run.pending]
+        again = llm.run([*run.messages, *results], tools=[remote])
+    assert again.stopped == "stop"
+    assert again.completion.content == "It is 3."
+    assert again.messages[: len(run.messages)] == run.messages
 
 
 def test_generate_keeps_the_order_and_decodes_together() -> None:
@@ -424,6 +439,8 @@ def test_inspection(llm: Engine) -> None:
     text = found.text()
     assert "enable_thinking: on, off; on by default" in text
     assert f"{llm.n_ctx:,} tokens" in text
+    assert "earlier calls, several in one message, their results" in text
+    assert "reads reasoning from  reasoning_content" in text
 
 
 @pytest.mark.parametrize("family", ["gpt-oss", "deepseek-r1", "llama-3", "mistral-nemo", "qwen3-coder", "content-only"])
