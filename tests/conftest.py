@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from engine import _data
-from engine.errors import EngineError
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,7 +49,4 @@ def builtin_model_path() -> Path:
     """The built-in model; or the GGUF that LLAMA_ENGINE_TEST_MODEL names, to develop against another."""
     if named := os.environ.get("LLAMA_ENGINE_TEST_MODEL"):
         return Path(named)
-    try:
-        return _data.builtin_model()
-    except EngineError as error:
-        pytest.skip(str(error))
+    return _data.builtin_model()
