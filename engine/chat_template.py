@@ -21,6 +21,7 @@ from engine.template.guard import Markers
 from engine.template.prompt import Prompt, prefix_of, with_reasoning
 from engine.template.reasoning import switch
 from engine.template.rendering import Rendering, Setting
+from engine.template.trial import try_template
 from engine.tools import ToolLike, as_tools
 from engine.types import Reasoning, ReasoningFormat, ResponseFormat, Tool, ToolChoice, ToolName
 
@@ -55,9 +56,8 @@ class ChatTemplate:
             source = _data.template_source(self.family.name)
             if source is None:
                 raise TemplateError(
-                    f"There is no chat template: the model carries none, and the family {self.family.name!r} "
-                    "has none of its "
-                    "own. Pass chat_template= (its text, or the path of a .jinja file), or another family=."
+                    f"There is no chat template: the model carries none, and the family {self.family.name!r} has none "
+                    "of its own. Pass chat_template= (its text, or the path of a .jinja file), or another family=."
                 )
         self.source = source
         self.control_tokens = control_tokens
@@ -68,6 +68,7 @@ class ChatTemplate:
         self.format: Format = declared if self.capabilities.tools else with_generic_tools(declared)
         also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
         self._setting = Setting(template, self.format, self.capabilities, fixed, Markers(control_tokens, also))
+        self._with_tools: ChatTemplate | None = None
 
     @classmethod
     def for_model(
@@ -78,20 +79,40 @@ class ChatTemplate:
         family: str | Family | Format | None = None,
         chat_template: str | Path | None = None,
         *,
+        named: Mapping[str, str] | None = None,
         architecture: str = "",
         name: str = "",
         control_tokens: frozenset[str] | None = None,
+        trials: Path | None = None,
     ) -> Self:
-        """The template a model shall use: the caller's `chat_template` (text, or the path of a .jinja file), else
-        the one it carries, unless `family` names another family than that one's: then the family's own."""
+        """The template a model shall use.
+
+        The caller's `chat_template` (text, or the path of a .jinja file) wins; else the one the model carries, unless
+        `family` names another family than that one's: then the family's own. Requests with tools take the model's
+        template named "tool_use" (`named` holds its further templates), or the family's own where the model's cannot
+        state tools.
+        `trials`: where it is remembered which strangers' templates passed their trial in a child process; None: no
+        trial.
+        """
         source = embedded if chat_template is None else _text_of(chat_template)
+        tool_use = (named or {}).get("tool_use") if chat_template is None else None
         if family is None and source is None:
             family = builtin_families().detect(None, architecture, name).family
+        elif family is None and tool_use is not None:
+            family = max(map(builtin_families().detect, (source, tool_use)), key=_is_known).family
         elif chat_template is None and isinstance(family, str | Family) and embedded is not None:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
-                source = None
-        return cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
+                source = tool_use = None
+        for stranger in (source, tool_use):
+            if trials is not None and stranger is not None and not _is_ours(stranger):
+                try_template(stranger, {"bos_token": bos_token, "eos_token": eos_token}, trials)
+        made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
+        if tool_use is None and chat_template is None and not made.capabilities.tools:
+            tool_use = _data.template_source(made.family.name)
+        if tool_use is not None and tool_use != made.source:
+            made._with_tools = cls(tool_use, bos_token, eos_token, made.family, control_tokens=control_tokens)
+        return made
 
     def render(
         self,
@@ -117,6 +138,17 @@ class ChatTemplate:
         conversation = conversation_of(messages)
         check_last(conversation, generates=add_generation_prompt, continues=continue_final_message)
         stated = stated_tools(tools, tool_choice)
+        if stated and self._with_tools is not None:
+            return self._with_tools.render(
+                conversation,
+                stated,
+                reasoning,
+                tool_choice,
+                add_generation_prompt,
+                continue_final_message,
+                template_kwargs,
+                guard=guard,
+            )
         turn = switch(reasoning, self.format, self.source)
         variables = {**turn.variables, **_free(template_kwargs)}
         rendering = Rendering(self._setting, conversation, stated, variables, guarded=guard)
@@ -142,8 +174,9 @@ class ChatTemplate:
         id_salt: str = "",
     ) -> Parser:
         """A parser for what the model writes after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
+        stating = self._with_tools or self
         return Parser(
-            self.format if tools else self.family.format,
+            stating.format if tools else self.family.format,
             prompt.prefix,
             tools=tools,
             tool_choice=tool_choice,
@@ -189,6 +222,14 @@ def _detection(source: str | None, family: str | Family | Format | None) -> Dete
         return Detection(builtin_families().get(family), "the caller named it")
     given = Family(name="given", title="a format given by the caller", verified="", format=family)
     return Detection(given, "the caller gave its format")
+
+
+def _is_ours(source: str) -> bool:
+    return _data.template_source(builtin_families().detect(source).family.name) == source
+
+
+def _is_known(detection: Detection) -> bool:
+    return detection.family.name != "content-only"
 
 
 def _text_of(chat_template: str | Path) -> str:

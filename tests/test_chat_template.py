@@ -424,3 +424,48 @@ class TestContinuation:
         last = {"role": "assistant", "content": "Say <|channel|>"}
         prompt = gpt.render([{"role": "user", "content": "Why?"}, last], continue_final_message=True)
         assert prompt.prefix[-1] == Piece("Say <|channel|>", False)
+
+
+HERMES = """\
+{%- for m in messages -%}
+<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for c in m.tool_calls -%}
+<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>
+{%- endfor -%}
+<|im_end|>
+{%- endfor -%}
+{%- for tool in tools %}{{ tool | tojson }}{% endfor -%}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif -%}
+"""
+
+
+class TestFurtherTemplates:
+    def test_tools_take_the_template_made_for_them(self) -> None:
+        template = ChatTemplate.for_model(SIMPLE, named={"tool_use": HERMES, "rag": "{{ raise_exception('unused') }}"})
+        assert template.family.name == "hermes"
+        assert template.render("Hi").text == "<user>Hi</user><assistant>"
+        prompt = template.render("Hi", tools=[look])
+        assert prompt.text.startswith("<|im_start|>user\nHi<|im_end|>")
+        assert '"name": "look"' in prompt.text
+        parser = template.parser(prompt, tools=[look])
+        completion = fold(
+            [*parser.feed('<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'), *parser.close()]
+        )
+        assert [call.name for call in completion.tool_calls] == ["look"]
+        assert template.render("Hi", tools=[look], tool_choice="none").text == "<user>Hi</user><assistant>"
+
+    def test_a_template_without_tools_takes_its_familys_own(self) -> None:
+        known_by = "{# </think> <｜tool▁calls▁begin｜> #}"
+        toolless = "{% for m in messages %}<｜User｜>{{ m.content }}{% endfor %}<｜Assistant｜>" + known_by
+        template = ChatTemplate.for_model(toolless)
+        assert template.family.name == "deepseek-r1"
+        assert template.render("Hi").text == "<｜User｜>Hi<｜Assistant｜>"
+        assert "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME" in template.render("Hi", tools=[look]).text
+
+    def test_the_callers_template_is_used_for_everything(self) -> None:
+        template = ChatTemplate.for_model(SIMPLE, chat_template=SIMPLE, named={"tool_use": HERMES})
+        assert template.render("Hi", tools=[look]).text.startswith("<user>## Tools")
