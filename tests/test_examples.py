@@ -85,8 +85,9 @@ async def test_notebook(
         if inspect.isawaitable(result):
             await asyncio.wait_for(result, 120)
         printed.append(capsys.readouterr().out)
-    assert '\'{"city": "Oslo"}\'' in printed[1]
+    assert 'get_weather {"city": "Oslo"}\ntool_calls ' in printed[1]
     assert 'get_weather {"city": "Cairo"}' in printed[2]
+    assert """assistant: ['get_weather {"city": "Lima"}']""" in printed[3]
     assert 'tool: {"city":"Lima","temperature":12}' in printed[3]
     assert re.search(r"assistant: .*\b12\b", printed[3])
     assert printed[4].splitlines()[0] == 'Paris [\'{"city": "Paris"}\']'
