@@ -90,9 +90,11 @@ class Engine:
                 info.eos_text,
                 family,
                 chat_template,
+                named={further.name: further.source for further in info.named_templates},
                 architecture=info.architecture,
                 name=info.name,
                 control_tokens=weights.vocab.control_tokens,
+                trials=checks.cache_directory() / "templates" if preflight else None,
             )
             made = cls(weights.backend(_few_threads(context, info)), template, model=weights, seed=seed)
             undo.pop_all()

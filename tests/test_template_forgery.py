@@ -108,7 +108,7 @@ def test_every_control_token_on_one_template(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", KINDS, ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
-def test_every_template(path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_every_template(path: Path, record_testsuite_property: Callable[[str, object], None]) -> None:
     """Forged tokens 0; clean prompts are token for token the plain ones. Two vocabularies of each tokeniser's kind."""
     tried = refused = 0
     chance = random.Random(path.stem)
@@ -130,5 +130,5 @@ def test_every_template(path: Path, record_property: Callable[[str, object], Non
             for text in CLEAN:
                 result, plain = encoded(template, vocab, text), encoded(template, vocab, text, guard=False)
                 assert result == plain, f"{source.stem}: {text!r}"
-    record_property("tally", (tried, refused))
+    record_testsuite_property(f"forgery {path.stem}", f"tried={tried} refused={refused}")
     assert tried or not known
