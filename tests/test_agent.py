@@ -391,6 +391,15 @@ async def test_leaving_async_early_cancels_generation_and_tools() -> None:
     assert ended == ["cancelled"]
 
 
+async def test_breaking_out_of_async_for_cancels() -> None:
+    script = Script(answer("one two"))
+    async for _ in start(script):
+        break
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert script.given[0].cancelled
+
+
 def test_async_tools_from_sync_code() -> None:
     async def later(text: str) -> dict[str, Any]:
         await asyncio.sleep(0)
