@@ -44,10 +44,16 @@ class Engine:
     """
 
     def __init__(
-        self, backend: Backend, template: ChatTemplate, *, model: Model | None = None, seed: int | None = None
+        self,
+        backend: Backend,
+        template: ChatTemplate,
+        *,
+        model: Model | None = None,
+        seed: int | None = None,
+        longest_draft: int = 0,
     ) -> None:
         self.template = template
-        self._service = Service(backend)
+        self._service = Service(backend, longest_draft=longest_draft)
         self._model = model
         self._seed = seed
 
@@ -61,6 +67,7 @@ class Engine:
         chat_template: str | Path | None = None,
         family: str | Family | Format | None = None,
         seed: int | None = None,
+        longest_draft: int = 0,
         preflight: bool = True,
         progress: Callable[[float], bool | None] | None = None,
         **options: Unpack[LoadOptions],
@@ -70,8 +77,10 @@ class Engine:
         n_ctx: tokens of context; None is the smaller of the training length and what fits into memory.
         n_gpu_layers: layers to offload, -1 for all. chat_template: its text, or the path of a .jinja file, in place of
         the model's own. family: read the output as this family's (a name of models.toml, or a record). seed: of every
-        turn that names none. preflight: try these options in a child process first, so that a native fault does not end
-        this one. progress: called with 0.0 to 1.0, answers False to stop.
+        turn that names none. longest_draft: tokens guessed at once from what the conversation holds already, and
+        verified in one decode; 0 for none. The answer is the same, sooner where it repeats much. preflight: try these
+        options in a child process first, so that a native fault does not end this one. progress: called with 0.0 to
+        1.0, answers False to stop.
 
         Raises ModelLoadError for what is not a model that can chat, ContextOverflowError for a context that does not
         fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for
@@ -96,7 +105,13 @@ class Engine:
                 control_tokens=weights.vocab.control_tokens,
                 trials=checks.cache_directory() / "templates" if preflight else None,
             )
-            made = cls(weights.backend(_few_threads(context, info)), template, model=weights, seed=seed)
+            made = cls(
+                weights.backend(_few_threads(context, info)),
+                template,
+                model=weights,
+                seed=seed,
+                longest_draft=longest_draft,
+            )
             undo.pop_all()
             return made
 

@@ -412,6 +412,16 @@ def test_streaming_and_waiting_agree(llm: Engine) -> None:
     assert fold(events).parts == whole.parts
 
 
+def test_drafts_change_nothing_but_the_number_of_decodes(builtin_model_path: Path, llm: Engine) -> None:
+    asked = "Say one two three one two three one two three one two three"
+    with Engine.load(builtin_model_path, n_ctx=512, longest_draft=4) as drafting:
+        drafted = drafting.chat(asked, temperature=0, max_tokens=60)
+    plain = llm.chat(asked, temperature=0, max_tokens=60)
+    assert drafted.parts == plain.parts
+    assert drafted.usage is not None
+    assert drafted.usage.drafted_tokens >= drafted.usage.accepted_tokens > 0
+
+
 def test_a_seed_repeats(llm: Engine) -> None:
     first, again = (llm.chat("Hello!", temperature=1.5, seed=5).parts for _ in range(2))
     others = {llm.chat("Hello!", temperature=1.5, seed=seed).parts for seed in range(6, 12)}
