@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import random
 import struct
 from pathlib import Path
 
@@ -227,6 +228,48 @@ def test_a_file_without_architecture_is_refused(tiny: Path, tmp_path: Path) -> N
     path.write_bytes(tiny.read_bytes().replace(b"general.architecture", b"general.architektur3"[:20]))
     with pytest.raises(ModelLoadError, match="does not name its architecture"):
         read_gguf(path)
+
+
+@pytest.mark.parametrize("layers", [0, 513, 2**32 - 1])
+def test_a_number_of_layers_that_llama_cpp_would_die_of(tmp_path: Path, layers: int) -> None:
+    path = model_files.write(tmp_path / "m.gguf")
+    key = b"llama.block_count" + struct.pack("<I", 4)
+    data = path.read_bytes()
+    assert data.count(key + struct.pack("<I", 2)) == 1
+    path.write_bytes(data.replace(key + struct.pack("<I", 2), key + struct.pack("<I", layers)))
+    with pytest.raises(ModelLoadError, match=f"says that it has {layers} layers"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
+def test_an_epsilon_that_llama_cpp_would_die_of(tmp_path: Path, epsilon: float) -> None:
+    path = model_files.write(tmp_path / "m.gguf")
+    key = b"llama.attention.layer_norm_rms_epsilon" + struct.pack("<I", 6)
+    old = key + struct.pack("<f", 1e-5)
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, key + struct.pack("<f", epsilon)))
+    with pytest.raises(ModelLoadError, match=r"layer_norm_rms_epsilon=.*is not possible"):
+        read_gguf(path)
+
+
+def test_any_damage_to_the_header_is_refused_or_harmless(tiny: Path, tmp_path: Path) -> None:
+    """What the reader says of a damaged file is a ModelLoadError or nothing, and it says so soon."""
+    data = tiny.read_bytes()
+    path = tmp_path / "m.gguf"
+    chance = random.Random(4)
+    vocabulary = range(data.index(b"tokenizer.ggml.tokens") + 40, data.index(b"tokenizer.ggml.bos"))
+    places = [place for place in range(8, data.index(b"blk.1.")) if place not in vocabulary]
+    refused = 0
+    for _ in range(500):
+        broken = bytearray(data)
+        broken[chance.choice(places)] = chance.choice([0, 1, 127, 128, 255])
+        path.write_bytes(broken)
+        try:
+            read_gguf(path)
+        except ModelLoadError:
+            refused += 1
+    assert refused > 100
 
 
 def split_model(directory: Path) -> list[Path]:

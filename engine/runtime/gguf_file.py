@@ -6,6 +6,7 @@ must be.
 """
 
 import hashlib
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ _NOT_CHAT = {
     "wavtokenizer-dec": "an audio decoder",
 }  # fmt: skip
 _NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projector", "imatrix": "an importance matrix"}
+_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 _SAMPLES, _SAMPLE = 32, 1 << 16  # pieces of a file that its digest is made from, and their length
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
@@ -84,6 +86,7 @@ def read_gguf(path: str | Path) -> GgufFile:
     for part, each in zip(parts, headers, strict=True):
         _check_whole(part, each)
     _check_chat_model(file, header, sum(len(each.tensors) for each in headers))
+    _check_numbers(file, header)
     return _describe(file, parts, headers)
 
 
@@ -157,6 +160,24 @@ def _check_chat_model(file: Path, header: Header, tensors: int) -> None:
         raise ModelLoadError(
             f"{file} is {what} ({architecture}): it cannot generate text; pass the GGUF of a chat model."
         )
+
+
+def _check_numbers(file: Path, header: Header) -> None:
+    """Numbers that llama.cpp answers by ending the process (assertions on hparams, and in the norms' kernels)."""
+    architecture = header.text("general.architecture")
+    layers = header.integer(f"{architecture}.block_count", 0)
+    if not 0 < layers <= _MAX_LAYERS:
+        raise ModelLoadError(
+            f"{file} says that it has {layers} layers, and 1 to {_MAX_LAYERS} are possible; it is damaged: download or "
+            "convert the model again."
+        )
+    for name in ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon"):
+        epsilon = header.number(f"{architecture}.attention.{name}", 0.0)
+        if not 0 <= epsilon < math.inf:
+            raise ModelLoadError(
+                f"{file} has {architecture}.attention.{name}={epsilon}, which is not possible; it is damaged: download "
+                "or convert the model again."
+            )
 
 
 def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:

@@ -59,6 +59,11 @@ class Header:
         numbers = value if isinstance(value, tuple) else (value,)
         return tuple(int(number) for number in numbers if not isinstance(number, str)) or (default,)
 
+    def number(self, key: str, default: float) -> float:
+        """One number; the default when absent or something else."""
+        value = self._values.get(key, default)
+        return default if isinstance(value, str | tuple) else float(value)
+
     def count(self, key: str) -> int:
         """The length of an array; 0 when absent."""
         return self._counts.get(key, 0)
