@@ -8,12 +8,17 @@ import random
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, datetime
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+
+from engine import ChatTemplate, Parser, fold
 
 FOLDER = Path(__file__).parent.parent / "examples" / "default_model"
 
@@ -27,12 +32,47 @@ def load(name: str) -> Any:
 
 conversations: Any = load("conversations")
 rendering: Any = load("rendering")
-replies: Any = load("replies")
 toolbox: Any = load("toolbox")
 words: Any = load("words")
 
 FAMILIES: tuple[str, ...] = rendering.FAMILIES
 ONE_CALL: tuple[str, ...] = rendering.ONE_CALL_A_MESSAGE
+
+
+def end(target: str) -> str:
+    """The stop token, which the engine does not feed as text unless it is a marker of the format."""
+    stops = ("<|im_end|>", "<|eot_id|>", "</s>", "<｜end▁of▁sentence｜>", "<|return|>")
+    return next((stop for stop in stops if target.endswith(stop)), "")
+
+
+TODAY = date(2026, 5, 1)
+
+
+@cache
+def engine_template(family: str, bos: str, eos: str) -> ChatTemplate:
+    return ChatTemplate(None, bos, eos, family=family, now=lambda: datetime.combine(TODAY, datetime.min.time()))
+
+
+def variables(options: Any) -> dict[str, str]:
+    """What the template takes beside the conversation."""
+    if options.family == "llama-3":
+        return {"date_string": options.today.strftime("%d %b %Y")}
+    return {"reasoning_effort": options.effort} if options.family == "gpt-oss" and options.effort else {}
+
+
+def after_results(family: str, options: Any) -> str:
+    """What the prompt ends with, from the last assistant start on, when tool results stand before it."""
+    if family == "qwen3":
+        return "<|im_start|>assistant\n" + ("" if options.thinking else "<think>\n\n</think>\n\n")
+    starts = {"gpt-oss": "<|start|>assistant", "qwen3-coder": "<|im_start|>assistant\n"}
+    return starts.get(family, "")
+
+
+def seen(family: str, options: Any, prompt: str) -> bool:
+    """Whether this message has reasoning."""
+    if family == "deepseek-r1":
+        return prompt.endswith("<think>\n")
+    return family == "gpt-oss" or (family == "qwen3" and options.thinking)
 
 
 def made(seed: int, count: int, family: str = "qwen3", held_out: bool = False, turns: int = 1) -> Iterator[Any]:
@@ -103,22 +143,31 @@ def test_two_requests_are_two_calls(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_the_assistant_writes_reads_back(family: str) -> None:
+def test_the_engine_reads_what_the_model_is_taught(family: str) -> None:
+    """The engine's own prompt is the training prompt, and its parser finds in the target what was meant."""
     rng = random.Random(7)
-    for conversation in made(7, 150, family, turns=2):
-        options = rendering.choose_options(rng, family)
-        types = {
-            tool.name: {param.name: param.schema["type"] for param in tool.params}
-            for tool in conversation.setting.tools
-        }
+    for conversation in made(7, 40, family):
+        options = replace(rendering.choose_options(rng, family), today=TODAY)
+        tools = [rendering.tool_schema(tool, conversation.setting) for tool in conversation.setting.tools]
+        template = engine_template(family, options.bos, options.eos)
+        reasoning = False if family == "qwen3" and not options.thinking else None
+        system = conversation.setting.system
+        messages: list[Any] = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": conversation.turns[0].user})
         texts = rendering.conversation_texts(conversation, options)
         for step, (prompt, target) in zip(steps(conversation), texts, strict=True):
-            thinking = prompt.endswith("<think>\n") if family == "deepseek-r1" else options.thinking
-            reply = replies.read(family, target, thinking, types)
-            assert reply.sound
-            assert reply.closed
-            assert reply.content == step.answer
-            assert reply.calls == [(call.tool.name, call.arguments) for call in step.calls]
+            if prompt is texts[0][0]:
+                rendered = template.render(messages, tools, reasoning, template_kwargs=variables(options))
+                assert rendered.text == prompt
+                seed = rendered.prefix
+            else:
+                seed = after_results(family, options)
+            parser = Parser(template.format, seed, tools=tools)
+            written = fold([*parser.feed(target.removesuffix(end(target))), *parser.close()])
+            assert written.content == step.answer
+            expected = [(call.tool.name, call.arguments) for call in step.calls]
+            assert [(call.name, json.loads(call.arguments)) for call in written.tool_calls] == expected
+            assert written.reasoning == (step.reasoning if seen(family, options, prompt) else "")
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama-3"])

@@ -43,8 +43,8 @@ def render(source: str, family: str, messages: list[Message], tools: list[Tool] 
     """Render as Hugging Face's tokenizers do: that is what the official templates were written for."""
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     env.filters["tojson"] = _tojson
-    env.globals.update(raise_exception=_raise, strftime_now=_now)  # pyright: ignore[reportUnknownMemberType]
-    values = {"bos_token": BOS.get(family, ""), "eos_token": EOS.get(family, ""), "add_generation_prompt": True}
+    env.globals.update({"raise_exception": _raise, "strftime_now": _now})  # pyright: ignore[reportArgumentType, reportCallIssue]
+    values: dict[str, Any] = {"bos_token": BOS.get(family, ""), "eos_token": EOS.get(family, ""), "add_generation_prompt": True}
     if tools is not None:
         values["tools"] = tools
     return env.from_string(source).render(messages=messages, **{**values, **options})
@@ -121,7 +121,7 @@ TWO_MESSAGES = [*ONE, calls({"city": "Rome"}, first_id=2), result("sunny", 2)]
 TWO_AT_ONCE = [user("Oslo, Rome?"), calls({"city": "Oslo"}, {"city": "Rome"}), result("cold"), result("warm", 2)]
 BOTH = says("Oslo is grey.")
 
-CONVERSATIONS: dict[str, list[Message]] = {
+_PLAIN: dict[str, list[Message]] = {
     "user": [user(" Hello \n")],
     "turns": [user("Hello"), says("Hi!"), user("Who are you?")],
     "call": ONE,
@@ -134,7 +134,7 @@ CONVERSATIONS: dict[str, list[Message]] = {
     "two at once": TWO_AT_ONCE,
     "two at once, answered": [*TWO_AT_ONCE, BOTH],
 }
-CONVERSATIONS |= {f"system, {name}": [SYSTEM, *messages] for name, messages in list(CONVERSATIONS.items())}
+CONVERSATIONS = {**_PLAIN, **{f"system, {name}": [SYSTEM, *messages] for name, messages in _PLAIN.items()}}
 
 
 def with_reasoning(messages: list[Message], field: str) -> list[Message]:

@@ -21,16 +21,15 @@ from torch import Tensor
 from values import text_value
 
 FAMILY_WEIGHTS = dict(zip(FAMILIES, (0.24, 0.11, 0.18, 0.15, 0.13, 0.19), strict=True))
-PROMPT_WEIGHT = 0.1
 LONGEST = 1600
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """Token ids, and for each how much it counts as a target."""
+    """Token ids, and for each whether the assistant wrote it."""
 
     ids: list[int]
-    weights: list[float]
+    written: list[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Group:
 def common_prefix(members: list[Sequence]) -> int:
     """How many tokens all members share, none of them written by the assistant."""
     first = members[0]
-    limit = min(sequence.weights.index(1.0) - 1 for sequence in members)
+    limit = min(sequence.written.index(True) - 1 for sequence in members)
     for place in range(limit):
         if any(sequence.ids[place] != first.ids[place] for sequence in members):
             return place
@@ -61,17 +60,17 @@ def make_group(tokenizer: Tokenizer, rng: random.Random, family: str) -> Group |
     options = choose_options(rng, family)
     members: list[Sequence] = []
     turns = choose_turns(rng)
-    for _ in range(max(1, (rng.randint(3, 6) if setting.tools else 3) // turns)):
+    for _ in range(max(1, (rng.randint(5, 9) if setting.tools else 3) // turns)):
         conversation = make_conversation(rng, setting, False, family not in ONE_CALL_A_MESSAGE, turns)
         for pieces in sequences(conversation_texts(conversation, options)):
             ids: list[int] = []
-            weights: list[float] = []
+            written: list[bool] = []
             for piece in pieces:
                 tokens = tokenizer.encode(piece.text, add_special_tokens=False).ids
                 ids += tokens
-                weights += [1.0 if piece.written else PROMPT_WEIGHT] * len(tokens)
+                written += [piece.written] * len(tokens)
             if len(ids) <= LONGEST:
-                members.append(Sequence(ids, weights))
+                members.append(Sequence(ids, written))
     return Group(common_prefix(members), members) if members else None
 
 
@@ -94,6 +93,7 @@ class BatchMaker:
     def __init__(self, tokenizer: Tokenizer, rng: random.Random, budget: int) -> None:
         self.tokenizer, self.rng, self.budget = tokenizer, rng, budget
         self.plain = tokenizer.get_vocab_size() - len(CONTROL) - len(USER_DEFINED)
+        self.prompt_weight = 0.1  # of the tokens that others wrote
         self.worth = 0  # tokens that training one sequence at a time would have read
         self._batches = self._endless()
 
@@ -146,7 +146,8 @@ class BatchMaker:
                 positions[line, at:end] = torch.arange(shared, shared + len(ids))
                 branch[line, at:end] = place
                 next_ids[line, at : end - 1] = ids[1:]
-                next_weights[line, at : end - 1] = torch.tensor(member.weights[shared + 1 :])
+                written = torch.tensor(member.written[shared + 1 :])
+                next_weights[line, at : end - 1] = torch.where(written, 1.0, self.prompt_weight)
                 at = end
         group = torch.tensor([number for number, _ in packed])
         shared = torch.tensor([each.shared for each in groups])[group]

@@ -15,26 +15,16 @@ import json
 import random
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 from conversations import choose_turns, make_conversation, make_setting
-from rendering import (
-    FAMILIES,
-    ONE_CALL_A_MESSAGE,
-    REASONING_FIELD,
-    STOPS,
-    Message,
-    Options,
-    call_id,
-    choose_options,
-    render_prompt,
-    tool_schema,
-)
-from replies import Reply, read
-from runtime import Runtime
+from rendering import FAMILIES, ONE_CALL_A_MESSAGE, REASONING_FIELD, choose_options, tool_schema
+
+from engine import Completion, Engine, ToolCall
 
 HERE = Path(__file__).parent
 COLUMNS = ("reasoning", "tools", "arguments", "answer", "whole")
@@ -54,10 +44,10 @@ class Ask:
 class Case:
     """A conversation to play: system text, tools, what is asked one after the other."""
 
-    messages: list[Message]
+    messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     asks: list[Ask]
-    options: Options
+    reasoning: bool | Literal["low", "medium", "high"] | None = None
 
 
 @dataclass(slots=True)
@@ -98,9 +88,11 @@ def generated(count: int, family: str, seed: int) -> Iterator[Case]:
             results = [result for step in turn.steps for result in step.results]
             quotes = [leaf for result in results for leaf in leaves(result)] or [turn.steps[-1].answer]
             asks.append(Ask(turn.user, calls, results, quotes))
-        messages: list[Message] = [{"role": "system", "content": setting.system}] if setting.system else []
+        messages = [{"role": "system", "content": setting.system}] if setting.system else []
         tools = [tool_schema(tool, setting) for tool in setting.tools]
-        yield Case(messages, tools, asks, choose_options(rng, family))
+        options = choose_options(rng, family)
+        reasoning = False if family == "qwen3" and not options.thinking else None
+        yield Case(messages, tools, asks, options.effort if family == "gpt-oss" else reasoning)
 
 
 def _signature(text: str) -> dict[str, Any]:
@@ -131,11 +123,11 @@ def _type(kind: str) -> dict[str, Any]:
     return {"type": kind}
 
 
-def handwritten(family: str) -> Iterator[Case]:
+def handwritten() -> Iterator[Case]:
     for case in tomllib.loads((HERE / "handwritten.toml").read_text(encoding="utf-8"))["case"]:
         calls = [(call["name"], call["arguments"]) for call in case["expect"]]
         ask = Ask(case["user"], calls, case.get("result", []), case["quote"])
-        yield Case([], [_signature(tool) for tool in case["tools"]], [ask], Options(family, eos="</s>"))
+        yield Case([], [_signature(tool) for tool in case["tools"]], [ask])
 
 
 def same(left: Any, right: Any) -> bool:
@@ -152,91 +144,65 @@ def _number(value: Any) -> Any:
 
 
 class Player:
-    """Plays cases through one model."""
+    """Plays cases through one engine, greedily or at a temperature."""
 
-    def __init__(self, runtime: Runtime, temperature: float, seed: int) -> None:
-        self.runtime, self.temperature, self.rng = runtime, temperature, np.random.default_rng(seed)
+    def __init__(self, llm: Engine, family: str, temperature: float) -> None:
+        self.llm, self.family, self.temperature = llm, family, temperature
 
     def play(self, case: Case) -> Score:
-        score, messages, used = Score(), list(case.messages), 0
+        score, messages = Score(), list(case.messages)
         for ask in case.asks:
             messages.append({"role": "user", "content": ask.user})
             score.transcript.append(f"user: {ask.user}")
-            used = self._ask(case, ask, messages, score, used)
+            self._answer(case, ask, messages, score)
         return score
 
-    def _ask(self, case: Case, ask: Ask, messages: list[Message], score: Score, used: int) -> int:
-        """Let the model call until it answers; compare all calls of this ask with what was wanted."""
-        made: list[tuple[str, Any]] = []
-        reply = Reply()
+    def _answer(self, case: Case, ask: Ask, messages: list[Any], score: Score) -> None:
+        """Let the model call until it answers; compare all its calls with what was wanted."""
+        made: list[ToolCall] = []
+        turn = Completion()
         for step in range(len(ask.calls) + 2):
-            reply = self._reply(
-                case, messages, thinking=case.options.thinking and (step == 0 or not self._silent(case))
+            turn = self.llm.chat(
+                messages, case.tools, reasoning=case.reasoning, temperature=self.temperature, max_tokens=500
             )
-            score.reasoning &= reply.closed
-            score.arguments &= reply.sound
-            score.transcript.append(f"reasoning: {reply.reasoning} | calls: {reply.calls} | content: {reply.content!r}")
-            if not reply.calls:
+            score.reasoning &= not self._reasons(case, step) or bool(turn.reasoning)
+            score.arguments &= turn.finish_reason in ("stop", "tool_calls")
+            calls = [(call.name, call.arguments) for call in turn.tool_calls]
+            score.transcript.append(f"reasoning: {turn.reasoning!r} | calls: {calls} | content: {turn.content!r}")
+            messages.append(turn.message)
+            if not turn.tool_calls:
                 break
-            messages += self._history(case, reply, ask, len(made), used + 1)
-            made += reply.calls
-            used += len(reply.calls)
-        score.tools &= [name for name, _ in made] == [name for name, _ in ask.calls]
-        score.arguments &= len(made) == len(ask.calls) and all(
-            same(given, wanted) for (_, given), (_, wanted) in zip(made, ask.calls, strict=True)
-        )
-        said = reply.content.lower()
-        score.answer &= not reply.calls and reply.sound and all(quote.lower() in said for quote in ask.quotes)
-        messages.append(self._message(case, reply))
-        return used
+            for call in turn.tool_calls:
+                result = ask.results[len(made)] if len(made) < len(ask.results) else "ok"
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+                made.append(call)
+        score.tools &= [call.name for call in made] == [name for name, _ in ask.calls]
+        score.arguments &= all(call.error is None for call in made) and self._same_arguments(made, ask)
+        said = turn.content.lower()
+        score.answer &= not turn.tool_calls and all(quote.lower() in said for quote in ask.quotes)
+
+    def _reasons(self, case: Case, step: int) -> bool:
+        """Whether this message must have reasoning, which must have been closed for an answer or a call to exist.
+
+        DeepSeek's format opens none after tool results.
+        """
+        if self.family == "deepseek-r1":
+            return step == 0
+        return self.family in REASONING_FIELD and case.reasoning is not False
 
     @staticmethod
-    def _silent(case: Case) -> bool:
-        """DeepSeek's format opens no reasoning after tool results."""
-        return case.options.family == "deepseek-r1"
-
-    def _reply(self, case: Case, messages: list[Message], thinking: bool) -> Reply:
-        prompt = render_prompt(case.options, messages, case.tools)
-        family = case.options.family
-        text = self.runtime.complete(prompt, STOPS[family], self.temperature, self.rng)
-        types = {
-            tool["function"]["name"]: {
-                key: (schema.get("anyOf") or [schema])[0].get("type", "string")
-                for key, schema in tool["function"]["parameters"]["properties"].items()
-            }
-            for tool in case.tools
-        }
-        return read(family, text, thinking, types)
-
-    @staticmethod
-    def _message(case: Case, reply: Reply) -> Message:
-        message: Message = {"role": "assistant", "content": reply.content}
-        name = REASONING_FIELD.get(case.options.family)
-        return {**message, name: reply.reasoning} if name and reply.reasoning else message
-
-    def _history(self, case: Case, reply: Reply, ask: Ask, made: int, first_id: int) -> list[Message]:
-        """The model's own calls as the next prompt states them, and what the tools answer."""
-        calls = reply.calls[:1] if case.options.family in ONE_CALL_A_MESSAGE else reply.calls
-        ids = [call_id(first_id + place) for place in range(len(calls))]
-        listed = [
-            {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for id, (name, arguments) in zip(ids, calls, strict=True)
-        ]
-        results = [
-            ask.results[made + place] if made + place < len(ask.results) else "ok" for place in range(len(calls))
-        ]
-        replies = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in zip(ids, results, strict=True)]
-        return [{**self._message(case, reply), "tool_calls": listed}, *replies]
+    def _same_arguments(made: list[ToolCall], ask: Ask) -> bool:
+        if len(made) != len(ask.calls):
+            return False
+        pairs = zip(made, ask.calls, strict=True)
+        return all(same(json.loads(call.arguments), wanted) for call, (_, wanted) in pairs)
 
 
 def measure(player: Player, cases: Iterator[Case], show: int) -> tuple[int, dict[str, int]]:
-    """How many cases there were, and of how many each column was right."""
+    """How many cases there were, and of how many each column was right. Prints the first `show` failures."""
     count, right = 0, dict.fromkeys(COLUMNS, 0)
     for case in cases:
-        try:
-            score = player.play(case)
-        except (ValueError, TypeError, AttributeError) as problem:  # arguments that the template cannot render
-            score = Score(False, False, False, False, [f"broken: {problem}"])
+        score = player.play(case)
         count += 1
         for column in COLUMNS:
             right[column] += getattr(score, column)
@@ -244,16 +210,27 @@ def measure(player: Player, cases: Iterator[Case], show: int) -> tuple[int, dict
             show -= 1
             missed = [column for column in COLUMNS if not getattr(score, column)]
             wanted = [(ask.calls, ask.quotes) for ask in case.asks]
-            print(f"--- {case.options.family}: missed {missed}, wanted {wanted}", *score.transcript, sep="\n    ")
+            print(f"--- {player.family}: missed {missed}, wanted {wanted}", *score.transcript, sep="\n    ")
     return count, right
 
 
 def row(family: str, count: int, right: dict[str, int]) -> str:
-    return (
-        f"| {family} | {count} | "
-        + " | ".join(f"{100 * right[column] / max(1, count):.1f} %" for column in COLUMNS)
-        + " |"
-    )
+    shares = " | ".join(f"{100 * right[column] / max(1, count):.1f} %" for column in COLUMNS)
+    return f"| {family} | {count} | {shares} |"
+
+
+def evaluate(family: str, options: argparse.Namespace) -> tuple[str, str]:
+    """The family's row of each table."""
+    with Engine.load(
+        options.model, family=family, n_ctx=4096, n_threads=1, n_threads_batch=1, seed=options.seed
+    ) as llm:
+        player = Player(llm, family, options.temperature)
+        rows = (
+            row(family, *measure(player, generated(options.generated, family, options.seed), options.show)),
+            row(family, *measure(player, handwritten(), options.show)),
+        )
+    print(*rows, sep="\n", flush=True)
+    return rows
 
 
 def main() -> None:
@@ -264,20 +241,13 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=0, help="failures to print a format")
+    parser.add_argument("--jobs", type=int, default=1, help="formats at the same time, one core each")
     options = parser.parse_args()
-    player = Player(Runtime(options.model), options.temperature, options.seed)
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        rows = list(pool.map(evaluate, options.families, [options] * len(options.families)))
     head = f"| format | prompts | {' | '.join(COLUMNS)} |\n|---|---|" + "---|" * len(COLUMNS)
-    tables: dict[str, list[str]] = {"Generated, held out": [], "Hand-written": []}
-    for family in options.families:
-        for title, cases in zip(
-            tables, (generated(options.generated, family, options.seed), handwritten(family)), strict=True
-        ):
-            tables[title].append(row(family, *measure(player, cases, options.show)))
-            print(title, tables[title][-1], flush=True)
-    for title, rows in tables.items():
-        print(
-            f"\n**{title}** ({options.model.name}, temperature {options.temperature:g})\n\n{head}\n" + "\n".join(rows)
-        )
+    for title, table in zip(("Generated, held out", "Hand-written"), zip(*rows, strict=True), strict=True):
+        print(f"\n**{title}** ({options.model.name}, temperature {options.temperature:g})\n\n{head}", *table, sep="\n")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 from conversations import Conversation, Setting, Step
@@ -28,15 +28,6 @@ REASONING_FIELD = {"qwen3": "reasoning_content", "gpt-oss": "thinking"}
 BOS = {"llama-3": "<|begin_of_text|>", "mistral-nemo": "<s>", "deepseek-r1": "<｜begin▁of▁sentence｜>"}
 # What the built-in model's own vocabulary calls its first and last token: a caller's template may see these instead.
 OWN_BOS, OWN_EOS = "<|endoftext|>", "<|im_end|>"
-STOPS = {
-    "qwen3": ("<|im_end|>",),
-    "gpt-oss": ("<|call|>", "<|return|>"),
-    "deepseek-r1": ("<｜end▁of▁sentence｜>",),
-    "llama-3": ("<|eot_id|>",),
-    "mistral-nemo": ("</s>",),
-    "qwen3-coder": ("<|im_end|>",),
-}
-
 Message = dict[str, Any]
 
 
@@ -56,7 +47,7 @@ class Options:
     bos: str = ""
     eos: str = ""
     today: date = date(2025, 8, 5)
-    effort: str | None = None
+    effort: Literal["low", "medium", "high"] | None = None
     thinking: bool = True
     keep_reasoning: bool = True
 
@@ -250,7 +241,3 @@ def sequences(texts: list[tuple[str, str]]) -> list[list[Piece]]:
         found[-1].append(Piece(target, True))
         so_far = prompt + target
     return found
-
-
-def without_thinking(options: Options) -> Options:
-    return replace(options, thinking=False)
