@@ -281,6 +281,7 @@ class Service:
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._n_ctx)
+        checkpoint = max(0, len(tokens) - max(1, len(self._vocab.encode(prompt.prefix, add_bos=False))))
         ends, texts = self._single_tokens(prompt.stop)
         limits = Limits(
             max_tokens=sampling.max_tokens,
@@ -295,7 +296,7 @@ class Service:
         mailbox = self._post.open(id_, _Mailbox(prompt.text, tokens))
         stream = Stream(mailbox, lambda: self._runner.cancel(id_), lambda: self._runner.end_reasoning(id_))
         try:
-            self._runner.submit(Request(id_, tokens, parser, sampling, limits, priority, deadline))
+            self._runner.submit(Request(id_, tokens, parser, sampling, limits, checkpoint, priority, deadline))
         except BaseException:
             self._post.shut(id_)
             raise

@@ -149,6 +149,7 @@ class ScriptedBackend:
         self.before_decode = before_decode
         self.delay = delay
         self.trimmable = trimmable
+        self.can_share: bool = trimmable
         self.decodes = 0
         self.evaluated = 0
         self.batches: list[int] = []

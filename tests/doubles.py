@@ -30,8 +30,11 @@ class Bench:
 
     def __init__(self, replies: Sequence[str] | Callable[[str], str] = echo, **options: object) -> None:
         longest_draft = options.pop("longest_draft", 0)
+        can_share = options.pop("can_share", options.get("trimmable", True))
         assert isinstance(longest_draft, int)
+        assert isinstance(can_share, bool)
         self.backend = ScriptedBackend(replies, **options)  # pyright: ignore[reportArgumentType]
+        self.backend.can_share = can_share
         self.now = 0.0
         self.loop = Loop(self.backend, longest_draft=longest_draft, clock=lambda: self.now)
         self.replies: dict[int, list[Reply]] = {}
@@ -44,11 +47,14 @@ class Bench:
         *,
         priority: int = 0,
         deadline: float | None = None,
+        checkpoint: int = 0,
         parser: Callable[[], Parser] = plain,
     ) -> int:
         self._next += 1
         tokens = tuple(self.backend.vocab.tokenize(text, special=True))
-        self.loop.submit(Request(self._next, tokens, parser, SamplingParams(), limits or Limits(), priority, deadline))
+        self.loop.submit(
+            Request(self._next, tokens, parser, SamplingParams(), limits or Limits(), checkpoint, priority, deadline)
+        )
         return self._next
 
     def step(self, times: int = 1) -> None:

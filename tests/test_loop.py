@@ -399,6 +399,29 @@ def test_cancel_all_and_abandon() -> None:
     assert not bench.loop.busy
 
 
+def test_recurrent_memory_keeps_where_the_turn_begins() -> None:
+    """The next prompt drops the turn's reasoning, so it parts from what was evaluated; the checkpoint is continued."""
+    bench = Bench(lambda _: "<think>\nhm\n</think>\n\nyes", n_sequences=2, trimmable=False, n_batch=16)
+    history = "system prompt, question, assistant:"
+    bench.submit(history, checkpoint=len(history) - 1)
+    bench.run()
+    assert bench.loop.cache.held(1) == list(history[:-1].encode())
+    second = bench.submit(f"{history}yes, next question, assistant:", checkpoint=60)
+    bench.run()
+    usage = bench.completion(second).usage
+    assert usage is not None
+    assert usage.cached_tokens == len(history) - 1
+
+
+def test_answers_to_one_prompt_share_a_checkpoint() -> None:
+    bench = Bench(lambda _: "same", n_sequences=4, trimmable=False, n_batch=64)
+    text = "a rather long prompt, which is worth the wait: " * 4
+    ids = [bench.submit(text, checkpoint=len(text) - 1) for _ in range(3)]
+    bench.run()
+    cached = [usage.cached_tokens for id_ in ids if (usage := bench.completion(id_).usage)]
+    assert cached == [0, len(text) - 1, len(text) - 1]
+
+
 def test_guesses_from_the_context_save_decodes_and_change_nothing() -> None:
     text = "the quick brown fox jumps over the lazy dog"
     plain, drafting = (Bench(lambda text: text, n_batch=64, longest_draft=longest) for longest in (0, 8))
@@ -440,7 +463,7 @@ def test_forced_tokens_end_a_draft() -> None:
 
 
 def test_a_memory_that_cannot_be_cut_takes_no_more_guesses_once_it_is_known() -> None:
-    bench = Bench(lambda text: text * 2, longest_draft=8, trimmable=False)
+    bench = Bench(lambda text: text * 2, longest_draft=8, trimmable=False, can_share=True)
     text = "abcabxabcaby"
     id_ = bench.submit(text)
     bench.run()
@@ -494,7 +517,7 @@ def test_every_output_equals_its_run_alone(
         for _ in range(pause):
             bench.step()
             step += 1
-        id_ = bench.submit(text)
+        id_ = bench.submit(text, checkpoint=len(text) // 2)
         texts[id_] = text
         if cancel_after >= 0:
             cancels[id_] = step + cancel_after

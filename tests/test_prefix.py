@@ -13,8 +13,17 @@ from engine.testing import ScriptedBackend
 class Bench:
     """A cache over a scripted backend, and the loop's part: evaluate what a sequence's user wants evaluated."""
 
-    def __init__(self, n_sequences: int = 3, n_ctx: int = 1000, *, trimmable: bool = True, patience: int = 32) -> None:
+    def __init__(
+        self,
+        n_sequences: int = 3,
+        n_ctx: int = 1000,
+        *,
+        trimmable: bool = True,
+        can_share: bool | None = None,
+        patience: int = 32,
+    ) -> None:
         self.backend = ScriptedBackend([], n_ctx=n_ctx, n_batch=n_ctx, n_sequences=n_sequences, trimmable=trimmable)
+        self.backend.can_share = trimmable if can_share is None else can_share
         self.cache = PrefixCache(self.backend, patience=patience)
 
     def acquire(self, tokens: list[int]) -> Lease:
@@ -142,8 +151,9 @@ def test_idle_cells_are_given_to_a_new_prompt() -> None:
     assert bench.cache.held(small.sequence) == [5, 6, 7]
 
 
-def test_recurrent_memory_reuses_whole_sequences_only() -> None:
-    bench = Bench(trimmable=False)
+@pytest.mark.parametrize("said", [True, False])
+def test_recurrent_memory_reuses_whole_sequences_only(said: bool) -> None:
+    bench = Bench(trimmable=False, can_share=not said)
     first = bench.run([1, 2, 3, 4])
     assert bench.run([1, 2, 3, 4, 5, 6]) == (first.sequence, 4)
     assert bench.run([1, 2, 3, 9]).reused == 0, "cannot be trimmed, so it is evaluated again"
@@ -153,8 +163,8 @@ def test_recurrent_memory_reuses_whole_sequences_only() -> None:
     assert bench.acquire([1, 2, 3, 9, 9, 9, 7]).reused == 6, "whole sequences can be copied"
 
 
-def test_recurrent_memory_is_found_out_when_sharing() -> None:
-    bench = Bench(trimmable=False)
+def test_a_memory_that_does_not_say_so_is_found_out_when_sharing() -> None:
+    bench = Bench(trimmable=False, can_share=True)
     busy = bench.acquire(list(range(40)))
     bench.evaluate(busy.sequence, list(range(40)))
     assert bench.acquire([*range(39), 99]).reused == 0
@@ -162,6 +172,33 @@ def test_recurrent_memory_is_found_out_when_sharing() -> None:
     lease = bench.acquire([*range(40), 1, *range(200, 280)])
     assert lease == (busy.sequence, 40)
     assert bench.acquire([*range(40), 1, *range(200, 280), 4]).reused == 40, "nothing to wait for"
+
+
+def test_keep() -> None:
+    bench = Bench(n_sequences=3, trimmable=False)
+    busy = bench.acquire([1, 2, 3, 4, 5])
+    bench.evaluate(busy.sequence, [1, 2, 3])
+    assert bench.cache.keep(busy.sequence)
+    assert not bench.cache.keep(busy.sequence), "kept already"
+    bench.evaluate(busy.sequence, [4, 5])
+    bench.check()
+    assert bench.cache.used == 5
+    parted = bench.acquire([1, 2, 3, 9])
+    assert parted.reused == 3
+    bench.acquire([7, 7])
+    assert not bench.cache.keep(busy.sequence), "no sequence is idle"
+
+
+def test_waits_for_a_checkpoint() -> None:
+    bench = Bench(n_sequences=3, trimmable=False, patience=4)
+    tokens = list(range(20))
+    busy = bench.cache.acquire(tokens, 10)
+    assert isinstance(busy, Lease)
+    assert bench.cache.acquire([*tokens[:12], 99]) is Blocked.SHARED
+    assert bench.acquire([*tokens[:8], 99]).reused == 0, "it parts before the checkpoint"
+    bench.evaluate(busy.sequence, tokens[:10])
+    assert bench.cache.keep(busy.sequence)
+    assert bench.acquire([*tokens[:12], 99]).reused == 10
 
 
 def test_reconcile_follows_the_memory() -> None:
@@ -251,6 +288,13 @@ class Conversations(RuleBasedStateMachine):
         sequence = data.draw(st.sampled_from(sorted(self.users)))
         del self.users[sequence]
         (self.bench.cache.release if keep else self.bench.cache.drop)(sequence)
+
+    @precondition(lambda self: self.users)
+    @rule(data=st.data())
+    def keep(self, data: st.DataObject) -> None:
+        sequence = data.draw(st.sampled_from(sorted(self.users)))
+        idle = self.bench.backend.n_sequences - len(self.users)
+        assert not (self.bench.cache.keep(sequence) and not idle)
 
     @rule(cells=st.integers(1, 60))
     def make_room(self, cells: int) -> None:

@@ -93,6 +93,11 @@ class Backend(Protocol):
         """Sequence ids run from 0 to this, exclusive."""
         ...
 
+    @property
+    def can_share(self) -> bool:
+        """Whether sequences can be cut, and parts of them copied. False for recurrent memories: all, or nothing."""
+        ...
+
     def decode(self, rows: Sequence[Row]) -> None:
         """Evaluate the rows. Raises DecodeError; the positions then held are told by `positions`."""
         ...

@@ -183,12 +183,14 @@ class Loop:
         self._admit_again = False
         for job in self._scheduler.waiting:
             live = self._of_job[job]
-            lease = self._cache.acquire(job.tokens)
+            checkpoint = live.request.checkpoint if self._cache.whole_only else 0
+            lease = self._cache.acquire(job.tokens, checkpoint)
             if lease is Blocked.SHARED:
                 self._admit_again = True
                 continue
             if isinstance(lease, Blocked):
                 break
+            job.checkpoint = checkpoint
             self._scheduler.start(job, lease.sequence, lease.reused)
             if live.sampler is not None:
                 continue
@@ -264,6 +266,8 @@ class Loop:
             live.strikes = 0
             if chunk.draft:
                 self._cache.extend(job.sequence, chunk.draft)
+            if job.evaluated == job.checkpoint:
+                self._cache.keep(job.sequence)
             if chunk.output:
                 due.append((live, row + chunk.stop - chunk.start - 1, chunk.draft))
             row += chunk.size

@@ -23,6 +23,9 @@ class Memory(Protocol):
     @property
     def n_sequences(self) -> int: ...
 
+    @property
+    def can_share(self) -> bool: ...
+
     def positions(self, sequence: int) -> int: ...
 
     def trim(self, sequence: int, position: int) -> bool: ...
@@ -47,11 +50,13 @@ class Blocked(Enum):
 
 @dataclass(slots=True)
 class _Slot:
-    """`cells[i]` is the cell of `tokens[i]`; `plan` are the tokens that its user is evaluating (None: it is idle)."""
+    """`cells[i]` is the cell of `tokens[i]`; `plan` are the tokens that its user is evaluating (None: it is idle), of
+    which the first `checkpoint` will be kept apart on the way."""
 
     tokens: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
     plan: Sequence[int] | None = None
+    checkpoint: int = 0
     used: int = 0
 
     @property
@@ -70,7 +75,7 @@ class PrefixCache:
         self._memory = memory
         self._slots = [_Slot() for _ in range(memory.n_sequences)]
         self._patience = patience
-        self._whole_only = False
+        self._whole_only = not memory.can_share
         self._holders: list[int] = []
         self._unused: list[int] = []
         self._clock = 0
@@ -83,7 +88,7 @@ class PrefixCache:
 
     @property
     def whole_only(self) -> bool:
-        """Whether the memory has shown that it cannot be cut."""
+        """Whether the memory cannot be cut (recurrent layers), so that sequences are reused whole or not at all."""
         return self._whole_only
 
     @property
@@ -94,12 +99,12 @@ class PrefixCache:
         """The tokens that a sequence holds."""
         return self._slots[sequence].tokens
 
-    def acquire(self, tokens: Sequence[int]) -> Lease | Blocked:
+    def acquire(self, tokens: Sequence[int], checkpoint: int = 0) -> Lease | Blocked:
         """A sequence for this prompt, holding as much of it as can be reused.
 
         `tokens` is kept, and read while the sequence is in use: the caller appends what it generates. An idle sequence
         whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied into an empty or
-        the least recently used one.
+        the least recently used one. The user will call `keep` when `checkpoint` tokens are evaluated (0: never).
         """
         idle = [index for index, slot in enumerate(self._slots) if slot.idle]
         if not idle:
@@ -118,7 +123,7 @@ class PrefixCache:
         else:
             target = min(idle, key=lambda index: self._slots[index].used)
             self._forget(target)
-        self._slots[target].plan = tokens
+        self._slots[target].plan, self._slots[target].checkpoint = tokens, checkpoint
         self._touch(target)
         return Lease(target, reuse)
 
@@ -133,6 +138,22 @@ class PrefixCache:
         slot.tokens.extend(tokens)
         for _ in tokens:
             slot.cells.append(self._new_cell())
+
+    def keep(self, sequence: int) -> bool:
+        """Keep what the sequence holds now as an idle sequence of its own, for prompts that part from it later.
+
+        That is how a memory that cannot be cut serves a conversation whose last turn changes when it becomes history.
+        False if no sequence is idle, or one holds the same already.
+        """
+        held = self._slots[sequence].tokens
+        idle = [index for index, slot in enumerate(self._slots) if slot.idle]
+        if not idle or any(slot.idle and slot.tokens == held for slot in self._slots):
+            return False
+        target = min(idle, key=lambda index: self._slots[index].used)
+        self._forget(target)
+        self._share(sequence, target, len(held))
+        self._touch(target)
+        return True
 
     def release(self, sequence: int) -> None:
         """Nobody uses the sequence any more; what it holds stays for others until its cells are needed."""
@@ -201,12 +222,13 @@ class PrefixCache:
         return (None, 0) if best[2] < 0 else (best[2], best[0])
 
     def _worth_waiting(self, tokens: Sequence[int], reuse: int) -> bool:
-        if self._whole_only:
-            return False
         for slot in self._slots:
             if slot.plan is None or len(slot.plan) - len(slot.tokens) < self._patience:
                 continue
-            if common_prefix(slot.plan, tokens, len(tokens) - 1) - reuse >= self._patience:
+            shared = common_prefix(slot.plan, tokens, len(tokens) - 1)
+            if self._whole_only:
+                shared = slot.checkpoint if shared >= slot.checkpoint > len(slot.tokens) else 0
+            if shared - reuse >= self._patience:
                 return True
         return False
 

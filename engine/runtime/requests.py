@@ -18,7 +18,8 @@ class Request:
     """One turn to generate.
 
     `tokens`: the prompt. `parser` makes the parser of the turn (picklable where the loop is to run in another
-    process). Of `limits`, `max_tokens` and `stop` are those of `sampling`. `priority`: higher goes first. `deadline`:
+    process). The first `checkpoint` tokens are likely to be continued otherwise later (what comes behind opens the
+    turn). Of `limits`, `max_tokens` and `stop` are those of `sampling`. `priority`: higher goes first. `deadline`:
     seconds from submission after which it ends with reason "deadline".
     """
 
@@ -27,6 +28,7 @@ class Request:
     parser: Callable[[], Parser]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     limits: Limits = field(default_factory=Limits)
+    checkpoint: int = 0
     priority: int = 0
     deadline: float | None = None
 

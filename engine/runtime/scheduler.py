@@ -16,13 +16,15 @@ class Job:
     """One request's tokens (the prompt, then what was generated) and how many of them are evaluated.
 
     At least one is always left to evaluate: the next token is drawn from the logits of the last one. `sequence` is -1
-    while the job waits. `draft` are guesses at the tokens that will be drawn next, evaluated along with the last one.
+    while the job waits. No chunk crosses `checkpoint`, so that the state there can be kept (0: nowhere). `draft` are
+    guesses at the tokens that will be drawn next, evaluated along with the last one.
     """
 
     tokens: list[int]
     priority: int = 0
     sequence: int = -1
     evaluated: int = 0
+    checkpoint: int = 0
     draft: tuple[int, ...] = ()
     arrival: int = field(default=0, init=False)
 
@@ -136,6 +138,8 @@ class Scheduler:
                 break
             if job.pending > 1:
                 size = min(job.pending, budget)
+                if job.evaluated < job.checkpoint:
+                    size = min(size, job.checkpoint - job.evaluated)
                 chunks.append(Chunk(job, job.evaluated, job.evaluated + size))
                 budget -= size
         return chunks
