@@ -1,6 +1,8 @@
-"""A call without any markers: a JSON object, or a pythonic list, which is one when it names a declared tool.
+"""A call without any markers: JSON, or a pythonic list, which is one when it names a declared tool.
 
-Knows: how far text must be seen until that is decided. Does not know: the inside of a call (`shapes`).
+Knows: how far text must be seen until that is decided, the wrapped forms (`{"tool_calls": [..]}`), and what else
+counts where the caller demanded a call: a code fence, a list, a named tool's arguments alone. Does not know: the
+inside of a call (`shapes`).
 """
 
 import re
@@ -8,53 +10,110 @@ from collections.abc import Mapping
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
+from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.marks import Spelling
-from engine.parsing.reader import Reader, Reading
+from engine.parsing.reader import Markers, Reader, Reading
 from engine.parsing.shapes import JsonShape, PythonicShape, Section
-from engine.types import Tool
+from engine.parsing.shapes.json_calls import WRAPPERS
+from engine.types import CallError, Tool, ToolChoice, ToolName
 
 _STRING = re.compile(r'"([^"\\]*)("?)')
 _SPACE = re.compile(r"\s*")
-_CALL = re.compile(r"\[\s*([\w.\-]*)(\s*\()?")
+_NAME = re.compile(r"\[\s*([\w.\-]*)")
+_OPENING = re.compile(r"\(\s*(?:\)|\w+\s*=(?!=)|[\"'\[{\-\d])")
+_MAYBE_OPENING = re.compile(r"\s*(?:\(\s*(?:\w+\s*)?)?")
+_LIST = re.compile(r'\{\s*"tool_calls"\s*:\s*(?=\[)')
+_LIST_KEY = re.compile(r'\{\s*"tool_calls"\s*:\s*')
+_FENCE = Markers(["```json", "```"])
+_CLOSE = Markers(["}"])
+_NOTHING = Markers([])
 
 
 class BareCalls:
-    """A JSON object without markers, which is a call when it names a declared tool."""
+    """Recognises and reads calls without markers.
 
-    def __init__(self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling) -> None:
+    `demanded`: the caller's choice left no way but a call, so more forms are taken for one.
+    """
+
+    def __init__(
+        self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, choice: ToolChoice
+    ) -> None:
         json = syntax if syntax is not None and syntax.shape == "json" else ToolSyntax(shape="json", bare=True)
-        self._syntax = json.model_copy(update={"section": ("", ""), "bare": True})
+        self._syntax = json.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
         unmarked = Section(reader, emitter, self._syntax, spelling)
         self._reader = reader
+        self._emitter = emitter
         self._tools: Mapping[str, Tool] = emitter.tools or {}
         self._objects = JsonShape(unmarked)
+        self._json = JsonReader(reader)
         self._list = PythonicShape(unmarked) if syntax is not None and syntax.shape == "pythonic" else None
+        self._demanded = choice not in ("auto", "none")
+        self._named = choice.name if isinstance(choice, ToolName) else None
 
     def read(self) -> Reading[None]:
-        """The call that stands here."""
-        if self._list is not None and self._reader.buffer[self._reader.pos] == "[":
-            yield from self._list.read()
+        """The calls that stand here."""
+        reader = self._reader
+        fenced = yield from reader.match(_FENCE)
+        yield from reader.space()
+        wrapped = _LIST.match(reader.buffer, reader.pos)
+        if wrapped is not None:
+            reader.take(wrapped.end() - reader.pos, "marker")
+            yield from self._objects.read()
+            yield from reader.space()
+            yield from reader.match(_CLOSE)
+        elif reader.buffer.startswith("[", reader.pos):
+            pythonic = self._list is not None and not self._lists_an_object(reader.buffer[reader.pos :])
+            yield from (self._list.read() if pythonic and self._list is not None else self._objects.read())
+        elif self._named is not None and self._names_a_tool(reader.buffer[reader.pos :]) is not True:
+            yield from self._arguments_of(self._named)
         else:
             yield from self._objects.call()
+            while (yield from self._objects.another()):
+                yield from self._objects.call()
+        if fenced:
+            yield from reader.space()
+            yield from reader.match(_FENCE)
+
+    def _arguments_of(self, name: str) -> Reading[None]:
+        call = self._emitter.call(name, None)
+        outcome = yield from self._json.value(call.write, "arguments")
+        if outcome is Outcome.MALFORMED:
+            yield from self._reader.until(_NOTHING, lambda text: call.write(self._reader.plain(text)))
+        verdict: dict[Outcome, CallError] = {Outcome.TRUNCATED: "truncated", Outcome.MALFORMED: "malformed"}
+        call.end(verdict.get(outcome))
 
     def stands_here(self) -> Reading[bool]:
         """Whether a call begins here, decided once its name is."""
         reader = self._reader
         while True:
-            decided = self._names_a_tool(reader.buffer[reader.pos :])
+            decided = self._decided(reader.buffer[reader.pos :])
             if decided is not None:
                 return decided
             if reader.closed:
                 return False
             yield
 
-    def _names_a_tool(self, text: str) -> bool | None:
-        """None while the text is too short to tell. Before the name only short string members may come."""
-        if text.startswith("[") and self._list is not None:
+    def _decided(self, text: str) -> bool | None:
+        """None while the text is too short to tell."""
+        if self._demanded and (text.startswith("```") or "```".startswith(text)):
+            text = text.removeprefix("```").removeprefix("json").lstrip() if len(text) > len("```json") else ""
+        if not text:
+            return None
+        if text.startswith("["):
             return self._lists_a_tool(text)
+        if self._named is not None and text.startswith("{"):
+            return True
+        return self._names_a_tool(text)
+
+    def _names_a_tool(self, text: str) -> bool | None:
+        """The same for one object. Before the name only short string members may come, and wrappers."""
         if not text.startswith("{"):
             return False if text else None
-        allowed = (*self._syntax.name_fields, *self._syntax.id_fields, "type")
+        lists = _LIST_KEY.match(text)
+        if lists is not None:
+            rest = text[lists.end() :]
+            return self._lists_an_object(rest) if rest.startswith("[") else (None if not rest else False)
+        allowed = (*self._syntax.name_fields, *self._syntax.id_fields, "type", *WRAPPERS, "tool_calls")
         at = 1
         while True:
             key, at = _string_at(text, at, allowed)
@@ -63,6 +122,9 @@ class BareCalls:
             at = _skip(text, at, ":")
             if at < 0 or at >= len(text):
                 return None if at != -2 else False
+            if key in WRAPPERS and text[at] == "{":
+                at += 1
+                continue
             named = key in self._syntax.name_fields
             value, at = _string_at(text, at, tuple(self._tools) if named else None)
             if value is None:
@@ -74,13 +136,25 @@ class BareCalls:
                 return None if at != -2 else False
 
     def _lists_a_tool(self, text: str) -> bool | None:
-        found = _CALL.match(text)
+        if self._demanded:
+            objects = self._lists_an_object(text)
+            if objects is not False or self._list is None:
+                return objects
+        if self._list is None:
+            return False
+        found = _NAME.match(text)
         assert found is not None  # the text starts with the bracket
-        name, opening = found.groups()
-        if opening:
-            return name in self._tools
+        name, rest = found.group(1), text[found.end() :]
+        if name in self._tools:
+            if _OPENING.match(rest):
+                return True
+            return None if _MAYBE_OPENING.fullmatch(rest) else False
         possible = any(tool.startswith(name) for tool in self._tools)
-        return None if found.end() == len(text) and possible else False
+        return None if not rest and possible else False
+
+    def _lists_an_object(self, text: str) -> bool | None:
+        inside = text[1:].lstrip()
+        return self._names_a_tool(inside) if inside else None
 
 
 def _skip(text: str, at: int, expected: str) -> int:
@@ -96,8 +170,10 @@ def _skip(text: str, at: int, expected: str) -> int:
 
 
 def _string_at(text: str, at: int, allowed: tuple[str, ...] | None) -> tuple[str | None, int]:
-    """A short string at this place and the place after it. (None, -1): the text ends within one that may still be
-    allowed; (None, 0): none stands there, or one that is not allowed."""
+    """A short string at this place and the place after it.
+
+    (None, -1): the text ends within one that may still be allowed; (None, 0): none stands there, or one not allowed.
+    """
     space = _SPACE.match(text, at)
     at = space.end() if space else at
     if at == len(text):

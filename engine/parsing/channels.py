@@ -7,6 +7,8 @@ stand in one run of text (`turn`). Source of the format: OpenAI's harmony respon
 from dataclasses import dataclass
 
 from engine.families import ChannelSyntax
+from engine.parsing.bare import BareCalls
+from engine.parsing.demands import Demands
 from engine.parsing.emitter import CallEmitter, Emitter, Span
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.marks import Spelling
@@ -32,15 +34,16 @@ class _Header:
 
 
 class ChannelTurn:
-    """Reads a turn of messages. `calls`: whether a message to a function is a call (else it is content)."""
+    """Reads a turn of messages."""
 
     def __init__(
-        self, reader: Reader, emitter: Emitter, syntax: ChannelSyntax, spelling: Spelling, *, calls: bool
+        self, reader: Reader, emitter: Emitter, syntax: ChannelSyntax, spelling: Spelling, demands: Demands
     ) -> None:
         self._reader = reader
         self._emitter = emitter
         self._syntax = syntax
-        self._calls = calls
+        self._calls = demands.calls
+        self._bare = BareCalls(reader, emitter, None, spelling, demands.choice) if demands.demanded else None
         self._role = syntax.role
         text = spelling.text
         self._start, self._channel = text(syntax.start), text(syntax.channel)
@@ -49,6 +52,8 @@ class ChannelTurn:
         self._in_header = Markers([self._start, self._channel, self._constrain, self._message, *ends])
         self._header_begins = Markers([*self._in_header.literals, f" {syntax.recipient}"])
         self._in_body = Markers([*ends, self._start, self._channel])
+        self._fence = Markers(["```json", "```"] if demands.json else [])
+        self._in_answer = Markers([*self._in_body.literals, *self._fence.literals])
         self._is_end = Markers(ends)
         self._is_role = Markers([syntax.role])
         self._json = JsonReader(reader, tuple(ends))
@@ -58,7 +63,9 @@ class ChannelTurn:
         reader = self._reader
         while (yield from reader.more()):
             hit = yield from reader.starts(self._header_begins)
-            if hit is None:
+            if hit is None and self._bare is not None and (yield from self._bare.stands_here()):
+                yield from self._bare.read()
+            elif hit is None:
                 # A model that writes no header at all: its text is content.
                 yield from self._text("content", "content", "space")
             elif hit in self._is_end.literals:
@@ -119,7 +126,7 @@ class ChannelTurn:
         """A body of text, with the mark that ends it. False: the input ended first."""
         reader = self._reader
         span = Span(self._emitter, reader, "reasoning" if kind == "reasoning" else "content", "", edge)
-        hit = yield from reader.until(self._in_body, span.write)
+        hit = yield from (self._answer(span) if kind == "content" else reader.until(self._in_body, span.write))
         if hit is None:
             span.close(exact=False)
             return False
@@ -127,6 +134,33 @@ class ChannelTurn:
         if hit in self._is_end.literals:
             reader.take(len(hit), marker)
         return True
+
+    def _answer(self, span: Span) -> Reading[str | None]:
+        """A body that is content, less the code fence around an answer that was to be JSON."""
+        reader = self._reader
+        if (yield from reader.match(self._fence)):
+            yield from reader.space()
+        while True:
+            hit = yield from reader.until(self._in_answer, span.write)
+            if hit not in self._fence.literals:
+                return hit
+            if (yield from self._closes(hit)):
+                span.end("\n")
+                reader.take(len(hit), "marker")
+                yield from reader.space()
+                return (yield from reader.starts(self._in_body))
+            span.write(reader.take(len(hit)))
+
+    def _closes(self, fence: str) -> Reading[bool]:
+        """Whether nothing but the message's end follows the fence at the front."""
+        reader = self._reader
+        while True:
+            rest = reader.buffer[reader.pos + len(fence) :].lstrip()
+            if any(rest.startswith(mark) for mark in self._in_body.literals):
+                return True
+            if reader.closed or not any(mark.startswith(rest) for mark in self._in_body.literals):
+                return not rest
+            yield
 
     def _call(self, recipient: str) -> Reading[None]:
         """The arguments of a call: JSON, or raw code for a built-in that takes code."""

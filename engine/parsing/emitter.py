@@ -10,6 +10,7 @@ from typing import Literal
 
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.parsing.reader import Reader
+from engine.parsing.values import no_constant
 from engine.types import CallError, Tool
 
 Kind = Literal["reasoning", "content"]
@@ -82,7 +83,9 @@ class Emitter:
     def made_id(self, index: int, name: str) -> str:
         """`call_` and 24 hexadecimal digits; the same text parsed again gives the same ids, another salt gives
         others."""
-        digest = hashlib.blake2b(f"{self._ids}\0{index}\0{name}".encode(), digest_size=12).hexdigest()
+        digest = hashlib.blake2b(
+            f"{self._ids}\0{index}\0{name}".encode(errors="surrogatepass"), digest_size=12
+        ).hexdigest()
         return f"call_{digest}"
 
 
@@ -123,7 +126,7 @@ class CallEmitter:
 
     def _judge(self, arguments: str) -> CallError | None:
         try:
-            value = json.loads(arguments)
+            value = json.loads(arguments, parse_constant=no_constant)
         except (ValueError, RecursionError):
             return "malformed"
         tools = self._emitter.tools
@@ -167,7 +170,6 @@ class Span:
             return
         held, self._held = self._held, text[len(stripped) :]
         if self._part < 0:
-            self._part = self._emitter.next_part()
             lead = held + stripped[: len(stripped) - len(stripped.lstrip())]
             dropped = common_prefix(lead, self._lead)
             self._reader.note(self._edge, held[:dropped])
@@ -192,12 +194,12 @@ class Span:
         if self._part < 0 and not exact:
             self._reader.note(self._edge, held)
         elif held:
-            if self._part < 0:
-                self._part = self._emitter.next_part()
             self._emit(held)
 
     def _emit(self, text: str) -> None:
         self._reader.note(self._kind, text)
+        if self._part < 0:
+            self._part = self._emitter.next_part()
         self._emitter.delta(self._kind, self._reader.plain(text), self._part)
 
 

@@ -12,6 +12,7 @@ from engine.errors import RequestError
 from engine.events import Event, Finished
 from engine.families import Family, Format, builtin_families
 from engine.parsing.channels import ChannelTurn
+from engine.parsing.demands import Demands
 from engine.parsing.emitter import Emitter
 from engine.parsing.marks import Spelling
 from engine.parsing.piece import Piece
@@ -65,7 +66,7 @@ class Parser:
     ) -> None:
         if reasoning_format not in _VIEWS:
             raise RequestError(f"reasoning_format is {reasoning_format!r}; it must be one of {', '.join(_VIEWS)}.")
-        del parallel_tool_calls, response_format
+        del parallel_tool_calls  # a second call is the model's output, and forwarded; only a constraint can prevent it
         format_ = _format_of(family)
         named: dict[str, Tool] | None = None if tools is None else {tool.name: tool for tool in as_tools(tools)}
         vocabulary = None if control_tokens is None else frozenset(control_tokens)
@@ -75,9 +76,11 @@ class Parser:
         self._emitter = Emitter(named, id_salt, hide_reasoning=reasoning_format in ("none", "exclude"))
         self._shown = None
         if reasoning_format in ("none", "deepseek-legacy"):
-            self._shown = _ShownReasoning(self._emitter)
+            self._shown = _ShownReasoning(self._emitter, copied=reasoning_format == "deepseek-legacy")
             self._reader.listener = self._shown.hear
-        self._run = _turn(self._reader, self._emitter, format_, spelling, tool_choice)
+        wants_json = response_format is not None and response_format.type != "text"
+        demands = Demands(tool_choice, json=wants_json)
+        self._run = _turn(self._reader, self._emitter, format_, spelling, demands)
         self._finished = False
         self._ahead = 0
         next(self._run)
@@ -93,8 +96,8 @@ class Parser:
             # What the prompt left undecided is classified later, but belongs to the prompt.
             self._ahead = sum(len(piece.text) for piece in prefix) - sum(len(text) for _, text in self._reader.trace)
             self._reader.trace.clear()
-        if self._shown is not None and self.in_reasoning:
-            self._shown.restore_opening()
+        if self._shown is not None:
+            self._shown.restore_opening(inside=self.in_reasoning)
 
     @property
     def in_reasoning(self) -> bool:
@@ -140,6 +143,8 @@ class Parser:
         self._reader.cut = finish_reason != "stop"
         for _ in self._run:
             pass
+        if self._shown is not None:
+            self._shown.flush()
         events = self._emitter.drain()
         reason: FinishReason = "tool_calls" if finish_reason == "stop" and self._emitter.calls else finish_reason
         return [*events, Finished(reason)]
@@ -147,7 +152,7 @@ class Parser:
     def _advance(self, text: str, special: bool) -> None:
         if special:
             text = self._control.get(text, text)
-        elif self._control:
+        elif not text.isascii():
             # A lone surrogate stands for a control token in the buffer; no decoder makes one, a caller's text might.
             text = _SURROGATES.sub("\ufffd", text)
         self._reader.feed(text)
@@ -155,27 +160,46 @@ class Parser:
 
 
 class _ShownReasoning:
-    """The views that show reasoning inside the content: its text and its markers, as written."""
+    """The views that show reasoning inside the content: its text and its markers, as written.
 
-    def __init__(self, emitter: Emitter) -> None:
+    `copied`: the span is emitted as reasoning too, so its copy comes when it is over (a part ends before the next
+    begins).
+    """
+
+    def __init__(self, emitter: Emitter, *, copied: bool) -> None:
         self._emitter = emitter
+        self._copy: list[str] | None = [] if copied else None
         self._part = -1
         self._opening = ""
 
     def hear(self, kind: str, text: str) -> None:
         """What the reader consumed."""
         if not kind.startswith("reasoning"):
+            self.flush()
             self._part, self._opening = -1, ""
+            return
+        self._opening = text if kind == "reasoning-marker" else ""
+        if self._copy is not None:
+            self._copy.append(text)
             return
         if self._part < 0:
             self._part = self._emitter.next_part()
-        self._opening = text if kind == "reasoning-marker" else ""
         self._emitter.delta("content", text, self._part)
 
-    def restore_opening(self) -> None:
-        """Emit the marker with which the prompt opened reasoning, unless text of the prompt's own follows it."""
-        if self._opening:
-            self._emitter.delta("content", self._opening, self._part)
+    def flush(self) -> None:
+        """Emit the copy of a span that is over."""
+        if self._copy:
+            self._emitter.delta("content", "".join(self._copy), self._emitter.next_part())
+            self._copy.clear()
+
+    def restore_opening(self, *, inside: bool) -> None:
+        """The prompt is replayed: of what it holds only the marker that opened reasoning, where it ends inside, is
+        shown, and only if no text of the prompt's own follows it."""
+        opening = self._opening if inside else ""
+        if self._copy is not None:
+            self._copy[:] = [opening] if opening else []
+        elif opening:
+            self._emitter.delta("content", opening, self._part)
 
 
 def _format_of(family: str | Family | Format) -> Format:
@@ -184,11 +208,7 @@ def _format_of(family: str | Family | Format) -> Format:
     return (family if isinstance(family, Family) else builtin_families().get(family)).format
 
 
-def _turn(
-    reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, tool_choice: ToolChoice
-) -> Reading[None]:
-    calls = tool_choice != "none"
+def _turn(reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> Reading[None]:
     if format_.channels is not None:
-        return ChannelTurn(reader, emitter, format_.channels, spelling, calls=calls).run()
-    bare = tool_choice not in ("auto", "none") or (format_.tools is not None and format_.tools.bare)
-    return TextTurn(reader, emitter, format_, spelling, calls=calls, bare=bare).run()
+        return ChannelTurn(reader, emitter, format_.channels, spelling, demands).run()
+    return TextTurn(reader, emitter, format_, spelling, demands).run()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from engine.families import Format
 from engine.parsing.bare import BareCalls
+from engine.parsing.demands import Demands
 from engine.parsing.emitter import Emitter, Span
 from engine.parsing.marks import Mark, Spelling
 from engine.parsing.reader import Markers, Reader, Reading
@@ -19,19 +20,17 @@ _SPACE = re.compile(r"\s+")
 
 
 class TextTurn:
-    """Reads a turn.
+    """Reads a turn."""
 
-    `calls`: whether call markup is markup (else it is content); `bare`: whether text without markers may be a call.
-    """
-
-    def __init__(
-        self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, *, calls: bool, bare: bool
-    ) -> None:
+    def __init__(self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> None:
         self._reader = reader
         self._emitter = emitter
-        self._calls = SectionReader(reader, emitter, format_.tools, spelling) if format_.tools and calls else None
-        self._bare = BareCalls(reader, emitter, format_.tools, spelling) if bare and calls else None
-        self._marks = marks = _Marks(format_, spelling)
+        tools = format_.tools
+        self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
+        self._bare = None
+        if demands.calls and (demands.demanded or (tools.bare if tools else emitter.tools is not None)):
+            self._bare = BareCalls(reader, emitter, tools, spelling, demands.choice)
+        self._marks = marks = _Marks(format_, spelling, fenced=demands.json)
         openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
         self._openers = openers
         self._implicit = format_.reasoning is not None and format_.reasoning.implicit
@@ -43,10 +42,11 @@ class TextTurn:
         self._is_start = Markers(marks.start)
         self._header_end = Markers([marks.header_end.text])
         self._in_reasoning = Markers([*marks.closes, *(openers if ends_on_call else [])])
-        in_content = [*openers, *anywhere, *marks.ends, *marks.stops]
+        in_content = [*openers, *anywhere, *marks.ends, *marks.stops, *marks.fences]
         self._in_content = Markers(in_content)
         self._in_answer = Markers([*in_content, *marks.answer_end])
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
+        at_start += marks.fences
         at_start += [*marks.ends, *marks.stops]
         self._at_start = Markers(at_start)
         self._after_call = Markers([*at_start, *(self._calls.section.closers.literals if self._calls else ())])
@@ -110,7 +110,9 @@ class TextTurn:
             yield from reader.until(self._header_end, lambda text: reader.note("header", text))
             yield from reader.match(self._header_end, "header")
             return marks.header_end.after
-        skipped = marks.start.get(hit) or marks.ends.get(hit) or Mark()  # else a stop, or a call's stray closing marker
+        skipped = (
+            marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or Mark()
+        )  # else a stop, or a call's stray closing marker
         span.end(skipped.before)
         return self._skip(hit, skipped)
 
@@ -126,7 +128,7 @@ class TextTurn:
         if hit is None and self._bare is not None and (yield from self._bare.stands_here()):
             return None
         while True:
-            if hit is not None and (yield from self._acts(hit)):
+            if hit is not None and (yield from self._acts(hit, opens=span.blank)):
                 return hit
             if hit is not None:
                 span.write(reader.take(len(hit)))
@@ -134,17 +136,21 @@ class TextTurn:
             if hit is None:
                 return None
 
-    def _acts(self, hit: str) -> Reading[bool]:
-        """Whether a marker acts as one: a stop does only at the end, some calls only before the name of a declared
-        tool."""
-        if hit in self._marks.stops:
+    def _acts(self, hit: str, *, opens: bool) -> Reading[bool]:
+        """Whether a marker acts as one.
+
+        A stop, or a fence that does not open, does so only at the end; some calls only before a declared name.
+        """
+        if hit in self._marks.fences and opens:
+            return True
+        if hit in self._marks.stops or hit in self._marks.fences:
             return (yield from self._ends_here(hit))
         if self._calls is None or not self._calls.section.syntax.names_declared or hit not in self._openers:
             return True
         return (yield from self._calls.names_a_tool(hit))
 
     def _ends_here(self, stop: str) -> Reading[bool]:
-        """Whether nothing follows the stop at the front. Generation ends before one; text from elsewhere may hold it."""
+        """Whether nothing follows the stop at the front. Generation ends before one; other text may hold it."""
         reader = self._reader
         while not reader.buffer[reader.pos + len(stop) :].strip():
             if reader.closed:
@@ -195,9 +201,9 @@ class TextTurn:
 class _Marks:
     """A format's markers outside of calls, by their text."""
 
-    __slots__ = ("answer", "answer_end", "closes", "ends", "header", "header_end", "opens", "start", "stops")
+    __slots__ = ("answer", "answer_end", "closes", "ends", "fences", "header", "header_end", "opens", "start", "stops")
 
-    def __init__(self, format_: Format, spelling: Spelling) -> None:
+    def __init__(self, format_: Format, spelling: Spelling, *, fenced: bool) -> None:
         reasoning = format_.reasoning
 
         def marks(*literals: str) -> dict[str, Mark]:
@@ -211,6 +217,7 @@ class _Marks:
         self.answer_end = marks(format_.content[1])
         self.header = marks(format_.header[0])
         self.header_end = spelling.mark(format_.header[1])
+        self.fences = marks("\n```json\n", "\n```\n") if fenced else {}
         self.ends = marks(*format_.ends)
         own = {*self.answer_end, *self.ends, *self.closes}
         self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}

@@ -136,7 +136,7 @@ def _json(text: str) -> tuple[str, str] | None:
     """JSON text for JSON text (the same, or with raw control characters escaped), and its type; None when not."""
     for strict in (True, False):
         try:
-            value = json.loads(text, strict=strict, parse_constant=_no_constant)
+            value = json.loads(text, strict=strict, parse_constant=no_constant)
         except (ValueError, RecursionError):
             continue
         return (text if strict else json.dumps(value, ensure_ascii=False)), type_name(value)
@@ -154,7 +154,8 @@ def _python(text: str) -> tuple[str, str] | None:
         return None
 
 
-def _no_constant(name: str) -> object:
+def no_constant(name: str) -> object:
+    """For `json.loads(parse_constant=..)`: NaN and Infinity are no JSON."""
     raise ValueError(f"{name} is not JSON")
 
 

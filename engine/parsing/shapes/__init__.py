@@ -3,6 +3,8 @@
 Knows: which class reads which shape. Does not know: content, reasoning, or which family a shape serves.
 """
 
+import re
+
 from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
 from engine.parsing.marks import Spelling
@@ -14,6 +16,11 @@ from engine.parsing.shapes.pythonic import PythonicShape
 from engine.parsing.shapes.section import Section
 from engine.parsing.shapes.tagged_args import TaggedArgumentsShape
 from engine.parsing.shapes.tagged_json import TaggedJsonShape
+
+_OBJECTS = re.compile(r"\[?\s*\{")
+_MAYBE_OBJECTS = re.compile(r"\[?\s*")
+_CALL = re.compile(r"[A-Za-z_][\w.\-]*\(")
+_MAYBE_CALL = re.compile(r"(?:[A-Za-z_][\w.\-]*)?")
 
 __all__ = ["JsonShape", "PythonicShape", "Section", "SectionReader"]
 
@@ -43,10 +50,10 @@ class SectionReader:
     def read(self, opener: str) -> Reading[str]:
         """Read the section whose opener was just consumed. Answers the white space that belongs after it."""
         section = self.section
+        if self._whole is not None:
+            return (yield from self._read_whole(opener))
         if opener == section.code_open.text:
             return (yield from section.code())
-        if self._whole is not None:
-            return (yield from self._whole.read())
         assert self._call is not None  # every shape is one of the two kinds
         after = ""
         if opener == section.call_open.text:
@@ -62,6 +69,31 @@ class SectionReader:
                 return after
             yield from self._call.read()
             after = section.call_close.after
+
+    def _read_whole(self, opener: str) -> Reading[str]:
+        """A section as JSON or as Python calls, whichever it holds: the same markers stand around both."""
+        reader, section = self.section.reader, self.section
+        yield from reader.space()
+        pythonic = isinstance(self._whole, PythonicShape)
+        if not (yield from reader.more()):
+            return ""
+        if opener == section.code_open.text and opener != section.open.text:
+            return (yield from section.code())
+        while True:
+            rest = reader.buffer[reader.pos : reader.pos + 200]
+            if pythonic:
+                other = _OBJECTS.match(rest) is not None
+                open_ = _MAYBE_OBJECTS.fullmatch(rest) is not None
+            else:
+                other = _CALL.match(rest) is not None
+                open_ = _MAYBE_CALL.fullmatch(rest) is not None
+            if other or not open_ or reader.closed:
+                break
+            yield
+        if opener == section.code_open.text and not other and rest[:1] not in ("{", "["):
+            return (yield from section.code())
+        shape = PythonicShape(section) if other != pythonic else JsonShape(section)
+        return (yield from shape.read())
 
     def names_a_tool(self, opener: str) -> Reading[bool]:
         """Whether a declared tool's name, and what ends names, follows the opener at the front (not consumed)."""

@@ -24,6 +24,7 @@ class DictionaryShape:
         self._reader: Reader = section.reader
         self._literals = LiteralReader(section.reader)
         self._quote = Markers([spelling.text(section.syntax.quote)])
+        self._key_ends = Markers([*self._quote.literals, *section.closers.literals, ":"])
         self._name_ends = Markers(["{", *section.closers.literals])
 
     def read(self) -> Reading[str]:
@@ -95,8 +96,10 @@ class DictionaryShape:
         parts: list[str] = []
         quoted_ = yield from reader.match(self._quote, "key")
         if quoted_:
-            yield from reader.until(self._quote, parts.append)
-            yield from reader.match(self._quote, "key")
+            yield from reader.until(self._key_ends, parts.append)
+            reader.note("key", "".join(parts))
+            if not (yield from reader.match(self._quote, "key")):
+                return None
         else:
             while (yield from reader.more()):
                 run = _BARE.match(reader.buffer, reader.pos)

@@ -9,10 +9,11 @@ from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.reader import Reading
-from engine.parsing.shapes.pythonic import PythonicShape
 from engine.parsing.shapes.section import Section
 
-_LETTER = re.compile(r"[A-Za-z_]")
+WRAPPERS = ("function", "tool_call")
+_NEXT = re.compile(r"\s*[;,]?\s*\{")
+_MAYBE_NEXT = re.compile(r"\s*[;,]?\s*")
 
 
 class JsonShape:
@@ -22,7 +23,6 @@ class JsonShape:
         self._section = section
         self._reader = section.reader
         self._json = JsonReader(section.reader, (section.close.text,))
-        self._pythonic = PythonicShape(section)
 
     def read(self) -> Reading[str]:
         """The calls of a section, its closing marker included where it has one."""
@@ -38,7 +38,7 @@ class JsonShape:
             if char == "{":
                 yield from self.call()
                 some = True
-                if not in_array and not section.close.text:
+                if not in_array and not section.close.text and not (yield from self.another()):
                     return ""
             elif char == "[" and not in_array and not some:
                 reader.take(1, "marker")
@@ -53,13 +53,23 @@ class JsonShape:
                 reader.take(1, "marker")
             elif some:
                 return ""
-            elif _LETTER.match(char):
-                # Llama's built-in tools come as name.call(..) where its other tools come as JSON.
-                yield from self._pythonic.call()
-                some = True
             else:
                 yield from section.rest_is_malformed(section.emitter.call("", None))
                 some = True
+
+    def another(self) -> Reading[bool]:
+        """Whether another object follows one that no marker closes; the separator between them is consumed."""
+        reader = self._reader
+        while True:
+            found = _NEXT.match(reader.buffer, reader.pos)
+            if found is not None:
+                reader.take(found.end() - 1 - reader.pos, "space")
+                return True
+            undecided = _MAYBE_NEXT.match(reader.buffer, reader.pos)
+            assert undecided is not None  # it matches every text
+            if undecided.end() < len(reader.buffer) or reader.closed:
+                return False
+            yield
 
     def call(self) -> Reading[None]:
         """One call object, from its opening brace."""
@@ -97,6 +107,8 @@ class JsonShape:
             if char == ",":
                 reader.take(1, "marker")
                 continue
+            if state.has_arguments and (yield from reader.starts(self._section.closers)) is not None:
+                return Outcome.COMPLETE  # a closing brace too few, behind arguments that are whole
             key = yield from self._json.text("marker")
             if key is not None:
                 yield from reader.space("marker")
@@ -135,7 +147,7 @@ class JsonShape:
             reader.record = None
             state.has_arguments = True
             return (yield from self._json.value(state.write, "arguments"))
-        if key == "function" and first == "{":
+        if key in WRAPPERS and first == "{":
             return (yield from self._members(state))
         return (yield from self._json.value(lambda _: None, "marker"))
 

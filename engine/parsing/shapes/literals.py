@@ -50,7 +50,7 @@ class LiteralReader:
         write("[")
         some = False
         while True:
-            outcome = yield from self._next(close)
+            outcome = yield from self._next(close, first=not some)
             if outcome is not None:
                 if outcome is Outcome.COMPLETE:
                     write("]")
@@ -66,7 +66,7 @@ class LiteralReader:
         write("{")
         some = False
         while True:
-            outcome = yield from self._next("}")
+            outcome = yield from self._next("}", first=not some)
             if outcome is not None:
                 if outcome is Outcome.COMPLETE:
                     write("}")
@@ -88,20 +88,24 @@ class LiteralReader:
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _next(self, close: str) -> Reading[Outcome | None]:
-        """Skip separators. COMPLETE: the closing bracket was consumed; TRUNCATED: the input ended; None: an item
-        follows."""
+    def _next(self, close: str, *, first: bool) -> Reading[Outcome | None]:
+        """Consume what stands between items. COMPLETE: the closing bracket was consumed; None: an item follows."""
         reader = self._reader
+        separated = first
         while True:
             yield from reader.space("arguments")
             if not (yield from reader.more()):
                 return Outcome.TRUNCATED
             char = reader.buffer[reader.pos]
-            if char not in (close, ","):
-                return None
-            reader.take(1, "arguments")
             if char == close:
+                reader.take(1, "arguments")
                 return Outcome.COMPLETE
+            if separated:
+                return None
+            if char != ",":
+                return Outcome.MALFORMED
+            reader.take(1, "arguments")
+            separated = True
 
     def _word(self, write: Write) -> Reading[Outcome]:
         """A number or a name of a constant."""

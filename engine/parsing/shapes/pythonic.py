@@ -83,19 +83,27 @@ class PythonicShape:
 
     def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
         reader, schemas = self._reader, self._section.schemas(call.name)
-        position = 0
+        position, separated = 0, True
         while True:
             yield from reader.space("marker")
             if not (yield from reader.more()):
+                # The end of this shape is its bracket: without it, only a turn that ended by itself is complete.
+                if not reader.cut and not separated:
+                    call.write("}")
+                    return Outcome.COMPLETE
                 return Outcome.TRUNCATED
             char = reader.buffer[reader.pos]
-            if char == ",":
+            if char == "," and not separated:
                 reader.take(1, "marker")
+                separated = True
                 continue
             if char == ")":
                 reader.take(1, "marker")
                 call.write("}" if position else "{}")
                 return Outcome.COMPLETE
+            if not separated:
+                return Outcome.MALFORMED
+            separated = False
             key = yield from self._key(schemas, position)
             if key is None:
                 return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
