@@ -1,5 +1,6 @@
 """ChatTemplate: which template and family, what is checked, the prompt's prefix and the parser it seeds."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,13 @@ class TestHistory:
             "<|start|>assistant to=functions.look<|channel|>commentary json<|message|>"
         ) in shipped("gpt-oss").render(both).text
 
+    def test_gpt_oss_takes_text_beside_a_call_as_the_preamble_it_was(self) -> None:
+        spoken = [ASKED[0], {**ASKED[1], "reasoning": None, "content": "Let me look."}, ASKED[2]]
+        assert (
+            "<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>"
+            "<|start|>assistant to=functions.look"
+        ) in shipped("gpt-oss").render(spoken).text
+
     def test_several_calls_become_several_messages(self) -> None:
         calls = tuple(ToolCall(id=f"c{n}", name="look", arguments=f'{{"city": "{n}"}}') for n in range(3))
         results = [Message(role="tool", tool_call_id=f"c{n}", content=f"R{n}") for n in (2, 0, 1)]
@@ -469,3 +477,51 @@ class TestFurtherTemplates:
     def test_the_callers_template_is_used_for_everything(self) -> None:
         template = ChatTemplate.for_model(SIMPLE, chat_template=SIMPLE, named={"tool_use": HERMES})
         assert template.render("Hi", tools=[look]).text.startswith("<user>## Tools")
+
+
+FUNCTIONS = "{{ functions }} on {{ datetime }}: {% for m in messages %}{{ m.content }}{% endfor %}"
+DESCRIBED = (
+    "{% for tool in tools %}{{ tool.function.name ~ ': ' + tool.function.description }}"
+    "{% for name, p in tool.function.parameters.properties.items() %}{{ name ~ '=' + p.description }}"
+    "{% endfor %}{% endfor %}"
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+)
+
+
+class TestOddTemplates:
+    def test_one_that_reads_functions_and_datetime(self) -> None:
+        now = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
+        template = ChatTemplate(FUNCTIONS, now=lambda: now)
+        text = template.render(
+            "Hi", tools=[{"name": "look", "description": "Looks.", "parameters": {"type": "object"}}]
+        ).text
+        assert text.endswith("] on 2026-11-21 03:04:05: Hi")
+        assert '"name": "look",\n' in text
+        assert template.render("Hi").text == "[] on 2026-11-21 03:04:05: Hi"
+
+    def test_one_that_insists_on_descriptions(self) -> None:
+        bare = {
+            "name": "look",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "any": True}},
+        }
+        template = ChatTemplate(DESCRIBED.replace("p.description", "p.description | string if p is mapping else 'any'"))
+        assert template.render("Hi", tools=[bare]).text == "look: city=anyHi"
+        described = {
+            **bare,
+            "description": "L",
+            "parameters": {"type": "object", "properties": {"a": {"description": "A"}}},
+        }
+        assert template.render("Hi", tools=[described]).text == "look: La=AHi"
+
+    def test_one_that_takes_content_as_parts(self) -> None:
+        template = ChatTemplate(
+            "{% for m in messages %}<{% for part in m.content %}{{ part.text }}{% endfor %}>{% endfor %}"
+        )
+        assert template.render("Hi").text == "<Hi>"
+
+    def test_one_that_shows_calls_beside_null_content_only(self) -> None:
+        source = (
+            "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
+            "{{ c.function.name ~ c.function.arguments }}{% endfor %}{% else %}<{{ m.content }}>{% endif %}{% endfor %}"
+        )
+        assert ChatTemplate(source).render(ASKED).text == '<Look.>look{"city": "Oslo"}<4 degrees>'

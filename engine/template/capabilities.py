@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.errors import TemplateError
 from engine.template.env import Template
+from engine.template.variables import values
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"
@@ -21,6 +22,10 @@ _TOOL = {
         "description": "Probes.",
         "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "A city."}}},
     },
+}
+_BARE = {
+    "type": "function",
+    "function": {"name": "probe_tool", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
 }
 
 
@@ -35,7 +40,8 @@ class Capabilities:
     - `null_content`: shows calls only where the content beside them is null;
     - `reasoning_fields`: the message fields that it reads reasoning from; `both`: takes content and reasoning beside
       a call;
-    - `short_ids`: insists on ids of nine letters and digits; `repeats`: takes two user messages in a row.
+    - `short_ids`: insists on ids of nine letters and digits; `repeats`: takes two user messages in a row;
+    - `bare_tools`: takes tools whose parameters have no description.
     """
 
     plain: bool = True
@@ -53,17 +59,18 @@ class Capabilities:
     both: bool = True
     short_ids: bool = False
     repeats: bool = True
+    bare_tools: bool = True
 
 
-def probe(template: Template, values: Mapping[str, Any]) -> Capabilities:
-    """The capabilities of a template. `values` are the variables that every render has (bos_token, eos_token)."""
-    return _Probe(template, values).run()
+def probe(template: Template, fixed: Mapping[str, str]) -> Capabilities:
+    """The capabilities of a template. `fixed` are the variables that every render has (bos_token, eos_token)."""
+    return _Probe(template, fixed).run()
 
 
 class _Probe:
-    def __init__(self, template: Template, values: Mapping[str, Any]) -> None:
+    def __init__(self, template: Template, fixed: Mapping[str, str]) -> None:
         self._template = template
-        self._values = dict(values)
+        self._fixed = fixed
         self._no_tools: list[Any] | None = None
         self._parts = False
 
@@ -86,6 +93,7 @@ class _Probe:
             system=self._shows([_says("system", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
             developer=self._shows([_says("developer", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
             tools=self._shows([user], "probe_tool", "city", tools=[_TOOL]),
+            bare_tools=self._shows([user], "probe_tool", tools=[_BARE]),
             empty_tools=empty_tools,
             calls=bool(arguments),
             results=self._shows([user, call, _result("RESULTTEXT")], "RESULTTEXT"),
@@ -112,15 +120,9 @@ class _Probe:
     def _render(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, generates: bool = True) -> str | None:
         if self._parts:
             messages = [_with_parts(message) for message in messages]
-        values = {
-            **self._values,
-            "messages": messages,
-            "tools": tools or self._no_tools,
-            "documents": None,
-            "add_generation_prompt": generates,
-        }
+        given = values(self._template, self._fixed, messages, tools or self._no_tools, generates=generates)
         try:
-            return self._template.render(values)
+            return self._template.render(given)
         except TemplateError:
             return None  # a refusal is the answer to the probe
 

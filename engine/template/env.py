@@ -25,6 +25,7 @@ from jinja2.visitor import NodeTransformer
 
 from engine.errors import TemplateError
 from engine.template import limits
+from engine.types import whole_characters
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 """What a template sees: plain JSON values."""
@@ -167,6 +168,7 @@ class Template:
 
     def __init__(self, source: str, now: Callable[[], datetime] = datetime.now) -> None:
         self.source = source
+        self.now = now
         self._lock = threading.Lock()
         self._env = _Sandbox(now)
         try:
@@ -200,7 +202,7 @@ class Template:
             length += len(part)
             self._env.meter.bound(length)
             parts.append(part)
-        return "".join(parts)
+        return whole_characters("".join(parts))  # arguments that a model wrote may hold "\\ud83d" alone
 
 
 def _complaint(error: Exception) -> TemplateError:

@@ -11,6 +11,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from engine.types import Message, Tool
@@ -195,10 +196,11 @@ class Guard:
         return _without(_merged(touched), legitimate)
 
 
-def absent(taken: Iterable[str]) -> str:
-    """A character that none of the texts has, and that no guard made for them uses before thousands of others."""
+def absent(taken: Iterable[str], count: int) -> list[str]:
+    """Characters that none of the texts has, and that no guard made for them uses before thousands of others."""
     private = _private(taken)
-    return next(chr(code) for code in reversed(_PRIVATE) if chr(code) not in private)
+    free = (chr(code) for code in reversed(_PRIVATE) if chr(code) not in private)
+    return list(islice(free, count))
 
 
 def _private(texts: Iterable[str]) -> set[str]:

@@ -27,8 +27,11 @@ _ALPHABET = string.digits + string.ascii_letters
 _SHORT = 9
 
 
-def entries(messages: Sequence[Message], format_: Format, can: Capabilities) -> list[Entry]:
-    """The conversation in the template's own terms. `messages` are checked (see `engine.template.conversation`)."""
+def entries(messages: Sequence[Message], format_: Format, can: Capabilities, preamble: str = "") -> list[Entry]:
+    """The conversation in the template's own terms. `messages` are checked (see `engine.template.conversation`).
+
+    `preamble` is put before text beside a call that the template would write as reasoning (see `preamble_headers`).
+    """
     syntax = format_.tools or generic.GENERIC
     if not syntax.parallel or (can.calls and not can.parallel_calls):
         messages = _one_call_a_message(messages)
@@ -41,7 +44,7 @@ def entries(messages: Sequence[Message], format_: Format, can: Capabilities) -> 
     if not can.repeats:
         messages = generic.alternating(messages)
     ids = _ids(messages, format_, can)
-    writer = _Writer(format_, can, ids, _place(format_, can))
+    writer = _Writer(format_, can, ids, _place(format_, can), preamble)
     return [writer.entry(message, _kept(messages, index, format_)) for index, message in enumerate(messages)]
 
 
@@ -52,6 +55,7 @@ class _Writer:
     ids: Mapping[str, str]
     field: str | None
     """Where reasoning goes: a field's name, "" for tags in the content, None for nowhere."""
+    preamble: str
 
     def entry(self, message: Message, kept: bool) -> Entry:
         if message.role == "assistant":
@@ -68,6 +72,8 @@ class _Writer:
     def _assistant(self, message: Message, kept: bool) -> Entry:
         content, reasoning = message.content or "", message.reasoning or ""
         entry: Entry = {"role": "assistant", "content": content}
+        if not reasoning and content and message.tool_calls and not self.can.both and _has_preambles(self.format):
+            entry["content"] = self.preamble + content
         if reasoning and self.field:
             if message.tool_calls and content and not self.can.both:
                 reasoning, entry["content"] = self._analysis(reasoning, content), ""
@@ -87,10 +93,9 @@ class _Writer:
     def _analysis(self, reasoning: str, content: str) -> str:
         """Reasoning and the text beside a call as one field, for templates that take one of them only."""
         channels = self.format.channels
-        if channels is None or len(channels.content) < 2:
+        if channels is None or not _has_preambles(self.format):
             return f"{reasoning}\n\n{content}"
-        header = f"{channels.start}{channels.role}{channels.channel}{channels.content[1]}{channels.message}"
-        return f"{reasoning}{channels.ends[0]}{header}{content}"
+        return f"{reasoning}{channels.ends[0]}{preamble_headers(self.format, '')[1]}{content}"
 
     def _content(self, text: str) -> Any:
         return [{"type": "text", "text": text}] if self.can.content_parts else text
@@ -111,6 +116,23 @@ class _Writer:
         if value is not None:
             return value
         return text if "string" in self.can.arguments else {"arguments": text}
+
+
+def _has_preambles(format_: Format) -> bool:
+    return format_.channels is not None and len(format_.channels.content) > 1
+
+
+def preamble_headers(format_: Format, preamble: str) -> tuple[str, str]:
+    """The header of a reasoning message that begins with `preamble`, and the header that it shall have: gpt-oss's
+    template writes the text beside a call as reasoning, while its models write it as commentary."""
+    channels = format_.channels
+    if channels is None or not _has_preambles(format_):
+        return preamble, ""
+    before = channels.start + channels.role + channels.channel
+    return (
+        f"{before}{channels.reasoning[0]}{channels.message}{preamble}",
+        f"{before}{channels.content[1]}{channels.message}",
+    )
 
 
 def _place(format_: Format, can: Capabilities) -> str | None:

@@ -15,8 +15,9 @@ from engine.template.conversation import without_inline_reasoning
 from engine.template.env import Template
 from engine.template.generic import with_statement
 from engine.template.guard import Guard, Markers, absent
-from engine.template.history import entries
+from engine.template.history import entries, preamble_headers
 from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
+from engine.template.variables import described, values
 from engine.types import Message, Tool
 
 InReasoning: TypeAlias = Callable[[Prompt], bool]
@@ -52,13 +53,14 @@ class Rendering:
         self._variables = variables
         texts = [setting.template.source, *(message.model_dump_json() for message in conversation), *map(repr, tools)]
         self._guard = Guard(setting.markers if guarded else None, texts)
-        self._end = absent(texts)
+        self._end, self._preamble = absent(texts, 2)
         hidden = [self._guard.hide_message(without_inline_reasoning(message, self._format)) for message in conversation]
         stated = [self._guard.hide_tool(tool) for tool in tools]
         if stated and not setting.can.tools and self._format.tools:
             hidden, stated = with_statement(hidden, stated, self._format.tools), []
         self._conversation: list[Message] = hidden
-        self._tools = [tool.openai() for tool in stated]
+        told = [tool.openai() for tool in stated]
+        self._tools = told if setting.can.bare_tools else [described(tool) for tool in told]
 
     def plain(self) -> Prompt:
         """The conversation as it is, with no place for an answer."""
@@ -138,16 +140,13 @@ class Rendering:
 
     def _render(self, conversation: Sequence[Message], *, generates: bool) -> str:
         can = self._setting.can
-        values = {
-            "tools": self._tools or ([] if can.empty_tools else None),
-            "documents": None,
-            "add_generation_prompt": generates,
-            **self._setting.fixed,
-            **self._variables,
-            "messages": entries(conversation, self._format, can),
-        }
+        adapted = entries(conversation, self._format, can, self._preamble)
+        tools = self._tools or ([] if can.empty_tools else None)
+        template = self._setting.template
+        given = values(template, self._setting.fixed, adapted, tools, generates=generates)
         try:
-            return self._setting.template.render(values)
+            text = template.render({**given, **self._variables})
+            return text.replace(*preamble_headers(self._format, self._preamble)) if self._preamble in text else text
         except TemplateError as error:
             if not self._guard.used:
                 raise
