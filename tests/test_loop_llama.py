@@ -1,0 +1,114 @@
+"""The loop over llama.cpp itself: attention, recurrent and hybrid memories, with tiny random weights."""
+
+from collections.abc import Iterator
+
+import model_files
+import pytest
+
+from engine.events import fold
+from engine.parsing import Parser, Piece
+from engine.runtime.generation import Limits
+from engine.runtime.llama import Model
+from engine.runtime.loop import Loop
+from engine.runtime.options import ContextOptions
+from engine.runtime.requests import Reply, Request
+from engine.types import Completion, SamplingParams, Usage
+
+ARCHITECTURES = ("llama", "qwen3", "mamba", "lfm2")
+SYSTEM = "<|start|>system\nhello world ab ab he o hello hello world<|end|><|start|>user\n"
+TEXTS = [f"{SYSTEM}{text}<|end|><|start|>assistant\n" for text in ("ab", "ab", "world a b", "hello", "o", "ab ab")]
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path = tmp_path_factory.mktemp("loop") / "m.gguf"
+    with Model.load(model_files.write(path, str(request.param))) as model:
+        yield model
+
+
+class Desk:
+    """A loop over one context of a model, and what its requests answered."""
+
+    def __init__(self, model: Model, n_sequences: int = 4, n_ctx: int = 512, longest_draft: int = 0) -> None:
+        options = ContextOptions(n_threads=1, n_sequences=n_sequences, n_ctx=n_ctx, n_batch=64, n_ubatch=64)
+        self.backend = model.backend(options)
+        self.loop = Loop(self.backend, longest_draft=longest_draft)
+        self.replies: dict[int, list[Reply]] = {}
+
+    def submit(self, id_: int, text: str, *, checkpoint: bool = True) -> None:
+        vocab = self.backend.vocab
+        tokens = vocab.encode([Piece(text, True)], add_bos=True)
+        tail = vocab.tokenize("<|start|>assistant\n", special=True)
+        sampling = SamplingParams(temperature=0)
+        limits = Limits(max_tokens=16, ignore_eos=True)
+        at = len(tokens) - len(tail) if checkpoint else 0
+        self.loop.submit(Request(id_, tuple(tokens), lambda: Parser("content-only"), sampling, limits, at))
+
+    def step(self) -> None:
+        self.loop.step()
+        self.loop.cache.check()
+        for reply in self.loop.drain():
+            self.replies.setdefault(reply.id, []).append(reply)
+
+    def run(self) -> None:
+        while self.loop.busy:
+            self.step()
+
+    def output(self, id_: int) -> tuple[int, ...]:
+        last = self.replies[id_][-1]
+        assert last.error is None, last.error
+        return last.output
+
+    def usage(self, id_: int) -> Usage:
+        completion: Completion = fold(event for reply in self.replies[id_] for event in reply.events)
+        assert completion.usage is not None
+        return completion.usage
+
+
+@pytest.fixture(scope="module")
+def alone(model: Model) -> dict[str, tuple[int, ...]]:
+    """What each text is answered with when nothing else runs and nothing is cached."""
+    answers: dict[str, tuple[int, ...]] = {}
+    for text in TEXTS:
+        desk = Desk(model)
+        desk.submit(0, text, checkpoint=False)
+        desk.run()
+        desk.backend.close()
+        answers[text] = desk.output(0)
+    return answers
+
+
+@pytest.mark.parametrize("longest_draft", [0, 6])
+@pytest.mark.parametrize("n_ctx", [512, 256])
+def test_every_output_equals_its_run_alone(
+    model: Model, alone: dict[str, tuple[int, ...]], longest_draft: int, n_ctx: int
+) -> None:
+    desk = Desk(model, n_sequences=3, n_ctx=n_ctx, longest_draft=longest_draft)
+    for id_, text in enumerate(TEXTS):
+        desk.submit(id_, text)
+        desk.step()
+    desk.submit(99, TEXTS[0] + "cancelled")
+    desk.step()
+    desk.loop.cancel(99)
+    desk.run()
+    for id_, text in enumerate(TEXTS):
+        assert desk.output(id_) == alone[text]
+    assert sum(desk.usage(id_).cached_tokens for id_ in range(len(TEXTS))) > 0
+    desk.backend.close()
+
+
+def test_a_next_turn_that_parts_from_the_last_is_continued_at_its_beginning(model: Model) -> None:
+    desk = Desk(model, n_sequences=2)
+    desk.submit(0, TEXTS[0])
+    desk.run()
+    second = TEXTS[0] + "world<|end|><|start|>user\nhello<|end|><|start|>assistant\n"
+    desk.submit(1, second)
+    desk.run()
+    tail = len(desk.backend.vocab.tokenize("<|start|>assistant\n", special=True))
+    assert desk.usage(1).cached_tokens >= desk.usage(0).prompt_tokens - tail
+    fresh = Desk(model)
+    fresh.submit(1, second, checkpoint=False)
+    fresh.run()
+    assert desk.output(1) == fresh.output(1)
+    desk.backend.close()
+    fresh.backend.close()
