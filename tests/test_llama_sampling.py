@@ -202,6 +202,23 @@ def test_a_repetition_does_not_reach_across_a_breaker(backend: LlamaBackend) -> 
         assert backend.sample(sampler, 0) == expected
 
 
+def test_dry_samplers_do_not_share_what_they_saw(backend: LlamaBackend) -> None:
+    params = SamplingParams(temperature=0, dry_multiplier=5)
+    told, fresh = backend.sampler(params), backend.sampler(params)
+    for token in (7, 8, 100, 7, 8):
+        told.accept(token)
+    later = backend.sampler(params)
+    assert [backend.sample(sampler, 0) for sampler in (told, fresh, later)] == [200, 100, 100]
+
+
+def test_dry_settings_come_and_go(backend: LlamaBackend) -> None:
+    samplers = [backend.sampler(SamplingParams(temperature=0, dry_multiplier=n)) for n in range(2, 41)]
+    for sampler in samplers:
+        for token in (7, 8, 100, 7, 8):
+            sampler.accept(token)
+    assert [backend.sample(sampler, 0) for sampler in samplers] == [200] * 39
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_mirostat_draws_and_repeats(backend: LlamaBackend, version: int) -> None:
     params: dict[str, Any] = {"mirostat": version, "seed": 3, "temperature": 1.5}

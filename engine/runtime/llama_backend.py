@@ -16,6 +16,7 @@ from engine.errors import ContextOverflowError, DecodeError, EngineError, Reques
 from engine.runtime import llama_log
 from engine.runtime.backend import Row, Sampler
 from engine.runtime.llama_batch import Column, LlamaBatch
+from engine.runtime.llama_dry import DrySamplers
 from engine.runtime.llama_lib import brief, devices, library, library_version
 from engine.runtime.llama_sampling import LlamaSampler
 from engine.runtime.llama_vocab import LlamaVocab
@@ -90,6 +91,7 @@ class LlamaBackend:
                 "This model keeps no memory between tokens, so it cannot generate text; use a chat model."
             )
         self._free = weakref.finalize(self, lib.llama_free, context)
+        self._dry = DrySamplers(model.vocab)
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
         self._n_ctx = int(lib.llama_n_ctx(context))
         self._n_ctx_sequence = int(lib.llama_n_ctx_seq(context))
@@ -212,7 +214,7 @@ class LlamaBackend:
 
     def sampler(self, params: SamplingParams) -> LlamaSampler:
         """A sampler with its own random stream; a seed of None is a fresh random one."""
-        sampler = LlamaSampler(params, self._vocab)
+        sampler = LlamaSampler(params, self._vocab, self._dry)
         self._samplers.add(sampler)
         return sampler
 
@@ -309,6 +311,7 @@ class LlamaBackend:
             return
         for sampler in list(self._samplers):
             sampler.close()
+        self._dry.close()
         self._context = None
         self._views.clear()
         self._batch.forget()

@@ -5,7 +5,6 @@ contexts, batches, sequences. A greedy sampler needs no chain: an argmax costs a
 vocabulary.
 """
 
-import ctypes
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import EngineError, RequestError
 from engine.runtime.categorical import Categorical
 from engine.runtime.llama_candidates import Candidates, check_number
+from engine.runtime.llama_dry import DrySamplers
 from engine.runtime.llama_lib import brief, library
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.penalties import Penalties
@@ -31,7 +31,7 @@ class LlamaSampler:
     Raises RequestError for a biased token that the vocabulary does not have.
     """
 
-    def __init__(self, params: SamplingParams, vocab: LlamaVocab) -> None:
+    def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers) -> None:
         self.params = params
         self.seed = secrets.randbits(32) if params.seed is None else params.seed
         self._processors = params.logits_processors
@@ -42,7 +42,7 @@ class LlamaSampler:
         self._candidates = Candidates(steps.first) if steps.first is not None else None
         self._categorical = Categorical(steps.temperature, self.seed) if steps.last == "categorical" else None
         chained = steps.last not in ("argmax", "categorical")
-        self._chain = _Links(params, vocab, self.seed).chain(steps.links, steps.last) if chained else None
+        self._chain = _Links(params, vocab, dry, self.seed).chain(steps.links, steps.last) if chained else None
         self._free = weakref.finalize(self, _free, self._chain)
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")
@@ -133,9 +133,10 @@ def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:
 class _Links:
     """Makes llama.cpp's samplers, one for each name of a plan, and one that draws."""
 
-    def __init__(self, params: SamplingParams, vocab: LlamaVocab, seed: int) -> None:
+    def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers, seed: int) -> None:
         self._params = params
         self._vocab = vocab
+        self._dry = dry
         self._seed = seed
         self._lib = library()
 
@@ -144,7 +145,7 @@ class _Links:
         params, lib = self._params, self._lib
         make: dict[SamplerName, Callable[[], Any]] = {
             "penalties": self._penalties,
-            "dry": self._dry,
+            "dry": lambda: self._dry.make(params),
             "top_n_sigma": lambda: lib.llama_sampler_init_top_n_sigma(params.top_n_sigma),
             "top_k": lambda: lib.llama_sampler_init_top_k(params.top_k),
             "typical_p": lambda: lib.llama_sampler_init_typical(params.typical_p, 1),
@@ -176,18 +177,4 @@ class _Links:
         frequency, presence = params.frequency_penalty or 0.0, params.presence_penalty or 0.0
         return self._lib.llama_sampler_init_penalties(
             self._vocab.size, params.penalty_last_n, repeat, frequency, presence
-        )
-
-    def _dry(self) -> Any:
-        params = self._params
-        texts = [text.encode() for text in params.dry_breakers]
-        breakers = (ctypes.c_char_p * len(texts))(*texts)
-        return self._lib.llama_sampler_init_dry(
-            self._vocab.handle,
-            params.dry_multiplier,
-            params.dry_base,
-            params.dry_allowed_length,
-            params.dry_last_n,
-            ctypes.cast(breakers, ctypes.POINTER(ctypes.c_char_p)),
-            len(texts),
         )
