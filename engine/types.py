@@ -6,16 +6,28 @@ door.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "cancelled", "deadline", "error"]
 ReasoningFormat: TypeAlias = Literal["deepseek", "deepseek-legacy", "none", "exclude"]
 Reasoning: TypeAlias = bool | Literal["low", "medium", "high"]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for every lone surrogate, as lenient decoders do; then it can be encoded."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+Text: TypeAlias = Annotated[str, AfterValidator(whole_characters)]
+"""Text without lone surrogates, which come from `surrogateescape`, or from half an emoji that a browser cut."""
 
 
 class Record(BaseModel):
@@ -28,14 +40,14 @@ class ReasoningPart(Record):
     """One span of reasoning, without its markers."""
 
     type: Literal["reasoning"] = "reasoning"
-    text: str
+    text: Text
 
 
 class TextPart(Record):
     """One span of visible text."""
 
     type: Literal["text"] = "text"
-    text: str
+    text: Text
 
 
 class ToolCall(Record):
@@ -49,7 +61,7 @@ class ToolCall(Record):
     type: Literal["tool_call"] = "tool_call"
     id: str = ""
     name: str
-    arguments: str = "{}"
+    arguments: Text = "{}"
     error: CallError | None = None
 
     @model_validator(mode="before")
@@ -90,8 +102,8 @@ class Message(Record):
     """
 
     role: Role
-    content: str | None = None
-    reasoning: str | None = None
+    content: Text | None = None
+    reasoning: Text | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
@@ -156,7 +168,7 @@ class Tool(Record):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     name: str
-    description: str = ""
+    description: Text = ""
     parameters: dict[str, Any]
     function: Callable[..., Any] | None = Field(default=None, repr=False)
     check: Callable[[Any], str | None] | None = Field(default=None, repr=False)

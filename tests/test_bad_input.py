@@ -166,6 +166,21 @@ def test_an_id_that_matches_nothing_among_some_that_do(llm: Engine) -> None:
     refused(RequestError, lambda: llm.chat(messages), "'call_2'", "'call_1'")
 
 
+def test_half_characters_do_not_stop_a_conversation() -> None:
+    broken = "half an emoji: \ud83d"
+    call = {"id": "call_1a2b3", "function": {"name": "get", "arguments": '{"key": "\\ud83d"}'}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": broken},
+        {"role": "assistant", "content": "", "reasoning": broken, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1a2b3", "content": broken},
+    ]
+    for family in ("qwen3", "gpt-oss", "llama-3", "mistral-nemo", "qwen3-coder", "deepseek-r1"):
+        template = ChatTemplate(None, family=family)
+        with Engine(ScriptedBackend(["Fine."], n_ctx=8192), template) as engine:
+            completion = engine.chat(messages, tools=[{"name": "get", "description": broken}])
+        assert completion.finish_reason == "stop"
+
+
 def get(key: str) -> str:
     """Get it."""
     return key

@@ -424,7 +424,7 @@ def command() -> list[str]:
 def test_inspect(builtin_model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(builtin_model_path), "--ctx", "512"]) == 0
     out = capsys.readouterr().out
-    assert "family               qwen3 (Qwen3): its chat template contains" in out
+    assert re.search(r"^family +qwen3 \(Qwen3\): its chat template contains", out, re.MULTILINE)
     assert main(["inspect", str(builtin_model_path), "--ctx", "512", "--json", "--family", "gpt-oss"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["family"], facts["n_ctx"]) == ("gpt-oss", 512)
@@ -445,6 +445,19 @@ def test_piped_there_are_no_control_codes(builtin_model_path: Path, command: lis
     assert done.stdout.strip()
     assert "\x1b" not in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+def test_a_console_without_a_character_shows_its_code(builtin_model_path: Path, command: list[str]) -> None:
+    line = [*command, "inspect", str(builtin_model_path), "--ctx", "512", "--family", "deepseek-r1"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(line, capture_output=True, text=True, encoding="ascii", check=True, env=environment)
+    assert "<\\uff5cAssistant\\uff5c>" in done.stdout
+
+
+def test_an_argument_that_is_not_text_is_taken_all_the_same(builtin_model_path: Path, command: list[str]) -> None:
+    line = [*command, "run", str(builtin_model_path), b"Hello \xff", "--max-tokens", "3"]
+    done = subprocess.run(line, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_reader_that_leaves_is_no_error(builtin_model_path: Path, command: list[str]) -> None:

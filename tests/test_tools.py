@@ -380,6 +380,16 @@ def test_results_as_text() -> None:
     assert "Opaque object" in texts[5]
 
 
+def test_half_characters_are_replaced() -> None:
+    def cut(raises: bool) -> str:
+        if raises:
+            raise ValueError("half an emoji: \ud83d")
+        return "half an emoji: \ud83d"
+
+    assert run(as_tool(cut), '{"raises": false}').content == "half an emoji: \ufffd"
+    assert run(as_tool(cut), '{"raises": true}').content == "Error: ValueError: half an emoji: \ufffd"
+
+
 def test_result_that_json_cannot_carry() -> None:
     loop: list[Any] = []
     loop.append(loop)

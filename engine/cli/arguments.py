@@ -5,6 +5,7 @@ Knows: options, and that an error is one line on stderr. Does not know: what the
 
 import argparse
 import importlib.metadata
+import io
 import os
 import sys
 import warnings
@@ -20,6 +21,9 @@ _BROKEN_PIPE = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; answers the exit code. `argv` None takes the process's own."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a console that lacks a character shows its code, and goes on
+            stream.reconfigure(errors="backslashreplace")
     options = parser().parse_args(argv)
     with warnings.catch_warnings():
         warnings.simplefilter("always", EngineWarning)

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from engine.errors import RequestError
 from engine.tools.arguments import ModelArguments, sentence
-from engine.types import Tool
+from engine.types import Tool, whole_characters
 
 
 class ToolOutcome(NamedTuple):
@@ -92,11 +92,13 @@ def _unfit(reason: str) -> ToolOutcome:
 
 
 def _outcome(result: object) -> ToolOutcome:
-    return ToolOutcome(result if isinstance(result, str) else to_json(result, fallback=str).decode())
+    text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
+    return ToolOutcome(whole_characters(text))
 
 
 def _failure(error: Exception) -> ToolOutcome:
-    return ToolOutcome(error_text(f"{type(error).__name__}: {error}".removesuffix(": ")), error=True)
+    reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return ToolOutcome(error_text(whole_characters(reason)), error=True)
 
 
 def _finish(awaitable: Awaitable[Any]) -> Any:
