@@ -202,7 +202,7 @@ class Template:
             length += len(part)
             self._env.meter.bound(length)
             parts.append(part)
-        return whole_characters("".join(parts))  # arguments that a model wrote may hold "\\ud83d" alone
+        return whole_characters("".join(parts))  # arguments that a model wrote may hold "\ud83d" alone
 
 
 def _complaint(error: Exception) -> TemplateError:
