@@ -4,7 +4,6 @@ Knows: strings of every quoting with their escapes, numbers, True/False/None and
 dictionaries. Does not know: calls. Source of the syntax: the Python language reference, "Literals".
 """
 
-import ast
 import json
 import re
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from engine.parsing.values import quoted
 
 _WORD = re.compile(r"[\w.+\-]+")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_PYTHON_NUMBER = re.compile(r"([+-]?(?:0[xob][\da-fA-F_]+|\d[\d_]*))|[+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d+)?")
+_DEEPEST = 64
 _RUNS = {quote: re.compile(rf"[^{quote}\\{CONTROL}]+") for quote in "'\""}
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^xuU])", re.DOTALL)
 _ESCAPE_START = re.compile(r"\\(?:x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7})?")
@@ -30,9 +31,11 @@ class LiteralReader:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def value(self, write: Write) -> Reading[Outcome]:
-        """Consume one literal, its JSON handed to `write` as it comes."""
+    def value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
+        """Consume one literal, its JSON handed to `write` as it comes. One nested too deeply is malformed."""
         reader = self._reader
+        if depth > _DEEPEST:
+            return Outcome.MALFORMED
         yield from reader.space("arguments")
         if not (yield from reader.more()):
             return Outcome.TRUNCATED
@@ -42,11 +45,11 @@ class LiteralReader:
         if char in _BRACKETS:
             reader.take(1, "arguments")
             if char == "{":
-                return (yield from self._dictionary(write))
-            return (yield from self._items(write, _BRACKETS[char]))
+                return (yield from self._dictionary(write, depth + 1))
+            return (yield from self._items(write, _BRACKETS[char], depth + 1))
         return (yield from self._word(write))
 
-    def _items(self, write: Write, close: str) -> Reading[Outcome]:
+    def _items(self, write: Write, close: str, depth: int) -> Reading[Outcome]:
         write("[")
         some = False
         while True:
@@ -58,11 +61,11 @@ class LiteralReader:
             if some:
                 write(", ")
             some = True
-            outcome = yield from self.value(write)
+            outcome = yield from self.value(write, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _dictionary(self, write: Write) -> Reading[Outcome]:
+    def _dictionary(self, write: Write, depth: int) -> Reading[Outcome]:
         write("{")
         some = False
         while True:
@@ -72,7 +75,7 @@ class LiteralReader:
                     write("}")
                 return outcome
             key: list[str] = []
-            outcome = yield from self.value(key.append)
+            outcome = yield from self.value(key.append, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
             text = "".join(key)
@@ -84,7 +87,7 @@ class LiteralReader:
             if self._reader.buffer[self._reader.pos] != ":":
                 return Outcome.MALFORMED
             self._reader.take(1, "arguments")
-            outcome = yield from self.value(write)
+            outcome = yield from self.value(write, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
@@ -196,11 +199,13 @@ def _constant(word: str) -> str | None:
         pass
     else:
         return word if word[-1:].isdigit() else None
-    try:
-        value: object = ast.literal_eval(word)
-    except (ValueError, SyntaxError):
+    number = _PYTHON_NUMBER.fullmatch(word)
+    if number is None or len(word) > 1000:
         return None
-    return json.dumps(value) if isinstance(value, int | float) else None
+    try:
+        return json.dumps(int(word, 0) if number.group(1) else float(word))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _unescaped(escape: str) -> str:
