@@ -11,15 +11,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
 from engine.errors import RequestError
-from engine.events import Event, fold
+from engine.events import Event, Finished, fold
 from engine.parsing.piece import Piece
 from engine.runtime.backend import Backend, Vocab
 from engine.runtime.generation import Limits, Parser
+from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.runner import Runner
 from engine.runtime.turns import TurnMemory
@@ -251,6 +253,11 @@ class Service:
         """Tokens that one conversation may have, its answer included."""
         return self._n_ctx
 
+    @property
+    def metrics(self) -> Metrics:
+        """What was done so far, in numbers."""
+        return self._post.metrics
+
     def submit(
         self,
         prompt: Prompt,
@@ -332,7 +339,12 @@ class _Post:
 
     def __init__(self, turns: TurnMemory) -> None:
         self._turns = turns
+        self._tally = Tally()
         self._boxes: dict[int, _Mailbox] = {}
+
+    @property
+    def metrics(self) -> Metrics:
+        return replace(self._tally.sums, running=len(self._boxes))
 
     def open(self, id_: int, box: _Mailbox) -> _Mailbox:
         self._boxes[id_] = box
@@ -345,18 +357,24 @@ class _Post:
         sleepers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for reply in replies:
             box = self._boxes[reply.id]
-            if reply.output:
+            if reply.final:
                 # Before the reader hears of the end: its next prompt may follow at once.
-                self._turns.remember(box.text, box.tokens, reply.output)
+                self._settle(reply, box)
             box.queue.put(reply)
             if (future := box.future) is not None:
                 sleepers.setdefault(future.get_loop(), []).append(future)
-            if reply.final:
-                self.shut(reply.id)
         for loop, futures in sleepers.items():
             # A closed event loop's readers went with it; their streams cancel themselves when they are collected.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, futures)
+
+    def _settle(self, reply: Reply, box: _Mailbox) -> None:
+        """A request is over."""
+        finished = reply.events[-1]
+        assert isinstance(finished, Finished), "the last event of a turn is Finished"
+        self._tally.add(finished.reason, finished.usage)
+        self._turns.remember(box.text, box.tokens, reply.output)
+        self.shut(reply.id)
 
 
 def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:

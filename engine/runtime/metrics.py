@@ -1,0 +1,82 @@
+"""What an engine has done so far, in numbers: sums over its finished requests, and their Prometheus text.
+
+Knows: usage figures and how they add up. Does not know: requests, threads, a web server: serving the text is the
+caller's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.types import FinishReason, Usage
+
+_COUNTERS = (
+    ("prompt_tokens", "Tokens of prompts."),
+    ("cached_tokens", "Tokens of prompts that were reused from the prefix cache."),
+    ("completion_tokens", "Tokens generated."),
+    ("reasoning_tokens", "Tokens generated as reasoning."),
+    ("drafted_tokens", "Tokens guessed ahead."),
+    ("accepted_tokens", "Tokens guessed ahead that came true."),
+    ("prefill_seconds", "Seconds from a request's start to its first token, summed over requests."),
+    ("decode_seconds", "Seconds from a request's first token to its end, summed over requests."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Sums over the requests that are over; `running` are not. Times are seconds, summed over requests that overlap.
+
+    `first_tokens` requests came to a first token, after `time_to_first_token` seconds together.
+    """
+
+    finished: Mapping[FinishReason, int] = field(default_factory=dict[FinishReason, int])
+    running: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    time_to_first_token: float = 0.0
+    first_tokens: int = 0
+
+    def prometheus(self, prefix: str = "llama_engine") -> str:
+        """The Prometheus text format, version 0.0.4; every name begins with `prefix`."""
+        lines: list[str] = []
+
+        def family(name: str, kind: str, about: str, *samples: tuple[str, float]) -> None:
+            lines.extend((f"# HELP {prefix}_{name} {about}", f"# TYPE {prefix}_{name} {kind}"))
+            lines.extend(f"{prefix}_{name}{label} {value}" for label, value in samples)
+
+        ends = [(f'{{reason="{reason}"}}', count) for reason, count in sorted(self.finished.items())]
+        family("requests_total", "counter", "Requests that are over, by how they ended.", *ends)
+        family("requests_running", "gauge", "Requests that wait or run.", ("", self.running))
+        for name, about in _COUNTERS:
+            family(f"{name}_total", "counter", about, ("", getattr(self, name)))
+        seconds = (("_sum", self.time_to_first_token), ("_count", self.first_tokens))
+        family("time_to_first_token_seconds", "summary", "From submission to the first token.", *seconds)
+        return "\n".join(lines) + "\n"
+
+
+class Tally:
+    """Adds requests up. One thread adds; any may ask for the sums."""
+
+    def __init__(self) -> None:
+        self._sums = Metrics()
+
+    def add(self, reason: FinishReason, usage: Usage | None) -> None:
+        """A request is over; one that never started has no usage."""
+        old, usage = self._sums, Usage() if usage is None else usage
+        first = usage.time_to_first_token
+        # A new record each time: who reads it never sees half of an addition.
+        self._sums = Metrics(
+            finished={**old.finished, reason: old.finished.get(reason, 0) + 1},
+            time_to_first_token=old.time_to_first_token + (first or 0.0),
+            first_tokens=old.first_tokens + (first is not None),
+            **{name: getattr(old, name) + getattr(usage, name) for name, _ in _COUNTERS},
+        )
+
+    @property
+    def sums(self) -> Metrics:
+        return self._sums
