@@ -80,7 +80,8 @@ class ToolSyntax(Record):
     when it names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool;
     `code` are the marks around raw code for a tool called `python`. Names and ids: `name_prefix` is not part of the
     name; `name_is_id`: prefix, name and counter together are the id; `id_end` ends an id written before the name,
-    `id_open` begins one after it; `attributes_end` ends what follows the name. Arguments: `value_open` stands between
+    `id_open` begins one after it; `attributes_end` ends what follows the name;
+    `call_empty` ends the name of a call without arguments, and the call. Arguments: `value_open` stands between
     key and value; `type_end` ends a type written after the key, `text_types` are the types whose values are text;
     `cdata`: values may be CDATA sections. JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several
     spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself; `id_last`: the id
@@ -100,6 +101,7 @@ class ToolSyntax(Record):
     id_end: str = ""
     id_open: str = ""
     attributes_end: str = ""
+    call_empty: str = ""
     arguments_end: str = ""
     argument: tuple[str, str] = ("", "")
     key_end: str = ""

@@ -67,7 +67,7 @@ class ChannelTurn:
                 yield from self._bare.read()
             elif hit is None:
                 # A model that writes no header at all: its text is content.
-                yield from self._text("content", "content", "space")
+                yield from self._text("content", "marker", "space")
             elif hit in self._is_end.literals:
                 reader.take(len(hit), "marker")
             else:

@@ -126,7 +126,7 @@ class CallEmitter:
 
     def _judge(self, arguments: str) -> CallError | None:
         try:
-            value = json.loads(arguments, parse_constant=no_constant)
+            value = json.loads(arguments, parse_constant=no_constant, parse_int=_bounded)
         except (ValueError, RecursionError):
             return "malformed"
         tools = self._emitter.tools
@@ -136,6 +136,12 @@ class CallEmitter:
             return "invalid_arguments"
         check = tools[self.name].check if tools is not None else None
         return "invalid_arguments" if check is not None and check(value) is not None else None
+
+
+def _bounded(digits: str) -> int:
+    """An integer for the check of types; Python refuses to read more digits than this, and none is lost: the text
+    stays."""
+    return int(digits[:4000])
 
 
 class Span:

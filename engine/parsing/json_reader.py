@@ -17,6 +17,8 @@ _PLAIN_RUN = re.compile(r"[\s0-9A-Za-z.,:+\-]+")
 _SCALAR = re.compile(r"[0-9A-Za-z.+\-]+")
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
+LONE_SURROGATE = re.compile(f"[{CONTROL}]")
+"""Half a character, as an escape may spell one: no text that can be encoded holds it."""
 _CLOSES = {"{": "}", "[": "]"}
 
 
@@ -144,7 +146,7 @@ class JsonReader:
         if (yield from self._string(fragments.append, kind)) is not Outcome.COMPLETE:
             return None
         try:
-            return json.loads("".join(fragments))
+            return LONE_SURROGATE.sub("\ufffd", json.loads("".join(fragments)))
         except ValueError:
             return None
 
@@ -185,7 +187,7 @@ class Unescape:
         except ValueError:
             text = self._high + escape
         self._high = ""
-        self._write(text)
+        self._write(LONE_SURROGATE.sub("\ufffd", text))
 
     def close(self) -> None:
         """No more fragments: half a character that is left stands for an unknown one."""

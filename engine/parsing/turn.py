@@ -145,9 +145,11 @@ class TextTurn:
             return True
         if hit in self._marks.stops or hit in self._marks.fences:
             return (yield from self._ends_here(hit))
-        if self._calls is None or not self._calls.section.syntax.names_declared or hit not in self._openers:
+        if self._calls is None or hit not in self._openers:
             return True
-        return (yield from self._calls.names_a_tool(hit))
+        if self._calls.section.syntax.names_declared:
+            return (yield from self._calls.names_a_tool(hit))
+        return (yield from self._calls.section.begins(hit))
 
     def _ends_here(self, stop: str) -> Reading[bool]:
         """Whether nothing follows the stop at the front. Generation ends before one; other text may hold it."""
@@ -187,6 +189,9 @@ class TextTurn:
                 break
             open_ = marks.opens[again]
         hit = yield from reader.until(self._in_reasoning, span.write)
+        while hit is not None and not (yield from self._acts(hit, opens=False)):
+            span.write(reader.take(len(hit)))
+            hit = yield from reader.until(self._in_reasoning, span.write)
         if hit is None:
             span.close(exact=False)
             return ""

@@ -65,6 +65,9 @@ class SectionReader:
             yield from section.reader.space()
             if (yield from section.closed()):
                 return section.close.after
+            if section.close.text and section.reader.buffer[section.reader.pos :][:1] in ("{", "["):
+                # The syntax of other families between this one's markers.
+                return (yield from JsonShape(section).read())
             if not (yield from section.reader.match(section.is_call)):
                 return after
             yield from self._call.read()

@@ -11,9 +11,11 @@ from engine.parsing.marks import Spelling
 from engine.parsing.reader import CONTROL, Markers, Reader, Reading
 from engine.parsing.shapes.literals import LiteralReader, Write
 from engine.parsing.shapes.section import Section
-from engine.parsing.values import quoted
+from engine.parsing.values import no_constant, quoted
 
 _BARE = re.compile(rf"[^,{{}}\[\]:<{CONTROL}]+")
+
+_DEEPEST = 64
 
 
 class DictionaryShape:
@@ -48,8 +50,10 @@ class DictionaryShape:
         yield from section.call_closed()
         return ""
 
-    def _value(self, write: Write) -> Reading[Outcome]:
+    def _value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
         reader = self._reader
+        if depth > _DEEPEST:
+            return Outcome.MALFORMED
         yield from reader.space("arguments")
         if (yield from reader.match(self._quote, "arguments")):
             return (yield from self._string(write))
@@ -58,12 +62,12 @@ class DictionaryShape:
         char = reader.buffer[reader.pos]
         if char in "{[":
             reader.take(1, "arguments")
-            return (yield from self._members(write, "}" if char == "{" else "]"))
+            return (yield from self._members(write, "}" if char == "{" else "]", depth + 1))
         if char in "\"'":
             return (yield from self._literals.value(write))
         return (yield from self._bare(write))
 
-    def _members(self, write: Write, close: str) -> Reading[Outcome]:
+    def _members(self, write: Write, close: str, depth: int) -> Reading[Outcome]:
         reader = self._reader
         write("{" if close == "}" else "[")
         some = False
@@ -86,7 +90,7 @@ class DictionaryShape:
                 separator += f"{key}: "
             write(separator)
             some = True
-            outcome = yield from self._value(write)
+            outcome = yield from self._value(write, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
@@ -144,7 +148,7 @@ class DictionaryShape:
         if not text:
             return Outcome.MALFORMED
         try:
-            json.loads(text)
+            json.loads(text, parse_constant=no_constant)
         except ValueError:
             text = f'"{quoted(text)}"'
         write(text)

@@ -3,11 +3,12 @@
 Knows: the keys, their order (any), the wrapped and the name-as-key forms. Does not know: what stands around a section.
 """
 
+import json
 import re
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
-from engine.parsing.json_reader import JsonReader, Outcome
+from engine.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
 from engine.parsing.reader import Reading
 from engine.parsing.shapes.section import Section
 
@@ -55,7 +56,7 @@ class JsonShape:
                 return ""
             else:
                 yield from section.rest_is_malformed(section.emitter.call("", None))
-                some = True
+                some, in_array = True, False
 
     def another(self) -> Reading[bool]:
         """Whether another object follows one that no marker closes; the separator between them is consumed."""
@@ -80,7 +81,7 @@ class JsonShape:
         reader.record = None
         if outcome is Outcome.COMPLETE and state.call is not None:
             state.call.end(None, state.id)
-        elif outcome is Outcome.TRUNCATED:
+        elif outcome is Outcome.TRUNCATED and (state.call is not None or reader.cut):
             if state.call is not None:
                 state.call.end("truncated", state.id)
         elif state.call is None:
@@ -93,8 +94,10 @@ class JsonShape:
         else:
             yield from self._section.rest_is_malformed(state.call)
 
-    def _members(self, state: "_JsonCall") -> Reading[Outcome]:
+    def _members(self, state: "_JsonCall", depth: int = 0) -> Reading[Outcome]:
         reader = self._reader
+        if depth > 8:
+            return Outcome.MALFORMED
         reader.take(1, "marker")
         while True:
             yield from reader.space("marker")
@@ -115,13 +118,13 @@ class JsonShape:
                 if (yield from reader.more()) and reader.buffer[reader.pos] == ":":
                     reader.take(1, "marker")
                     yield from reader.space("marker")
-                    outcome = yield from self._member(state, key)
+                    outcome = yield from self._member(state, key, depth)
                     if outcome is Outcome.COMPLETE:
                         continue
                     return outcome
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
 
-    def _member(self, state: "_JsonCall", key: str) -> Reading[Outcome]:
+    def _member(self, state: "_JsonCall", key: str, depth: int) -> Reading[Outcome]:
         reader, syntax = self._reader, self._section.syntax
         if not (yield from reader.more()):
             return Outcome.TRUNCATED
@@ -140,7 +143,7 @@ class JsonShape:
         if key in syntax.id_fields:
             fragments: list[str] = []
             outcome = yield from self._json.value(fragments.append, "id")
-            state.id = "".join(fragments).strip('"')
+            state.id = _id("".join(fragments))
             return outcome
         if syntax.name_is_key and state.call is None:
             state.named(key)
@@ -148,8 +151,19 @@ class JsonShape:
             state.has_arguments = True
             return (yield from self._json.value(state.write, "arguments"))
         if key in WRAPPERS and first == "{":
-            return (yield from self._members(state))
+            return (yield from self._members(state, depth + 1))
         return (yield from self._json.value(lambda _: None, "marker"))
+
+
+def _id(text: str) -> str | None:
+    """The id that a JSON value states: text, or a number as text."""
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return None
+    if isinstance(value, str):
+        return LONE_SURROGATE.sub("\ufffd", value) or None
+    return text if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class _JsonCall:

@@ -12,6 +12,8 @@ from engine.parsing.shapes.section import Section
 from engine.parsing.values import Schemas, quoted, typed
 
 _ITEM = "item"
+_DEEPEST = 64
+_EMPTY = {frozenset(["object"]): "{}", frozenset(["array"]): "[]"}
 
 
 class NestedShape:
@@ -48,10 +50,12 @@ class NestedShape:
         yield from section.call_closed()
         return ""
 
-    def _elements(self, write: Write, schemas: Schemas, array: bool | None) -> Reading[Outcome]:
+    def _elements(self, write: Write, schemas: Schemas, array: bool | None, depth: int = 0) -> Reading[Outcome]:
         """Elements up to what closes their parent (not consumed). `array` None: the call itself, always an object."""
         reader = self._reader
         some = False
+        if depth > _DEEPEST:
+            return Outcome.MALFORMED
         while True:
             yield from reader.space()
             if not (yield from reader.more()) or reader.cut_marker(self._edge):
@@ -74,7 +78,7 @@ class NestedShape:
                 write(f'{", " if some else "{"}"{quoted(key)}": ')
                 child = schemas.child(key)
             some = True
-            outcome = yield from self._element(write, child, key)
+            outcome = yield from self._element(write, child, key, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
         if not complete:
@@ -92,12 +96,12 @@ class NestedShape:
         yield from self._reader.match(self._tag_ends)
         return "".join(parts).strip()
 
-    def _element(self, write: Write, schema: Schemas, key: str) -> Reading[Outcome]:
+    def _element(self, write: Write, schema: Schemas, key: str, depth: int) -> Reading[Outcome]:
         """One element's value and its closing tag."""
         reader = self._reader
         hit = yield from reader.starts(self._edge)
         if hit in self._begin.literals:
-            outcome = yield from self._children(write, schema)
+            outcome = yield from self._children(write, schema, depth)
         else:
             outcome = yield from self._text(write, schema.own())
         if outcome is not Outcome.COMPLETE:
@@ -109,13 +113,13 @@ class NestedShape:
             return Outcome.TRUNCATED
         return Outcome.COMPLETE if closed == key else Outcome.MALFORMED
 
-    def _children(self, write: Write, schema: Schemas) -> Reading[Outcome]:
+    def _children(self, write: Write, schema: Schemas, depth: int) -> Reading[Outcome]:
         """Nested elements: an array when the first is an item (and the schema does not say object)."""
         reader = self._reader
         begin = self._begin.literals[0]
         tag = begin + _ITEM + self._tag_end
         array = (yield from reader.starts(Markers([tag]))) is not None and schema.own() != frozenset(["object"])
-        return (yield from self._elements(write, schema, array))
+        return (yield from self._elements(write, schema, array, depth + 1))
 
     def _text(self, write: Write, types: frozenset[str] | None) -> Reading[Outcome]:
         """A value without elements inside: text where the schema allows a string, else JSON if it is that."""
@@ -135,5 +139,7 @@ class NestedShape:
         hit = yield from reader.until(self._edge, take, tail=lambda text: reader.note("arguments", text))
         if hit is None:
             return Outcome.TRUNCATED
-        write('"' if literal else typed("".join(parts), types))
+        value = "".join(parts)
+        empty = _EMPTY.get(types) if types is not None and not value.strip() else None
+        write('"' if literal else empty or typed(value, types))
         return Outcome.COMPLETE

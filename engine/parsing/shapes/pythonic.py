@@ -54,7 +54,7 @@ class PythonicShape:
                 return ""
             else:
                 yield from section.rest_is_malformed(section.emitter.call("", None))
-                some = True
+                some, in_list = True, False
 
     def call(self) -> Reading[None]:
         """One call, from its name on."""

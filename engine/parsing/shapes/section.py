@@ -5,13 +5,18 @@ error, then reading resumes at the next marker. Does not know: the inside of a c
 folder).
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
 from engine.parsing.marks import Mark, Spelling
 from engine.parsing.reader import Markers, Reader, Reading
 from engine.parsing.values import Schemas, quoted
+
+_NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
+_WORD = re.compile(r"[\"']?[\w.\-:/$@]+")
+_LONGEST_NAME = 128
 
 
 class Section:
@@ -38,6 +43,9 @@ class Section:
         self._is_call_close = Markers([self.call_close.text])
         self._resume = Markers([self.close.text, *self.openers, self.call_open.text])
         self._code_end = Markers([self.code_close.text])
+        self._control = frozenset(spelling.characters.values())
+        ends = (syntax.name_end, syntax.id_end, syntax.id_open, syntax.argument[0], syntax.call_empty)
+        self.name_ends = ["(", "{", *(end for end in map(_text(spelling), ends) if end), *self.closers.literals]
 
     def closed(self) -> Reading[bool]:
         """Consume the section's closing marker, if it stands here."""
@@ -66,18 +74,74 @@ class Section:
         return write
 
     def name(self, ends: Markers) -> Reading[str | None]:
-        """A function's name, up to one of the ends (not consumed). None: the input ended first, there is no call."""
+        """A function's name (or an id), up to one of the ends (not consumed).
+
+        None: there is none. What stands in its place is then on a call without a name, unless the output was cut here.
+        """
+        reader = self.reader
         parts: list[str] = []
-        yield from self.reader.space()
-        hit = yield from self.reader.until(ends, parts.append)
-        self.reader.note("name", "".join(parts))
-        return None if hit is None else self.reader.plain("".join(parts)).strip()
+        yield from reader.space()
+        while (yield from reader.starts(ends)) is None:
+            run = _NAME.match(reader.buffer, reader.pos)
+            if run is not None and sum(map(len, parts)) < _LONGEST_NAME:
+                parts.append(reader.take(run.end() - reader.pos, "name"))
+                continue
+            yield from reader.space("name")
+            if (yield from reader.more()) and (yield from reader.starts(ends)) is not None:
+                break
+            if reader.left or not reader.cut:
+                call = self.emitter.call("", None)
+                call.write(reader.plain("".join(parts)))
+                yield from self.rest_is_malformed(call, *self.closers.literals)
+            return None
+        return reader.plain("".join(parts)).strip("\"'")
+
+    def begins(self, opener: str) -> Reading[bool]:
+        """Whether a call can follow the opener at the front, so that prose about markers stays prose. Consumes nothing.
+
+        A control token always acts: no prose holds one.
+        """
+        if any(char in self._control for char in opener):
+            return True
+        reader = self.reader
+        while True:
+            decided = self._begins(opener, reader.buffer[reader.pos + len(opener) :])
+            if decided is not None:
+                return decided
+            if reader.closed:
+                return reader.cut
+            yield
+
+    def _begins(self, opener: str, rest: str) -> bool | None:
+        """None while the text is too short to tell."""
+        text = rest.lstrip()
+        if not text:
+            return None
+        if opener == self.code_open.text:
+            return True
+        whole = self.syntax.shape in ("json", "pythonic")
+        if whole or opener != self.call_open.text:
+            inside = [self.close.text] if whole else [self.call_open.text, self.close.text]
+            found = _starts(text, ["{", "[", *inside])
+            if found is not False or not whole:
+                return found
+        name = _WORD.match(text)
+        if name is None or name.end() > _LONGEST_NAME:
+            return False
+        behind = text[name.end() :]
+        if not behind:
+            return None
+        for shorter in (behind, behind.lstrip(), behind.lstrip("\"'")):
+            found = _starts(shorter, self.name_ends) if shorter else None
+            if found is not False:
+                return found
+        return False
 
     def begin(self, written: str, id_: str | None = None) -> CallEmitter:
         """Begin a call by the name as written: prefix and counter are taken off where the family writes them."""
         name = written.removeprefix(self.syntax.name_prefix)
         if self.syntax.name_is_id:
-            id_ = id_ or written
+            id_ = id_ or (written if name != written or ":" in name else None)
             stem, _, counter = name.rpartition(":")
             name = stem if stem and counter.isdigit() else name
         return self.emitter.call(name, id_, id_follows=self.syntax.id_last)
@@ -113,3 +177,15 @@ class Section:
 
     def _code_parameter(self, name: str) -> str:
         return self.schemas(name).only() or "code"
+
+
+def _text(spelling: Spelling) -> Callable[[str], str]:
+    """Markers by their text; one of white space only stands as it is."""
+    return lambda literal: spelling.mark(literal).text or literal
+
+
+def _starts(text: str, literals: Iterable[str]) -> bool | None:
+    """Whether the text starts with one of the literals; None: it may yet."""
+    if any(literal and text.startswith(literal) for literal in literals):
+        return True
+    return None if any(literal.startswith(text) for literal in literals) else False

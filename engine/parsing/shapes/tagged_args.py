@@ -11,7 +11,7 @@ from engine.parsing.reader import Markers, Reader, Reading
 from engine.parsing.shapes.section import Section
 from engine.parsing.values import TEXT, ArgumentWriter, Schemas
 
-_CDATA_OPEN = Markers(["<![CDATA["])
+_CDATA_OPEN = "<![CDATA["
 _CDATA_CLOSE = Markers(["]]>"])
 
 
@@ -26,13 +26,14 @@ class TaggedArgumentsShape:
         key_end, value_open = spelling.mark(syntax.key_end), spelling.mark(syntax.value_open)
         type_end, name_end = spelling.mark(syntax.type_end), spelling.mark(syntax.name_end)
         self._argument = Markers([argument.text])
+        self._is_empty = Markers([spelling.mark(syntax.call_empty).text])
         self._lead = next((mark.after for mark in (value_open, type_end, key_end) if mark.text), "")
         self._is_name_end = Markers([name_end.text or syntax.name_end])
         self._is_key_end, self._is_type_end = Markers([key_end.text]), Markers([type_end.text])
         self._is_value_open = Markers([value_open.text])
         self._attributes_end = Markers([spelling.mark(syntax.attributes_end).text])
         closers = section.closers.literals
-        self._name_ends = Markers([*self._is_name_end.literals, argument.text, *closers])
+        self._name_ends = Markers([*self._is_name_end.literals, *self._is_empty.literals, argument.text, *closers])
         self._key_ends = Markers([key_end.text, type_end.text, self._value_end.text, *closers])
         self._type_ends = Markers([type_end.text, self._value_end.text, *closers])
         self._value_ends = Markers([self._value_end.text, section.call_close.text])
@@ -45,6 +46,9 @@ class TaggedArgumentsShape:
         section, reader = self._section, self._reader
         name = yield from section.name(self._name_ends)
         if name is None:
+            return ""
+        if (yield from reader.match(self._is_empty)):
+            section.begin(name).end()
             return ""
         yield from reader.match(self._is_name_end)
         if self._attributes_end.literals:
@@ -127,11 +131,10 @@ class TaggedArgumentsShape:
             # The beginning of a marker, most likely: the arguments stay what was emitted.
             reader.note("arguments", text)
 
-        cdata = self._section.syntax.cdata and (yield from reader.match(_CDATA_OPEN))
+        cdata = self._section.syntax.cdata and (yield from self._cdata())
         if cdata:
             yield from reader.until(_CDATA_CLOSE, write, tail=cut)
             yield from reader.match(_CDATA_CLOSE)
-        doubtful = False
         while True:
             hit = yield from reader.until(self._value_ends, write, tail=cut)
             if hit is None:
@@ -141,18 +144,43 @@ class TaggedArgumentsShape:
                     reader.take(len(hit), "marker")
                     arguments.end_value(self._value_end.before)
                     return Outcome.COMPLETE
-                doubtful = True
-            elif doubtful and (yield from self._ends_call(hit)):
-                return Outcome.MALFORMED
+            elif (yield from self._ends_all(hit)):
+                # The value's own closing marker is missing, those around it are not.
+                arguments.end_value(self._value_end.before)
+                return Outcome.COMPLETE
             write(reader.take(len(hit)))
+
+    def _cdata(self) -> Reading[bool]:
+        """Consume the opening mark of a CDATA section, and white space before it, if one stands here."""
+        reader = self._reader
+        while True:
+            rest = reader.buffer[reader.pos :]
+            if rest.lstrip().startswith(_CDATA_OPEN):
+                reader.take(len(rest) - len(rest.lstrip()) + len(_CDATA_OPEN), "marker")
+                return True
+            if reader.closed or not _CDATA_OPEN.startswith(rest.lstrip()):
+                return False
+            yield
 
     def _followed(self, marker: str) -> Reading[bool]:
         """Whether what follows the marker can follow a value."""
         return (yield from _followed_by(self._reader, marker, self._follows, at_end=True))
 
-    def _ends_call(self, marker: str) -> Reading[bool]:
-        close = self._section.close.text
-        return not close or (yield from _followed_by(self._reader, marker, (close,), at_end=False))
+    def _ends_all(self, marker: str) -> Reading[bool]:
+        """Whether the call's closing marker is followed by the section's, and that by another call or the end."""
+        reader, section = self._reader, self._section
+        while True:
+            behind = reader.buffer[reader.pos + len(marker) :].lstrip()
+            if section.close.text and not behind.startswith(section.close.text):
+                if reader.closed or not section.close.text.startswith(behind):
+                    return False
+            else:
+                behind = behind.removeprefix(section.close.text).lstrip()
+                if any(behind.startswith(opener) for opener in section.openers):
+                    return True
+                if reader.closed or not any(opener.startswith(behind) for opener in section.openers):
+                    return not behind
+            yield
 
 
 def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Reading[bool]:

@@ -49,7 +49,7 @@ class TaggedJsonShape:
         call = section.begin(name, id_)
         yield from reader.space()
         outcome = yield from self._arguments(call)
-        if outcome is Outcome.COMPLETE:
+        if outcome is Outcome.COMPLETE and (self._arguments_end.literals or section.closers.literals):
             yield from reader.space()
             if self._arguments_end.literals:
                 yield from reader.match(self._arguments_end)
