@@ -47,5 +47,22 @@ class DecodeError(EngineError):
         self.reason: DecodeFailure = reason
 
 
+class RemoteError(EngineError):
+    """A server answered with an error instead of, or amidst, a completion.
+
+    `code` and `type` are the server's own, where it gave them (llama.cpp's server: an HTTP status and, for example,
+    "exceed_context_size_error").
+    """
+
+    def __init__(self, message: str, code: str | int | None = None, type_: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.type = type_
+
+
 class EngineWarning(UserWarning):
     """Something works, but not as asked for; the message says what was done instead and what cures it."""
+
+
+class MalformedEventWarning(EngineWarning):
+    """An event of a server's stream, or a field of one, makes no sense; it was left out and the rest read."""

@@ -1,0 +1,209 @@
+"""Tool calls put together from their deltas, in order.
+
+Knows: how deltas say which call they belong to (OpenAI API reference, "The chat completion chunk object": by `index`;
+and what other servers leave out or repeat), and that one call's events end before the next one's begin. Does not know:
+chunks, reasoning.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+from engine.openai.parts import Parts
+from engine.openai.wire import Diagnostics
+from engine.parsing.emitter import CallEmitter, Emitter, Kind
+from engine.parsing.json_reader import JsonReader, Outcome
+from engine.parsing.reader import Reader, Reading
+
+
+class _Text(NamedTuple):
+    """Text that came after a call that may yet go on."""
+
+    kind: Kind
+    text: str
+
+
+class _JsonEnd:
+    """Whether a text that comes in fragments is one whole JSON value."""
+
+    def __init__(self) -> None:
+        self._reader = Reader()
+        self._begun = False
+        self._run = self._read()
+        self.complete = False
+        next(self._run)
+
+    def feed(self, text: str) -> None:
+        text = text if self._begun else text.lstrip()
+        if text:
+            self._begun = True
+            self._reader.feed(text)
+            next(self._run)
+
+    def _read(self) -> Reading[None]:
+        reader = self._reader
+        self.complete = (yield from JsonReader(reader).value(_ignore, "")) is Outcome.COMPLETE
+        while True:
+            if reader.take(reader.left).strip():
+                self.complete = False
+            yield
+
+
+def _ignore(text: str) -> None:
+    del text
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call, as far as it came."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list[str])
+    unsent: list[str] = field(default_factory=list[str])
+    end: _JsonEnd = field(default_factory=_JsonEnd)
+    emitter: CallEmitter | None = None
+    index: int = 0
+    over: bool = False
+
+    def add(self, text: str) -> None:
+        self.arguments.append(text)
+        self.unsent.append(text)
+        self.end.feed(text)
+
+
+class Calls:
+    """Deltas of calls in, one call after the other out.
+
+    The first call streams. What comes after it waits until it is over: when something follows and its arguments are a
+    whole JSON value, or at the end of the turn.
+    """
+
+    def __init__(self, parts: Parts, diagnostics: Diagnostics) -> None:
+        self._parts = parts
+        self._diagnostics = diagnostics
+        self._queue: list[_Call | _Text] = []
+        self._by_index: dict[object, _Call] = {}
+        self._last: _Call | None = None
+        self._ids: set[str] = set()
+        self.salt = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether a call may go on."""
+        return bool(self._queue)
+
+    def text(self, kind: Kind, text: str) -> None:
+        """Text while a call is open."""
+        self._queue.append(_Text(kind, text))
+        self._pump()
+
+    def delta(self, delta: Mapping[str, Any]) -> None:
+        """An item of `tool_calls`."""
+        inner: object = delta.get("function") or delta.get("custom") or {}
+        if not isinstance(inner, Mapping):
+            self._diagnostics.report("a tool call without a function", dict(delta))
+            return
+        function = cast("Mapping[str, Any]", inner)
+        id_, name = _text(delta.get("id")), _text(function.get("name"))
+        arguments = _arguments(function.get("arguments", function.get("input")))
+        index: object = delta.get("index")
+        call = self._which(index if isinstance(index, int) else None, id_, name)
+        if name and not call.arguments and not (call.name == name and id_ and id_ == call.id):
+            call.name += name
+        call.id = call.id or id_
+        if arguments and call.over:
+            if arguments.strip():
+                self._diagnostics.report(f"arguments after the end of the call of {call.name!r}", arguments)
+        elif arguments:
+            call.add(arguments)
+        self._pump()
+
+    def close(self, *, cut: bool) -> None:
+        """The turn is over. `cut`: before its proper end, so that arguments that are not JSON are truncated."""
+        while self._queue:
+            self._pump()
+            if self._queue:
+                head = self._queue.pop(0)
+                assert isinstance(head, _Call)  # texts leave as soon as they are first
+                self._finish(head, cut=cut)
+
+    def _which(self, index: int | None, id_: str, name: str) -> _Call:
+        """The call that a delta belongs to.
+
+        By its index; but some servers number every call 0, or none: then another id with a name begins a call, and so
+        does a name after arguments. An id that changes without a name means nothing.
+        """
+        call = self._by_index.get(index) if index is not None else self._last
+        if index is None and id_:
+            call = next((known for known in self._by_index.values() if known.id == id_), call)
+        if call is not None and name:
+            other = bool(id_ and call.id and id_ != call.id)
+            again = bool(call.arguments and not id_ and name != call.name)
+            unnumbered = index is None and not id_ and bool(call.arguments)
+            if other or again or unnumbered:
+                call = None
+        if call is None:
+            call = _Call()
+            self._queue.append(call)
+            self._by_index[object() if index is None else index] = call
+        self._last = call
+        return call
+
+    def _pump(self) -> None:
+        """Emit what can be: the first in the queue, and what follows it once it is over."""
+        while self._queue:
+            head = self._queue[0]
+            if isinstance(head, _Text):
+                self._parts.text(head.kind, head.text)
+            elif not head.arguments:
+                return  # its name may go on
+            else:
+                self._send(head)
+                if not (head.end.complete and len(self._queue) > 1):
+                    return
+                self._finish(head, cut=False)
+            self._queue.pop(0)
+
+    def _send(self, call: _Call) -> CallEmitter:
+        if call.emitter is None:
+            if call.id in self._ids:
+                call.id = ""
+            call.index = self._parts.calls
+            call.emitter = self._parts.call(call.name, call.id)
+        for text in call.unsent:
+            call.emitter.write(text)
+        call.unsent.clear()
+        return call.emitter
+
+    def _finish(self, call: _Call, *, cut: bool) -> None:
+        emitter = self._send(call)
+        call.over = True
+        if not call.id or call.id in self._ids:
+            call.id = Emitter(None, self.salt).made_id(call.index, call.name)
+        self._ids.add(call.id)
+        whole = "".join(call.arguments)
+        if cut and not _is_json(whole):
+            emitter.end("truncated", call.id)
+        else:
+            emitter.end(None if call.name else "malformed", call.id)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _arguments(value: object) -> str:
+    """Arguments as text; some servers send the object itself."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

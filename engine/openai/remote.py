@@ -1,0 +1,213 @@
+"""A remote server in place of a model: the same turns and the same agent loop, over the caller's own transport.
+
+Knows: how a turn is sent and read (`body`, `stream`). Does not know: transports, how the loop goes.
+"""
+
+import inspect
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from typing import Any, Self, TypeAlias, Unpack, cast
+
+from engine.agent import Run, RunStream, stream_run
+from engine.errors import RequestError
+from engine.events import Event, Finished, fold
+from engine.families import Family, Format
+from engine.openai.body import RequestOptions, request
+from engine.openai.stream import AsyncEvents, Events
+from engine.openai.turn import TurnReader
+from engine.openai.wire import Diagnostics
+from engine.template.conversation import MessagesLike, conversation_of
+from engine.tools import ToolLike, as_tools
+from engine.types import Completion
+
+Sent: TypeAlias = "Iterable[object] | AsyncIterable[object] | Awaitable[Iterable[object] | AsyncIterable[object]]"
+Send: TypeAlias = Callable[[dict[str, Any]], Sent]
+
+
+class Remote:
+    """A remote server, with the methods that `Engine` has for a turn and for the agent loop.
+
+    send: the transport: takes the body of a request and gives the stream of its answer, for example
+        `lambda body: client.chat.completions.create(**body)` or a generator over `response.iter_lines()`. An async one
+        (a coroutine function, an async generator) serves `async for` and `await`, a sync one `for` and `result`.
+    family, in_reasoning: how the answers are read; see `chat.events`.
+    defaults: options of every request; see `chat.request`.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        *,
+        family: str | Family | Format | None = None,
+        in_reasoning: bool = False,
+        **defaults: Unpack[RequestOptions],
+    ) -> None:
+        self._send = send
+        self._family = family
+        self._in_reasoning = in_reasoning
+        self._defaults = defaults
+
+    def chat(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[RequestOptions]
+    ) -> Completion:
+        """One turn, whole. Raises what `stream` raises, and RemoteError where the server answers with an error."""
+        return self.stream(messages, tools, **options).result()
+
+    def stream(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[RequestOptions]
+    ) -> "RemoteTurn":
+        """One turn; it is sent when it is first read. Raises RequestError for a request that is not valid."""
+        known = as_tools(tools)
+        body = request(messages, known, **{**self._defaults, **options})
+        diagnostics = Diagnostics()
+        reader = TurnReader(diagnostics, tools=known, family=self._family, in_reasoning=self._in_reasoning)
+        return RemoteTurn(self._send, body, reader, diagnostics)
+
+    def run(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        max_steps: int = 8,
+        **options: Unpack[RequestOptions],
+    ) -> Run:
+        """The agent loop: turns and tools until the model answers, `max_steps` turns at most. Raises what `chat`
+        raises."""
+        return self.stream_run(messages, tools, max_steps, **options).result()
+
+    def stream_run(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        max_steps: int = 8,
+        **options: Unpack[RequestOptions],
+    ) -> RunStream:
+        """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
+        known = as_tools(tools)
+        return stream_run(
+            lambda history: self.stream(history, known, **options), conversation_of(messages), known, max_steps
+        )
+
+
+class RemoteTurn:
+    """One turn of a remote server: `for`, `async for`, `await` (its completion) and `with`; leaving it early closes the
+    stream. One reader only."""
+
+    def __init__(self, send: Send, body: dict[str, Any], reader: TurnReader, diagnostics: Diagnostics) -> None:
+        self.body = body
+        self._send = send
+        self._diagnostics = diagnostics
+        self._reader = reader
+        self._source: Events | AsyncEvents | None = None
+        self._events: list[Event] = []
+        self._sync: Generator[Event, None, None] | None = None
+        self._async: AsyncIterator[Event] | None = None
+        self._cancelled = False
+
+    def __iter__(self) -> Iterator[Event]:
+        if self._async is not None:
+            raise RequestError("This turn is read with `async for`; go on with that, or start another turn.")
+        if self._sync is None:
+            self._sync = self._read()
+        return self._sync
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        if self._sync is not None:
+            raise RequestError("This turn is read with `for`; go on with that, or start another turn.")
+        if self._async is None:
+            self._async = self._read_async()
+        return self._async
+
+    @property
+    def completion(self) -> Completion:
+        """What came so far; the whole turn after its last event. Cut before that, its reason is "cancelled"."""
+        ended = bool(self._events) and isinstance(self._events[-1], Finished)
+        return fold(self._events if ended else [*self._events, Finished("cancelled")])
+
+    @property
+    def malformed(self) -> int:
+        """How many events or fields made no sense and were left out."""
+        return self._diagnostics.count
+
+    def result(self) -> Completion:
+        """Read to the end."""
+        for _ in self:
+            pass
+        return self.completion
+
+    def __await__(self) -> Generator[object, None, Completion]:
+        return self._finish().__await__()
+
+    def cancel(self) -> None:
+        """End at the next chunk, with reason "cancelled"; from any thread. A turn not yet sent is not sent."""
+        self._cancelled = True
+        if self._source is not None:
+            self._source.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.cancel()
+        if self._sync is not None:
+            self._sync.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.cancel()
+        if isinstance(self._source, AsyncEvents):
+            await self._source.aclose()
+
+    async def _finish(self) -> Completion:
+        async for _ in self:
+            pass
+        return self.completion
+
+    def _read(self) -> Generator[Event, None, None]:
+        sent: object = [] if self._cancelled else self._send(self.body)
+        if not isinstance(sent, Iterable):
+            if inspect.iscoroutine(sent):
+                sent.close()
+            raise RequestError("The transport is async; read the turn with `async for` or `await`, or give a sync one.")
+        source = Events(cast("Iterable[object]", sent), self._reader, self._diagnostics)
+        self._begin(source)
+        try:
+            for event in source:
+                self._events.append(event)
+                yield event
+        finally:
+            source.close()
+
+    async def _read_async(self) -> AsyncIterator[Event]:
+        sent: object = _nothing() if self._cancelled else self._send(self.body)
+        if inspect.isawaitable(sent):
+            sent = await sent
+        if not isinstance(sent, AsyncIterable):
+            raise RequestError("The transport is sync; read the turn with `for` or `result()`, or give an async one.")
+        source = AsyncEvents(cast("AsyncIterable[object]", sent), self._reader, self._diagnostics)
+        self._begin(source)
+        try:
+            async for event in source:
+                self._events.append(event)
+                yield event
+        finally:
+            await source.aclose()
+
+    def _begin(self, source: Events | AsyncEvents) -> None:
+        self._source = source
+        if self._cancelled:
+            source.cancel()
+
+
+async def _nothing() -> AsyncIterator[object]:
+    for item in ():
+        yield item

@@ -1,0 +1,156 @@
+"""What a server's stream is handed over as (dictionaries, SDK objects, lines or blocks of server-sent events) becomes
+chunks.
+
+Knows: the syntax of event streams (WHATWG HTML, section "Server-sent events": fields, comments, blank lines, data over
+several lines, any line end) and the `[DONE]` that ends one (OpenAI API reference, "Streaming"). Does not know: what a
+chunk holds.
+"""
+
+import codecs
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, cast
+
+from engine.errors import MalformedEventWarning, RequestError
+
+Chunk: TypeAlias = Mapping[str, Any]
+
+_LINE_END = re.compile(r"\r\n|\n|\r(?!\Z)")
+_FIELD = re.compile(r"(data|event|id|retry|error):")
+_MOST_LINES = 100
+_DONE = "[DONE]"
+
+
+class Diagnostics:
+    """What arrived and could not be understood: counted, and told as it happens."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def report(self, what: str, found: object) -> None:
+        self.count += 1
+        shown = found if isinstance(found, str) else repr(found)
+        shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
+        warnings.warn(
+            f"Event {self.count} of this stream that makes no sense was left out: {what}: {shown}. The rest was read; "
+            "look at the server, or at what stands between it and here.",
+            MalformedEventWarning,
+            stacklevel=2,
+        )
+
+
+class Wire:
+    """Items in, chunks out, at any chunking of the text. `done`: the server said that the stream is over."""
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self._diagnostics = diagnostics
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._blocks = False
+        self._tail = ""
+        self._held: list[str] = []
+        self.done = False
+
+    def feed(self, item: object) -> Iterator[Chunk]:
+        """The chunks that this item completes. Raises RequestError for what no stream of chunks holds."""
+        if isinstance(item, bytes | bytearray):
+            # A line without its end is whole; a block may end inside a character.
+            yield from self._text(self._decoder.decode(bytes(item)), empty=not item)
+        elif isinstance(item, str):
+            yield from self._text(item, empty=not item)
+        elif isinstance(item, Mapping):
+            yield cast("Chunk", item)
+        elif (dump := getattr(item, "model_dump", None)) is not None:
+            yield cast("Chunk", dump())
+        else:
+            raise RequestError(
+                f"A stream holds dictionaries, objects of an OpenAI client, or lines of server-sent events; this is "
+                f"{item!r}. Hand over the stream itself: create(..., stream=True), or the lines of the response."
+            )
+
+    def close(self) -> Iterator[Chunk]:
+        """The input ended: what is still held back."""
+        tail, self._tail = self._tail + self._decoder.decode(b"", final=True), ""
+        if tail:
+            yield from self._line(tail.removesuffix("\r"))
+        self._give_up()
+
+    def _text(self, text: str, *, empty: bool) -> Iterator[Chunk]:
+        self._blocks = self._blocks or "\n" in text or "\r" in text
+        if not self._blocks:
+            yield from self._bare_line(text, empty=empty)
+            return
+        *lines, self._tail = _LINE_END.split(self._tail + text)
+        for line in lines:
+            if self.done:
+                return
+            yield from self._line(line)
+
+    def _bare_line(self, text: str, *, empty: bool) -> Iterator[Chunk]:
+        """Text before any line end was seen: lines stripped of theirs, or a first block cut anywhere."""
+        if self._tail and (empty or _FIELD.match(text)):
+            line, self._tail = self._tail, ""
+            yield from self._line(line)
+        whole = self._tail + text
+        data = _data(whole)
+        if empty or data == _DONE or (data is not None and _object(data) is not None):
+            self._tail = ""
+            yield from self._line(whole)
+        else:
+            self._tail = whole
+
+    def _line(self, line: str) -> Iterator[Chunk]:
+        if not line.strip():
+            self._give_up()
+            return
+        data = _data(line)
+        if data is None:
+            return
+        if data == _DONE:
+            self._give_up()
+            self.done = True
+            return
+        self._held.append(data)
+        chunk = _object("\n".join(self._held))
+        if chunk is None and len(self._held) > 1 and (chunk := _object(data)) is not None:
+            self._held.pop()
+            self._give_up()
+        if chunk is not None:
+            self._held.clear()
+            yield chunk
+        elif len(self._held) >= _MOST_LINES:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """What was held back as the beginning of an event is none."""
+        if self._held:
+            self._diagnostics.report("not a JSON object", "\n".join(self._held))
+            self._held.clear()
+
+
+def _data(line: str) -> str | None:
+    """A line's data. None for comments and for fields that carry none; a line without a field is data itself, since
+    errors come as plain JSON from some servers."""
+    field, colon, value = line.partition(":")
+    if not field and colon:
+        return None
+    value = value.removeprefix(" ")
+    match field.strip():
+        case "data":
+            return value.strip() or None
+        case "event" | "id" | "retry":
+            return None
+        case "error":
+            # llama-server's own field for errors, before they came as data.
+            return f'{{"error": {value}}}'
+        case _:
+            return line
+
+
+def _object(text: str) -> Chunk | None:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("Chunk", value) if isinstance(value, dict) else None
