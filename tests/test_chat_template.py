@@ -412,6 +412,9 @@ class TestContinuation:
 
     def test_an_empty_message_is_a_plain_question(self) -> None:
         qwen = shipped("qwen3")
+        assert qwen.render([{"role": "assistant", "content": ""}], continue_final_message=True).text == (
+            "<|im_start|>assistant\n"
+        )
         asked = [{"role": "user", "content": "Why?"}]
         empty = {"role": "assistant", "content": ""}
         assert qwen.render([*asked, empty], continue_final_message=True) == qwen.render(asked)

@@ -24,16 +24,22 @@ def with_generic_tools(format_: Format) -> Format:
     return format_.model_copy(update={"tools": GENERIC})
 
 
+def writable(syntax: ToolSyntax) -> ToolSyntax:
+    """The syntax, or the generic one where this module cannot write it: every template of such a family writes its
+    own."""
+    typed = syntax.type_end or syntax.attributes_end
+    return GENERIC if syntax.shape in ("dictionary", "nested") or typed else syntax
+
+
 def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
     """The calls as a model of this syntax writes them."""
+    syntax = writable(syntax)
     if syntax.shape == "pythonic":
         return _section(syntax, "[" + ", ".join(map(_pythonic, calls)) + "]")
     if syntax.shape == "tagged_json":
         return _section(syntax, "".join(_tagged(call, syntax, call.arguments) for call in calls))
-    if syntax.shape == "tagged_args" and not syntax.type_end:
+    if syntax.shape == "tagged_args":
         return "".join(_section(syntax, _tagged(call, syntax, _arguments(call, syntax))) for call in calls)
-    if syntax.shape != "json":
-        syntax = GENERIC
     objects = [_object(call, syntax) for call in calls]
     if not syntax.section[1]:
         return syntax.section[0] + (objects[0] if syntax.bare else f"[{', '.join(objects)}]")

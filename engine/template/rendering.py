@@ -72,12 +72,25 @@ class Rendering:
 
     def _answer(self, conversation: Sequence[Message]) -> Prompt:
         marked = self._render(conversation, generates=True)
+        found = self._after_question(conversation, marked)
+        if found is not None:
+            return self._cut(marked, found)
         try:
             bare = self._reveal(self._render(conversation, generates=False))
         except TemplateError:
             bare = None  # this render only tells where the other's addition begins
         continues = bool(conversation) and conversation[-1].role == "tool"
         return self._cut(marked, turn_start(self._reveal(marked), bare, self._format.start, continues=continues))
+
+    def _after_question(self, conversation: Sequence[Message], marked: str) -> int | None:
+        """Where the turn begins, if the last message is the user's and the assistant's start follows its text; None
+        where that does not decide it."""
+        start = self._format.start
+        if not conversation or conversation[-1].role != "user" or not start:
+            return None
+        text, asked = self._reveal(marked), self._reveal((conversation[-1].content or "").strip())
+        place, found = text.rfind(asked), text.rfind(start)
+        return found if asked and 0 <= place <= found - len(asked) else None
 
     def continuation(self, in_reasoning: InReasoning) -> Prompt:
         """The prompt that goes on inside the last message, which is the assistant's: in its reasoning, in its content,
