@@ -8,7 +8,7 @@ accepted since.
 """
 
 import re
-import time
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -122,10 +122,10 @@ class ScriptedBackend:
     sequence do not use up the script; a function is asked again after them, with the whole text so far.
 
     `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to hold
-    it. `delay` seconds pass in each decode. `trimmable=False` behaves like a recurrent memory: a sequence is kept whole
-    or forgotten. For assertions: `decodes` counts the calls of `decode`, `evaluated` the rows, `batches` keeps each
-    call's number of rows, `used` is the number of cells taken, `samplers` are all that were made, `closed` says whether
-    `close()` was called.
+    it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent memory:
+    a sequence is kept whole or forgotten. For assertions: `decodes` counts the calls of `decode`, `evaluated` the
+    rows, `batches` keeps each call's number of rows, `used` is the number of cells taken, `samplers` are all that
+    were made, `closed` says whether `close()` was called.
     """
 
     def __init__(
@@ -161,6 +161,7 @@ class ScriptedBackend:
         self._given = 0
         self._cells: list[list[_Cell]] = [[] for _ in range(n_sequences)]
         self._rows: Sequence[Row] = ()
+        self._aborted = threading.Event()
 
     def tokens(self, sequence: int) -> list[int]:
         """What a sequence holds, for assertions."""
@@ -171,8 +172,8 @@ class ScriptedBackend:
         self.batches.append(len(rows))
         if self.before_decode is not None:
             self.before_decode(rows)
-        if self.delay:
-            time.sleep(self.delay)
+        if self._aborted.wait(self.delay) if self.delay else self._aborted.is_set():
+            raise DecodeError(f"a decode of {len(rows)} rows was aborted.", "aborted")
         self._check(rows)
         for row in rows:
             cells = self._cells[row.sequence]
@@ -197,6 +198,17 @@ class ScriptedBackend:
                     f"sequence {row.sequence} continues at position {position}, not at {row.position}. Trim it first."
                 )
             expected[row.sequence] = position + 1
+
+    def abort(self) -> None:
+        self._aborted.set()
+
+    @property
+    def aborting(self) -> bool:
+        """Whether decodes are being aborted, for assertions."""
+        return self._aborted.is_set()
+
+    def resume(self) -> None:
+        self._aborted.clear()
 
     def sampler(self, params: SamplingParams) -> ScriptedSampler:
         sampler = ScriptedSampler(params)

@@ -92,22 +92,24 @@ def test_a_long_prompt_does_not_stall_running_streams() -> None:
 
 
 def test_prefill_chunks_are_sized_by_time() -> None:
-    bench = Bench(echo, n_batch=512, n_sequences=1)
+    bench = Bench(lambda _: "y" * 50, n_batch=512, n_sequences=2)
 
     def slow(rows: list[Row]) -> None:
         bench.now += 0.004 * len(rows)  # 25 rows in 0.1 s
 
     bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    bench.submit("s")
+    bench.step(2)
     bench.submit("x" * 400)
     bench.step(4)
-    assert bench.backend.batches == [64, 25, 25, 25]
+    assert bench.backend.batches == [1, 1, 65, 26, 26, 26]
 
     def fast(rows: list[Row]) -> None:
         bench.now += 0.0001 * len(rows)
 
     bench.backend.before_decode = fast  # pyright: ignore[reportAttributeAccessIssue]
     bench.step(4)
-    assert bench.backend.batches[4:] == [25, 50, 100, 86]
+    assert bench.backend.batches[6:] == [26, 53, 107, 79]
 
 
 def test_answers_to_one_prompt_share_its_prefill() -> None:
@@ -137,6 +139,56 @@ def test_priority_goes_first() -> None:
     low, high = bench.submit("low"), bench.submit("high", priority=1)
     bench.run()
     assert list(bench.replies) == [1, high, low]
+
+
+def test_an_abort_stops_a_decode_for_one_request_alone() -> None:
+    bench = Bench(echo, n_sequences=2)
+    heard: list[bool] = []
+
+    def interrupt(rows: list[Row]) -> None:
+        for id_ in ids:
+            bench.loop.interrupt(id_)
+        heard.append(bench.backend.aborting)
+
+    ids = [bench.submit("one")]
+    bench.loop.interrupt(ids[0])
+    assert not bench.backend.aborting, "nothing is being decoded"
+    bench.backend.before_decode = interrupt  # pyright: ignore[reportAttributeAccessIssue]
+    bench.step(2)
+    assert bench.backend.evaluated == 0
+    ids.append(bench.submit("two"))
+    bench.step()
+    assert bench.backend.evaluated == 6, "the neighbour is not held up"
+    ids.remove(1)
+    bench.loop.cancel(1)
+    bench.backend.before_decode = None
+    bench.run()
+    assert bench.completion(2).content == "re: two"
+    assert heard == [True, True, False]
+
+
+def test_a_large_model_prefills_in_chunks_worth_a_pass_over_its_weights() -> None:
+    bench = Bench(lambda _: "x" * 30, n_batch=512, n_sequences=2)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += 0.2 + 0.001 * len(rows)
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    bench.submit("s")
+    bench.step(3)
+    bench.submit("y" * 1000)
+    bench.step(12)
+    sizes = [size - 1 for size in bench.backend.batches[3:]]
+    assert max(sizes) > 100, "100 ms would be less than one row"
+    alone = Bench(echo, n_batch=512)
+
+    def very_slow(_: object) -> None:
+        alone.now += 1
+
+    alone.backend.before_decode = very_slow
+    alone.submit("y" * 1000)
+    alone.step(5)
+    assert alone.backend.batches == [64] * 5
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3, 6])

@@ -228,6 +228,20 @@ def test_cancel_from_another_thread_during_prefill() -> None:
         assert backend.evaluated < 10_000
 
 
+def test_cancelling_stops_a_chunk_in_its_middle() -> None:
+    backend = ScriptedBackend(echo, delay=3600)
+    with Service(backend) as service:
+        stream = service.submit(prompt("x" * 100), plain)
+        while not backend.decodes:
+            time.sleep(0.001)
+        stream.cancel()
+        assert stream.result().finish_reason == "cancelled"
+        other = service.submit(prompt("y"), plain)
+        while backend.decodes < 2:
+            time.sleep(0.001)
+    assert other.result().finish_reason == "cancelled", "closing does not wait for it either"
+
+
 def test_close_ends_streams_and_frees_the_backend() -> None:
     backend = endless()
     running = Service(backend)

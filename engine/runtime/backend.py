@@ -102,6 +102,15 @@ class Backend(Protocol):
         """Evaluate the rows. Raises DecodeError; the positions then held are told by `positions`."""
         ...
 
+    def abort(self) -> None:
+        """Make the decode that is running stop with DecodeError("aborted"), where it can be (on the CPU). For any
+        thread. Decodes stop so until `resume`."""
+        ...
+
+    def resume(self) -> None:
+        """Take back `abort`."""
+        ...
+
     def sampler(self, params: SamplingParams) -> Sampler: ...
 
     def sample(self, sampler: Sampler, row: int) -> int:

@@ -20,6 +20,8 @@ from engine.types import FinishReason, Usage
 
 _FIRST_CHUNK = 64
 _SMALLEST_CHUNK = 8
+_CHUNK_ALONE = 64
+"""Prefill rows of a step that holds up nobody are at least so many; an abort ends it early."""
 _DRAFTING_ROWS = 32
 """Rows of a decode up to which more rows cost little; beyond, guesses do not pay."""
 _STRIKES = 3
@@ -81,6 +83,9 @@ class Loop:
         self._scheduler.prefill_limit = min(_FIRST_CHUNK, backend.n_batch)
         self._scheduler.draft_limit = min(backend.n_outputs, _DRAFTING_ROWS)
         self._longest_draft = longest_draft
+        self._scheduler.alone_limit = _CHUNK_ALONE
+        self._decoding: Sequence[Chunk] = []
+        self._decode_seconds = 0.0
         self._chunk_seconds = chunk_seconds
         self._clock = clock
         self._lives: dict[int, _Live] = {}
@@ -127,6 +132,14 @@ class Loop:
         if (live := self._lives.get(id_)) is not None:
             self._finish(live, "cancelled")
 
+    def interrupt(self, id_: int | None = None) -> None:
+        """Stop the decode that is running, if it is for this request alone (None: in any case). For any thread, and
+        only a hint: the request goes on unless it is cancelled too."""
+        chunks = self._decoding
+        lives = [self._of_job.get(chunk.job) for chunk in chunks]
+        if chunks and (id_ is None or all(live is None or live.request.id == id_ for live in lives)):
+            self._backend.abort()
+
     def end_reasoning(self, id_: int) -> None:
         """Close a request's reasoning after its next token."""
         if (live := self._lives.get(id_)) is not None:
@@ -163,14 +176,17 @@ class Loop:
             return
         rows = [row for chunk in chunks for row in chunk.rows()]
         began = self._clock()
+        self._backend.resume()
+        self._decoding = chunks
         try:
             self._backend.decode(rows)
         except DecodeError as error:
             self._recover(chunks, error)
             return
+        finally:
+            self._decoding = []
         self._evaluated(chunks)
-        if len(rows) > len(chunks):
-            self._adapt(len(rows), self._clock() - began)
+        self._adapt(chunks, len(rows), self._clock() - began)
 
     def _expire(self) -> None:
         now = self._clock()
@@ -248,9 +264,17 @@ class Loop:
         except ContextOverflowError as error:
             self._finish(live, "error", error)
 
-    def _adapt(self, rows: int, seconds: float) -> None:
-        """Size the prefill of the next steps after the speed of this one."""
-        possible = int(self._chunk_seconds * rows / seconds) if seconds > 0 else self._scheduler.n_batch
+    def _adapt(self, chunks: Sequence[Chunk], rows: int, seconds: float) -> None:
+        """Size the prefill of the next steps after the speed of this one.
+
+        Where a single token takes long already (a large model reads all its weights for it), a chunk may take twice as
+        long: smaller ones would waste most of each pass.
+        """
+        if rows == len(chunks):
+            self._decode_seconds = seconds
+            return
+        target = max(self._chunk_seconds, 2 * self._decode_seconds)
+        possible = int(target * rows / seconds) if seconds > 0 else self._scheduler.n_batch
         limit = min(possible, 2 * max(rows, self._scheduler.prefill_limit), self._scheduler.n_batch)
         self._scheduler.prefill_limit = max(limit, _SMALLEST_CHUNK)
 
@@ -342,6 +366,8 @@ class Loop:
         """A decode failed: read back what the sequences hold, then find out whose fault it was."""
         for chunk in chunks:
             chunk.job.evaluated = self._cache.reconcile(chunk.job.sequence)
+        if error.reason == "aborted":
+            return
         if error.reason == "no_slot":
             self._cache.shrink(sum(chunk.size for chunk in chunks))
             if self._cache.clear() or len(self._scheduler.running) > 1:

@@ -42,8 +42,12 @@ class Runner:
             self._inbox.put(Submit(request))
 
     def cancel(self, id_: int) -> None:
-        """End a request at the next chunk boundary; one that is over is left alone."""
+        """End a request at the next chunk boundary, or in the middle of a chunk of its own where the backend can stop.
+
+        One that is over is left alone.
+        """
         self._inbox.put(Cancel(id_))
+        self._loop.interrupt(id_)
 
     def end_reasoning(self, id_: int) -> None:
         """Close a request's reasoning after its next token, where its limits say how."""
@@ -56,6 +60,7 @@ class Runner:
             if self._refusal is None:
                 self._refusal = EngineError("The engine is closed; load it again.")
             self._inbox.put(Close())
+        self._loop.interrupt()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

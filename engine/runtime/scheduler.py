@@ -66,15 +66,17 @@ class Chunk(NamedTuple):
 class Scheduler:
     """Waiting and running jobs -> the chunks of the next step, at most `n_batch` rows together.
 
-    `prefill_limit` bounds the prefill rows of one step, so that a step stays short: running streams go on beside a long
-    prompt, and a cancellation takes effect soon. `draft_limit` is the number of rows with logits up to which drafts
-    are evaluated along: beyond it they would cost more than they save.
+    `prefill_limit` bounds the prefill rows of one step, so that a step stays short: running streams go on beside a
+    long prompt, and a cancellation takes effect soon; a step that holds up nobody may have `alone_limit`.
+    `draft_limit` is the number of rows with logits up to which drafts are evaluated along: beyond it they would cost
+    more than they save.
     """
 
     def __init__(self, n_batch: int) -> None:
         self.n_batch = n_batch
         self.prefill_limit = n_batch
         self.draft_limit = n_batch
+        self.alone_limit = 0
         self._waiting: list[Job] = []
         self._running: list[Job] = []
         self._arrivals = 0
@@ -132,7 +134,8 @@ class Scheduler:
             draft = job.draft[:room] if room > 0 else ()
             room -= len(draft)
             chunks.append(Chunk(job, job.evaluated, job.evaluated + 1, draft))
-        budget = min(self.n_batch - sum(chunk.size for chunk in chunks), max(self.prefill_limit, 1))
+        limit = self.prefill_limit if chunks else max(self.prefill_limit, self.alone_limit)
+        budget = min(self.n_batch - sum(chunk.size for chunk in chunks), max(limit, 1))
         for job in self._running:
             if budget == 0:
                 break
