@@ -49,7 +49,8 @@ class ReasoningSyntax(Record):
     always ("all"), or the template has no notion of it ("unknown"). `fields` are the message fields that the template
     reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open reasoning
     ends it (else it is quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the
-    turn, after a call, after other reasoning), or anywhere.
+    turn, after a call, after other reasoning), or anywhere. `when_closed`: what an opening marker is that a model
+    writes although the prompt closed reasoning: it is separated like any other, or that marker alone is dropped.
     """
 
     open: str
@@ -63,6 +64,7 @@ class ReasoningSyntax(Record):
     fields: tuple[str, ...] = ()
     ends_on_call: bool = False
     where: Literal["start", "anywhere"] = "start"
+    when_closed: Literal["separate", "drop"] = "separate"
 
 
 class ToolSyntax(Record):

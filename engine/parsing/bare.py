@@ -12,7 +12,7 @@ from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.marks import Spelling
-from engine.parsing.reader import Markers, Reader, Reading
+from engine.parsing.reader import WINDOW, Markers, Reader, Reading
 from engine.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.parsing.shapes.json_calls import WRAPPERS
 from engine.types import CallError, Tool, ToolChoice, ToolName
@@ -62,9 +62,9 @@ class BareCalls:
             yield from reader.space()
             yield from reader.match(_CLOSE)
         elif reader.buffer.startswith("[", reader.pos):
-            pythonic = self._list is not None and not self._lists_an_object(reader.buffer[reader.pos :])
+            pythonic = self._list is not None and not self._lists_an_object(reader.behind(0))
             yield from (self._list.read() if pythonic and self._list is not None else self._objects.read())
-        elif self._named is not None and self._names_a_tool(reader.buffer[reader.pos :]) is not True:
+        elif self._named is not None and self._names_a_tool(reader.behind(0)) is not True:
             yield from self._arguments_of(self._named)
         else:
             yield from self._objects.call()
@@ -86,10 +86,10 @@ class BareCalls:
         """Whether a call begins here, decided once its name is."""
         reader = self._reader
         while True:
-            decided = self._decided(reader.buffer[reader.pos :])
+            decided = self._decided(reader.buffer[reader.pos : reader.pos + WINDOW])
             if decided is not None:
                 return decided
-            if reader.closed:
+            if reader.closed or reader.left >= WINDOW:
                 return False
             yield
 

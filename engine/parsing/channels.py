@@ -155,7 +155,7 @@ class ChannelTurn:
         """Whether nothing but the message's end follows the fence at the front."""
         reader = self._reader
         while True:
-            rest = reader.buffer[reader.pos + len(fence) :].lstrip()
+            rest = reader.behind(len(fence))
             if any(rest.startswith(mark) for mark in self._in_body.literals):
                 return True
             if reader.closed or not any(mark.startswith(rest) for mark in self._in_body.literals):

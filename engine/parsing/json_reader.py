@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable
 from enum import Enum
 
-from engine.parsing.reader import CONTROL, Reader, Reading
+from engine.parsing.reader import CONTROL, Markers, Reader, Reading
 
 _STRING_RUN = re.compile(rf'[^"\\\x00-\x1f{CONTROL}]+')
+_SPACES = re.compile(r" +")
 _PLAIN_RUN = re.compile(r"[\s0-9A-Za-z.,:+\-]+")
 _SCALAR = re.compile(r"[0-9A-Za-z.+\-]+")
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
@@ -38,7 +39,7 @@ class JsonReader:
 
     def __init__(self, reader: Reader, ends: tuple[str, ...] = ()) -> None:
         self._reader = reader
-        self._ends = tuple(end for end in ends if end)
+        self._ends = Markers(ends)
 
     def value(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
         """Consume one value, its text handed to `write` as it comes. The buffer starts with the value's first
@@ -90,14 +91,19 @@ class JsonReader:
         """A string with its quotes."""
         reader = self._reader
         write(reader.take(1, kind))
+        broken = False  # white space with a raw control character in it stands before this place
         while True:
             if not (yield from reader.more()):
                 return Outcome.TRUNCATED
-            run = _STRING_RUN.match(reader.buffer, reader.pos)
+            char = reader.buffer[reader.pos]
+            if broken and char > " ":
+                if (yield from reader.starts(self._ends)) is not None:
+                    return Outcome.MALFORMED
+                broken = False
+            run = (_SPACES if broken else _STRING_RUN).match(reader.buffer, reader.pos)
             if run:
                 write(reader.take(run.end() - reader.pos, kind))
                 continue
-            char = reader.buffer[reader.pos]
             if char == '"':
                 write(reader.take(1, kind))
                 return Outcome.COMPLETE
@@ -105,10 +111,11 @@ class JsonReader:
                 # An escape is handed on whole, so that a fragment never ends inside one.
                 if not (yield from self._escape(write, kind)):
                     return Outcome.TRUNCATED
-                continue
-            if char >= " " or (yield from self._ended_unclosed()):
-                return Outcome.MALFORMED
-            write(json.dumps(reader.take(1, kind))[1:-1])
+            elif char >= " ":
+                return Outcome.MALFORMED  # a control token
+            else:
+                broken = True
+                write(json.dumps(reader.take(1, kind))[1:-1])
 
     def _escape(self, write: Callable[[str], None], kind: str) -> Reading[bool]:
         reader = self._reader
@@ -123,19 +130,6 @@ class JsonReader:
                 # Not an escape of JSON: passed on as it stands, the final judgement of the whole finds it.
                 write(reader.take(reader.left if undecided else 1, kind))
                 return not undecided
-            yield
-
-    def _ended_unclosed(self) -> Reading[bool]:
-        """Whether an end marker follows the white space at the front, which begins with a raw control character."""
-        if not self._ends:
-            return False
-        reader = self._reader
-        while True:
-            rest = reader.buffer[reader.pos :].lstrip()
-            if any(rest.startswith(end) for end in self._ends):
-                return True
-            if reader.closed or not any(end.startswith(rest) for end in self._ends):
-                return False
             yield
 
     def text(self, kind: str) -> Reading[str | None]:

@@ -16,7 +16,7 @@ from engine.parsing.demands import Demands
 from engine.parsing.emitter import Emitter
 from engine.parsing.marks import Spelling
 from engine.parsing.piece import Piece
-from engine.parsing.reader import CONTROL, Reader, Reading
+from engine.parsing.reader import CONTROL, Reader
 from engine.parsing.turn import TextTurn
 from engine.tools import as_tools
 from engine.types import FinishReason, ReasoningFormat, ResponseFormat, Tool, ToolChoice
@@ -80,11 +80,14 @@ class Parser:
             self._reader.listener = self._shown.hear
         wants_json = response_format is not None and response_format.type != "text"
         demands = Demands(tool_choice, json=wants_json)
-        self._run = _turn(self._reader, self._emitter, format_, spelling, demands)
+        turn = _turn(self._reader, self._emitter, format_, spelling, demands)
+        self._run = turn.run()
         self._finished = False
         self._ahead = 0
         next(self._run)
         self._seed([Piece(prefix)] if isinstance(prefix, str) else prefix)
+        if isinstance(turn, TextTurn):
+            turn.seeded()
 
     def _seed(self, prefix: Sequence[Piece]) -> None:
         """Replay what the prompt holds of the turn; its events are not the output's."""
@@ -208,7 +211,9 @@ def _format_of(family: str | Family | Format) -> Format:
     return (family if isinstance(family, Family) else builtin_families().get(family)).format
 
 
-def _turn(reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> Reading[None]:
+def _turn(
+    reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands
+) -> TextTurn | ChannelTurn:
     if format_.channels is not None:
-        return ChannelTurn(reader, emitter, format_.channels, spelling, demands).run()
-    return TextTurn(reader, emitter, format_, spelling, demands).run()
+        return ChannelTurn(reader, emitter, format_.channels, spelling, demands)
+    return TextTurn(reader, emitter, format_, spelling, demands)

@@ -19,6 +19,9 @@ FIRST_CONTROL = 0xD800
 CONTROL = "\ud800-\udfff"
 """The characters that stand for control tokens, as the inside of a regular expression's character class."""
 
+WINDOW = 1024
+"""No marker, and no name of a function, is longer than this."""
+_ANY_SPACE = re.compile(r"\s*")
 _SPACE = re.compile(r"\s+")
 
 
@@ -77,6 +80,12 @@ class Reader:
     def left(self) -> int:
         """How many characters are fed and not consumed."""
         return len(self.buffer) - self.pos
+
+    def behind(self, count: int) -> str:
+        """What follows the next `count` characters and white space, as far as any marker reaches. Consumes nothing."""
+        space = _ANY_SPACE.match(self.buffer, self.pos + count)
+        start = space.end() if space else self.pos + count
+        return self.buffer[start : start + WINDOW]
 
     def plain(self, text: str) -> str:
         """The text with control tokens spelt out."""

@@ -38,6 +38,8 @@ class TextTurn:
         anywhere: Mapping[str, Mark] = (
             marks.opens if format_.reasoning is not None and format_.reasoning.where == "anywhere" else {}
         )
+        self._drops = format_.reasoning is not None and format_.reasoning.when_closed == "drop"
+        self._closed = self._closed_for_good = False
         self._is_open = Markers(marks.opens)
         self._is_start = Markers(marks.start)
         self._header_end = Markers([marks.header_end.text])
@@ -50,6 +52,10 @@ class TextTurn:
         at_start += [*marks.ends, *marks.stops]
         self._at_start = Markers(at_start)
         self._after_call = Markers([*at_start, *(self._calls.section.closers.literals if self._calls else ())])
+
+    def seeded(self) -> None:
+        """The prompt's part of the turn was replayed: what it closed, some families hold closed."""
+        self._closed_for_good = self._drops and self._closed
 
     def run(self) -> Reading[None]:
         """The whole turn, to the end of the input."""
@@ -75,6 +81,9 @@ class TextTurn:
                 span.end()
                 assert self._bare is not None  # `_content` leaves text unread only where a bare call stands
                 yield from self._bare.read()
+            elif hit in marks.opens and self._closed_for_good:
+                span.end(marks.opens[hit].before)
+                lead, edge = self._skip(hit, marks.opens[hit], "reasoning-marker"), "reasoning-space"
             elif hit in marks.opens:
                 span.end(marks.opens[hit].before)
                 lead, edge = (yield from self._reasoning(marks.opens[hit])), "reasoning-space"
@@ -154,7 +163,7 @@ class TextTurn:
     def _ends_here(self, stop: str) -> Reading[bool]:
         """Whether nothing follows the stop at the front. Generation ends before one; other text may hold it."""
         reader = self._reader
-        while not reader.buffer[reader.pos + len(stop) :].strip():
+        while not reader.behind(len(stop)):
             if reader.closed:
                 return True
             yield
@@ -197,6 +206,7 @@ class TextTurn:
             return ""
         emitter.in_reasoning = False
         if hit in marks.closes:
+            self._closed = True
             span.end(marks.closes[hit].before)
             return self._skip(hit, marks.closes[hit], "reasoning-marker")
         span.end(self._openers[hit].before)

@@ -168,7 +168,7 @@ class ArgumentWriter:
         self._write = write
         self._some = False
         self._open = False
-        self._held: str = ""
+        self._held: list[str] = []
         self._lead: str = ""
         self._types: frozenset[str] | None = None
         self._parts: list[str] = []
@@ -177,7 +177,7 @@ class ArgumentWriter:
         """A value begins. `lead` is the white space that the template writes before it."""
         self._write(f'{", " if self._some else "{"}"{quoted(name)}": ')
         self._some, self._types, self._lead = True, types, lead
-        self._held = ""
+        self._held.clear()
         self._open = False
         self._parts.clear()
         if self.is_text:
@@ -191,29 +191,33 @@ class ArgumentWriter:
     @property
     def is_json(self) -> bool:
         """Whether what came of the present value so far is whole JSON of its own (never so for text)."""
-        return not self.is_text and _json(("".join(self._parts) + self._held).strip()) is not None
+        return not self.is_text and _json("".join(self._parts).strip()) is not None
 
     def text(self, text: str) -> None:
         """More of the value. White space that may belong to the markup is held back."""
-        text = self._held + text
         if not self._open:
+            text = "".join(self._held) + text
+            self._held.clear()
             if self._lead.startswith(text) and text != self._lead:
-                self._held = text
+                self._held.append(text)
                 return
             text = text.removeprefix(self._lead)
             self._open = True
         kept = text.rstrip()
-        self._held = text[len(kept) :]
-        if self.is_text:
-            if kept:
+        if kept:
+            kept = "".join(self._held) + kept
+            self._held.clear()
+            if self.is_text:
                 self._write(quoted(kept))
-        else:
-            self._parts.append(kept)
+            else:
+                self._parts.append(kept)
+        if space := text[len(text.rstrip()) :]:
+            self._held.append(space)
 
     def end_value(self, before: str) -> None:
         """The value is over, the template writes `before` ahead of what closed it."""
-        held = self._held if self._open else self._held.removeprefix(self._lead)
-        held = held.removesuffix(before)
+        held = "".join(self._held)
+        held = (held if self._open else held.removeprefix(self._lead)).removesuffix(before)
         if self.is_text:
             self._write(quoted(held) + '"')
         else:

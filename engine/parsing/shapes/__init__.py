@@ -8,7 +8,7 @@ import re
 from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
 from engine.parsing.marks import Spelling
-from engine.parsing.reader import Reader, Reading
+from engine.parsing.reader import WINDOW, Reader, Reading
 from engine.parsing.shapes.dictionary import DictionaryShape
 from engine.parsing.shapes.json_calls import JsonShape
 from engine.parsing.shapes.nested import NestedShape
@@ -104,10 +104,12 @@ class SectionReader:
         tools = section.emitter.tools
         if tools is None:
             return True
-        ends = tuple(f"{name}{section.syntax.name_end}" for name in tools)
+        # Raw code is a call of `python`, declared or not.
+        ends = tuple(f"{name}{section.syntax.name_end}" for name in (*tools, "python"))
         reader = section.reader
         while True:
-            rest = reader.buffer[reader.pos + len(opener) :]
+            start = reader.pos + len(opener)
+            rest = reader.buffer[start : start + WINDOW]
             if any(rest.startswith(end) for end in ends):
                 return True
             if reader.closed or not any(end.startswith(rest) for end in ends):

@@ -8,14 +8,14 @@ import re
 
 from engine.parsing.emitter import CallEmitter
 from engine.parsing.json_reader import Outcome
-from engine.parsing.reader import Reading
+from engine.parsing.reader import WINDOW, Reading
 from engine.parsing.shapes.literals import LiteralReader
 from engine.parsing.shapes.section import Section
 from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-]+")
-_KEYWORD = re.compile(r"\s*(\w+)\s*=(?!=)")
-_MAYBE_KEYWORD = re.compile(r"\s*\w*\s*=?")
+_KEYWORD = re.compile(r"(\w+)\s*=(?!=)")
+_MAYBE_KEYWORD = re.compile(r"\w*\s*=?")
 
 
 class PythonicShape:
@@ -124,4 +124,6 @@ class PythonicShape:
             undecided = _MAYBE_KEYWORD.match(reader.buffer, reader.pos)
             if undecided is None or undecided.end() < len(reader.buffer) or reader.closed:
                 return schemas.at(position)
+            if reader.left > WINDOW:
+                return None
             yield

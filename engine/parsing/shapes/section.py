@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
 from engine.parsing.marks import Mark, Spelling
-from engine.parsing.reader import Markers, Reader, Reading
+from engine.parsing.reader import WINDOW, Markers, Reader, Reading
 from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
@@ -105,9 +105,12 @@ class Section:
             return True
         reader = self.reader
         while True:
-            decided = self._begins(opener, reader.buffer[reader.pos + len(opener) :])
+            start = reader.pos + len(opener)
+            decided = self._begins(opener, reader.buffer[start : start + WINDOW])
             if decided is not None:
                 return decided
+            if reader.left >= len(opener) + WINDOW:
+                return False
             if reader.closed:
                 return reader.cut
             yield

@@ -154,11 +154,11 @@ class TaggedArgumentsShape:
         """Consume the opening mark of a CDATA section, and white space before it, if one stands here."""
         reader = self._reader
         while True:
-            rest = reader.buffer[reader.pos :]
-            if rest.lstrip().startswith(_CDATA_OPEN):
-                reader.take(len(rest) - len(rest.lstrip()) + len(_CDATA_OPEN), "marker")
+            rest = reader.behind(0)
+            if rest.startswith(_CDATA_OPEN):
+                reader.take(reader.buffer.index(_CDATA_OPEN, reader.pos) + len(_CDATA_OPEN) - reader.pos, "marker")
                 return True
-            if reader.closed or not _CDATA_OPEN.startswith(rest.lstrip()):
+            if reader.closed or not _CDATA_OPEN.startswith(rest):
                 return False
             yield
 
@@ -170,7 +170,7 @@ class TaggedArgumentsShape:
         """Whether the call's closing marker is followed by the section's, and that by another call or the end."""
         reader, section = self._reader, self._section
         while True:
-            behind = reader.buffer[reader.pos + len(marker) :].lstrip()
+            behind = reader.behind(len(marker))
             if section.close.text and not behind.startswith(section.close.text):
                 if reader.closed or not section.close.text.startswith(behind):
                     return False
@@ -184,10 +184,9 @@ class TaggedArgumentsShape:
 
 
 def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Reading[bool]:
-    """Whether the marker at the front is followed, after white space, by one of the texts (or by the end of the
-    input)."""
+    """Whether the marker is followed, after white space, by one of the texts, or by the end of the input."""
     while True:
-        rest = reader.buffer[reader.pos + len(marker) :].lstrip()
+        rest = reader.behind(len(marker))
         if any(rest.startswith(text) for text in follows):
             return True
         possible = any(text.startswith(rest) for text in follows)
