@@ -2,11 +2,15 @@
 
 import asyncio
 import gc
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from doubles import echo, plain, prompt
@@ -261,6 +265,25 @@ def test_a_service_that_nobody_holds_is_closed() -> None:
     Service(backend)
     gc.collect()
     assert backend.closed
+
+
+def test_the_interpreter_ends_though_a_stream_runs() -> None:
+    script = (
+        "from doubles import plain, prompt\n"
+        "from engine.service import Service\n"
+        "from engine.testing import ScriptedBackend\n"
+        "backend = ScriptedBackend(lambda _: 'x' * 10**6, n_ctx=10**7, delay=0.001)\n"
+        "stream = Service(backend).submit(prompt('p'), plain)\n"
+        "reading = iter(stream)\n"
+        "print(next(reading).text)\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", script]
+    here = Path(__file__).parent
+    paths = os.pathsep.join((str(here), str(here.parent)))
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "PYTHONPATH": paths}
+    )
+    assert (done.stdout, done.stderr) == ("x\n", "")
 
 
 def test_a_broken_loop_is_reported_to_everyone() -> None:
