@@ -14,6 +14,7 @@ from engine.parsing.values import quoted
 
 _WORD = re.compile(r"[\w.+\-]+")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PYTHON_NUMBER = re.compile(r"([+-]?(?:0[xob][\da-fA-F_]+|\d[\d_]*))|[+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d+)?")
 _DEEPEST = 64
 _RUNS = {quote: re.compile(rf"[^{quote}\\{CONTROL}]+") for quote in "'\""}
@@ -193,12 +194,8 @@ def _constant(word: str) -> str | None:
     """The JSON of a number or constant; None when it is neither."""
     if word in _WORDS:
         return _WORDS[word]
-    try:
-        json.loads(word, parse_constant=float)
-    except ValueError:
-        pass
-    else:
-        return word if word[-1:].isdigit() else None
+    if _JSON_NUMBER.fullmatch(word):
+        return word
     number = _PYTHON_NUMBER.fullmatch(word)
     if number is None or len(word) > 1000:
         return None
