@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine.errors import DecodeError, EngineError, RequestError
+from engine.runtime import sampling_plan
 from engine.runtime.backend import Row
 from engine.runtime.llama import Model
 from engine.runtime.llama_backend import LlamaBackend
@@ -30,9 +31,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaBackend]:
         yield backend
 
 
-@pytest.fixture
-def backend(large: LlamaBackend) -> LlamaBackend:
-    """A backend whose row 0 has the ladder for logits."""
+@pytest.fixture(params=["chain", "arrays"])
+def backend(large: LlamaBackend, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LlamaBackend:
+    """A backend whose row 0 has the ladder for logits; with a vocabulary that is left to llama.cpp, or is not."""
+    if request.param == "arrays":
+        monkeypatch.setattr(sampling_plan, "_DRAWS_PAY", 0)
+        monkeypatch.setattr(sampling_plan, "_PENALTIES_PAY", 0)
     logits = large.logits(0)
     logits[:] = -20.0
     for token, logit in LADDER.items():

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError, RequestError
 from engine.runtime.categorical import Categorical
-from engine.runtime.llama_candidates import Candidates, check_number
 from engine.runtime.llama_dry import DrySamplers
 from engine.runtime.llama_lib import brief, library
+from engine.runtime.llama_nucleus import Nucleus, check_number
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.penalties import Penalties
 from engine.runtime.sampling_plan import Last, plan
@@ -39,7 +39,7 @@ class LlamaSampler:
         self._bias = _bias(params, vocab)
         steps = plan(params, vocab.size)
         self._penalties = Penalties(params) if steps.penalties else None
-        self._candidates = Candidates(steps.first) if steps.first is not None else None
+        self._nucleus = Nucleus(steps.top_p) if steps.top_p is not None else None
         self._categorical = Categorical(steps.temperature, self.seed) if steps.last == "categorical" else None
         chained = steps.last not in ("argmax", "categorical")
         self._chain = _Links(params, vocab, dry, self.seed).chain(steps.links, steps.last) if chained else None
@@ -91,15 +91,18 @@ class LlamaSampler:
             self._penalties.accept(token)
 
     def _pick(self, context: int, row: int, logits: "NDArray[np.float32]") -> int:
-        if self._candidates is not None and self._chain is not None:
-            token = self._candidates.draw(self._chain, logits)
-            self._accept(self._chain, token)
-            return token
         best = int(logits.argmax())
-        check_number(float(logits[best]))  # a maximum is NaN when any number is
+        largest = float(logits[best])
+        check_number(largest)  # it is NaN when any number of the row is
         if self._categorical is not None:
-            return self._categorical.draw(logits, float(logits[best]))
-        return best if self._chain is None else int(self._sample(self._chain, context, row))
+            return self._categorical.draw(logits, largest)
+        if self._chain is None:
+            return best
+        if self._nucleus is None:
+            return int(self._sample(self._chain, context, row))
+        token = self._nucleus.draw(self._chain, logits, largest)
+        self._accept(self._chain, token)
+        return token
 
 
 def _process(processor: Callable[[Sequence[int], Any], None], tokens: list[int], logits: Any) -> None:
