@@ -65,6 +65,7 @@ class _Call:
     end: _JsonEnd = field(default_factory=_JsonEnd)
     emitter: CallEmitter | None = None
     index: int = 0
+    sent: bool = False
     over: bool = False
 
     def add(self, text: str) -> None:
@@ -172,9 +173,11 @@ class Calls:
                 call.id = ""
             call.index = self._parts.calls
             call.emitter = self._parts.call(call.name, call.id)
-        for text in call.unsent:
-            call.emitter.write(text)
-        call.unsent.clear()
+        if call.sent or not "null".startswith("".join(call.unsent).strip()):
+            for text in call.unsent:
+                call.emitter.write(text)
+            call.unsent.clear()
+            call.sent = True
         return call.emitter
 
     def _finish(self, call: _Call, *, cut: bool) -> None:
@@ -184,6 +187,8 @@ class Calls:
             call.id = Emitter(None, self.salt).made_id(call.index, call.name)
         self._ids.add(call.id)
         whole = "".join(call.arguments)
+        if not call.sent and whole.strip() not in ("", "null"):
+            emitter.write(whole)  # the beginning of a null that never was one
         if cut and not _is_json(whole):
             emitter.end("truncated", call.id)
         else:

@@ -8,7 +8,7 @@ Knows: what may be handed in. Does not know: transports; the caller brings one (
 
 import inspect
 from collections.abc import AsyncIterable, Iterable, Sequence
-from typing import Any, cast, overload
+from typing import cast, overload
 
 from engine.errors import RequestError
 from engine.events import fold
@@ -80,8 +80,8 @@ def events(
     """
     diagnostics = Diagnostics()
     reader = TurnReader(diagnostics, tools=tools, choice=choice, family=family, in_reasoning=in_reasoning)
-    if isinstance(chunks, Iterable):
-        return Events(chunks, reader, diagnostics)
+    if isinstance(chunks, Iterable) or hasattr(chunks, "model_dump"):
+        return Events(cast("Iterable[object]", chunks), reader, diagnostics)
     if isinstance(cast("object", chunks), AsyncIterable):
         return AsyncEvents(chunks, reader, diagnostics)
     wrong = "await it first" if inspect.isawaitable(chunks) else "hand over the stream that the server's client gives"
@@ -101,8 +101,5 @@ def completion(
 
     Options, finish reasons and errors are those of `events`; a whole response without a finish reason is "error".
     """
-    return fold(events(_stream_of(response), tools=tools, choice=choice, family=family, in_reasoning=in_reasoning))
-
-
-def _stream_of(response: Any) -> Iterable[object]:
-    return response if isinstance(response, Iterable) and not hasattr(response, "model_dump") else [response]
+    chunks = cast("Iterable[object]", response)
+    return fold(events(chunks, tools=tools, choice=choice, family=family, in_reasoning=in_reasoning))

@@ -130,7 +130,8 @@ class Inline:
         self._undecided = False
         self._raw.clear()
         if self._some_inline:
-            self._parts.text("reasoning", self._pair.waiting("inline"))
+            more = self._pair.waiting("inline")
+            self._parts.text("reasoning", more if more.strip() else "")
         else:
             self._pair = None
 

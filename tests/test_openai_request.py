@@ -1,0 +1,258 @@
+"""engine.openai.chat.request: messages, tools and options as a request's body."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from engine.errors import RequestError
+from engine.openai import chat
+from engine.types import (
+    Completion,
+    Message,
+    ReasoningPart,
+    ResponseFormat,
+    SamplingParams,
+    TextPart,
+    ToolCall,
+    ToolName,
+)
+
+
+def get_weather(city: str, days: int = 1) -> str:
+    """The weather.
+
+    Args:
+        city: where.
+    """
+    return f"{city}: sunny for {days}"
+
+
+def only(body: dict[str, Any], *left_out: str) -> dict[str, Any]:
+    """The body without what every one holds; it is ready for JSON."""
+    assert json.loads(json.dumps(body)) == body
+    return {key: value for key, value in body.items() if key not in ("messages", "stream", "stream_options", *left_out)}
+
+
+def test_a_text_is_a_user_s_message_and_nothing_else_is_said() -> None:
+    assert chat.request("Hi") == {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert chat.request("Hi", stream=False) == {"messages": [{"role": "user", "content": "Hi"}], "stream": False}
+
+
+TURN = Completion(
+    parts=(
+        ReasoningPart(text="One."),
+        TextPart(text="I look."),
+        ReasoningPart(text="Two."),
+        ToolCall(id="call_1", name="get_weather", arguments='{"city": "Zürich"}'),
+    )
+)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning", None])
+def test_a_history_goes_out_with_its_reasoning_in_one_field(field: Any) -> None:
+    history = [
+        Message(role="system", content="Be brief."),
+        {"role": "user", "content": [{"type": "text", "text": "Weather?"}], "name": "ann"},
+        TURN.message,
+        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+    ]
+    assistant = {
+        "role": "assistant",
+        "content": "I look.",
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city": "Zürich"}'},
+            }
+        ],
+    }
+    assert chat.request(history, reasoning_field=field)["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Weather?", "name": "ann"},
+        {**assistant, **({field: "One.\nTwo."} if field else {})},
+        {"role": "tool", "content": "sunny", "tool_call_id": "call_1"},
+    ]
+    assert sum("reasoning" in key for key in chat.request(history)["messages"][2]) == 1
+
+
+def test_calls_without_text_have_null_content_and_an_empty_answer_is_text() -> None:
+    call = {"id": "a", "function": {"name": "f", "arguments": {"x": 1}}}
+    messages = chat.request(
+        [
+            {"role": "user", "content": "Go"},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "content": ""},
+            {"role": "assistant", "content": None},
+            {"role": "user", "content": "?"},
+        ]
+    )["messages"]
+    assert messages[1]["content"] is None
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
+    assert messages[2] == {"role": "tool", "content": "", "tool_call_id": "a"}
+    assert messages[3] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ('{"x": 12345678901234567890}', '{"x": 12345678901234567890}'),
+        ("", "{}"),
+        ('{"x": "Par', '{"arguments": "{\\"x\\": \\"Par"}'),
+        ("[1]", '{"arguments": "[1]"}'),
+        ("null", '{"arguments": "null"}'),
+    ],
+)
+def test_arguments_that_a_server_would_refuse_go_as_text_inside_an_object(written: str, sent: str) -> None:
+    call = ToolCall(id="a", name="f", arguments=written)
+    history = [Message(role="user", content="Go"), Message(role="assistant", tool_calls=(call,))]
+    (out,) = chat.request(history)["messages"][1]["tool_calls"]
+    assert out["function"]["arguments"] == sent
+
+
+def test_tools_of_every_kind() -> None:
+    class Search(BaseModel):
+        """Search."""
+
+        query: str
+
+    plain: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}},
+    }
+    tools = chat.request("Hi", [get_weather, Search, plain])["tools"]
+    assert [item["function"]["name"] for item in tools] == ["get_weather", "Search", "ping"]
+    assert tools[0]["function"]["parameters"]["required"] == ["city"]
+    assert tools[2] == plain
+    json.dumps(tools)
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("auto", {}),
+        ("none", {"tool_choice": "none"}),
+        ("required", {"tool_choice": "required"}),
+        (
+            ToolName(name="get_weather"),
+            {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+        ),
+    ],
+)
+def test_tool_choice(choice: Any, sent: dict[str, Any]) -> None:
+    assert only(chat.request("Hi", [get_weather], tool_choice=choice), "tools") == sent
+
+
+def test_without_tools_there_is_nothing_to_choose() -> None:
+    assert only(chat.request("Hi", tool_choice="none", parallel_tool_calls=False)) == {}
+    assert only(chat.request("Hi", [get_weather], parallel_tool_calls=False), "tools") == {"parallel_tool_calls": False}
+    with pytest.raises(RequestError, match="not given; the tools are: none"):
+        chat.request("Hi", tool_choice="required")
+    with pytest.raises(RequestError, match="not given; the tools are: get_weather"):
+        chat.request("Hi", [get_weather], tool_choice=ToolName(name="ping"))
+    with pytest.raises(RequestError, match="tool_choice='maybe' is none of"):
+        chat.request("Hi", [get_weather], tool_choice="maybe")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("format_", "sent"),
+    [
+        (ResponseFormat(), {}),
+        (ResponseFormat(type="json_object"), {"response_format": {"type": "json_object"}}),
+        (
+            ResponseFormat(type="json_schema", json_schema={"type": "object"}),
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "strict": True, "schema": {"type": "object"}},
+                }
+            },
+        ),
+        ({"type": "json_object", "schema": {}}, {"response_format": {"type": "json_object", "schema": {}}}),
+    ],
+)
+def test_response_format(format_: Any, sent: dict[str, Any]) -> None:
+    assert only(chat.request("Hi", response_format=format_)) == sent
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "sent"),
+    [
+        (None, {}),
+        (True, {"chat_template_kwargs": {"enable_thinking": True}}),
+        (False, {"chat_template_kwargs": {"enable_thinking": False}}),
+        ("low", {"reasoning_effort": "low"}),
+    ],
+)
+def test_reasoning(reasoning: Any, sent: dict[str, Any]) -> None:
+    assert only(chat.request("Hi", reasoning=reasoning)) == sent
+
+
+def test_template_variables_win_over_reasoning() -> None:
+    body = chat.request("Hi", reasoning=True, template_kwargs={"enable_thinking": False, "date": "today"})
+    assert body["chat_template_kwargs"] == {"enable_thinking": False, "date": "today"}
+
+
+def test_sampling_that_was_asked_for_and_no_other() -> None:
+    body = chat.request("Hi", temperature=0, max_tokens=9, stop="END", seed=None, top_k=20)
+    assert only(body) == {"temperature": 0, "max_tokens": 9, "stop": ["END"], "top_k": 20}
+
+
+def test_sampling_under_the_server_s_names() -> None:
+    body = chat.request(
+        "Hi",
+        penalty_last_n=32,
+        dry_last_n=16,
+        dry_breakers=["\n"],
+        samplers=["top_k", "typical_p", "temperature"],
+        logit_bias={7: -1.5},
+        typical_p=0.9,
+        sampling=SamplingParams(logprobs=3),
+    )
+    assert only(body) == {
+        "repeat_last_n": 32,
+        "dry_penalty_last_n": 16,
+        "dry_sequence_breakers": ["\n"],
+        "samplers": ["top_k", "typ_p", "temperature"],
+        "logit_bias": {"7": -1.5},
+        "logprobs": True,
+        "top_logprobs": 3,
+        "typical_p": 0.9,
+    }
+
+
+def test_a_sampling_record_and_options_over_it() -> None:
+    record = SamplingParams(temperature=0.5, top_p=0.9)
+    assert only(chat.request("Hi", sampling=record, temperature=0.1)) == {"temperature": 0.1, "top_p": 0.9}
+    assert record == SamplingParams(temperature=0.5, top_p=0.9)
+
+
+def test_fields_of_the_body_as_they_are() -> None:
+    body = chat.request("Hi", model="qwen3", extra={"cache_prompt": False, "model": "other"})
+    assert only(body) == {"model": "other", "cache_prompt": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"temperature": -1}, "temperature=-1 makes no sense"),
+        ({"temprature": 1}, "no option 'temprature'; the options are dry_allowed_length"),
+        ({"logits_processors": [print]}, "no request can carry"),
+    ],
+)
+def test_options_that_are_not_valid(options: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(RequestError, match=wrong):
+        chat.request("Hi", **options)
+
+
+def test_messages_that_are_not_valid() -> None:
+    with pytest.raises(RequestError, match="empty"):
+        chat.request([])
+    with pytest.raises(RequestError, match="matches no tool call"):
+        chat.request([{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "x", "content": "y"}])
