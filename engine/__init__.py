@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from engine.families import Families, Family, Format
     from engine.inspection import Inspection
     from engine.parsing import Parser, Piece
+    from engine.runtime.metrics import Metrics
     from engine.service import Service, Stream
     from engine.template.prompt import Prompt
     from engine.tools import ToolLike, as_tool, as_tools
@@ -74,6 +75,7 @@ __all__ = [
     "Format",
     "Inspection",
     "Message",
+    "Metrics",
     "ModelLoadError",
     "Parser",
     "Part",
@@ -118,6 +120,7 @@ _MODULES = {
     "engine.families": "Families Family Format",
     "engine.inspection": "Inspection",
     "engine.parsing": "Parser Piece",
+    "engine.runtime.metrics": "Metrics",
     "engine.service": "Service Stream",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolLike as_tool as_tools",

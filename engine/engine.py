@@ -25,6 +25,7 @@ from engine.options import AllowedChoice, LoadOptions, TurnOptions
 from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.llama import Model, ModelInfo
+from engine.runtime.metrics import Metrics
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.service import Service, Stream
 from engine.template.conversation import MessagesLike, check_last, conversation_of
@@ -231,6 +232,11 @@ class Engine:
     def n_ctx(self) -> int:
         """Tokens that one conversation may have, its answer included."""
         return self._service.n_ctx
+
+    @property
+    def metrics(self) -> Metrics:
+        """Sums over the turns finished so far; `.prometheus()` is their text for a scraper."""
+        return self._service.metrics
 
     def close(self) -> None:
         """Cancel what runs and free the memory; twice is fine."""

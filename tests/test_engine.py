@@ -85,6 +85,15 @@ def test_run_calls_the_tool_and_feeds_reasoning_back() -> None:
     assert second.cached_tokens >= first.prompt_tokens
 
 
+def test_metrics_are_sums_over_turns() -> None:
+    with scripted([CALL, ANSWER]) as llm:
+        usages = [step.completion.usage for step in llm.run("Add.", tools=[add]).steps]
+        metrics = llm.metrics
+    written = sum(usage.completion_tokens for usage in usages if usage)
+    assert metrics.completion_tokens == written
+    assert f"{written}" in metrics.prometheus()
+
+
 def test_stream_run_marks_steps() -> None:
     with scripted([CALL, ANSWER]) as llm, llm.stream_run("Add.", tools=[add], max_steps=2) as stream:
         events = list(stream)
