@@ -7,13 +7,12 @@ messages, templates, tools; it takes a rendered prompt and the parser that its t
 import asyncio
 import contextlib
 import itertools
-import time
+import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from queue import Empty, SimpleQueue
-from types import TracebackType
+from queue import SimpleQueue
 from typing import Self
 
 from engine.errors import RequestError
@@ -32,16 +31,19 @@ from engine.types import Completion, SamplingParams
 class _Mailbox:
     """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits.
 
-    `text` and `tokens` are the prompt's.
+    `over` is set when the final reply is there: who wants the whole turn is woken once. A `patient` future too is
+    for that one only. `text` and `tokens` are the prompt's.
     """
 
-    __slots__ = ("future", "queue", "text", "tokens")
+    __slots__ = ("future", "over", "patient", "queue", "text", "tokens")
 
     def __init__(self, text: str, tokens: tuple[int, ...]) -> None:
         self.text = text
         self.tokens = tokens
         self.queue: SimpleQueue[Reply] = SimpleQueue()
+        self.over = threading.Event()
         self.future: asyncio.Future[None] | None = None
+        self.patient = False
 
 
 class Stream:
@@ -79,17 +81,13 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.cancel()
 
     def __del__(self) -> None:
@@ -110,24 +108,21 @@ class Stream:
 
         Raises TimeoutError after `timeout` seconds (the turn goes on), and the error that ended the turn.
         """
-        limit = None if timeout is None else time.monotonic() + timeout
-        while not self._final:
+        if not self._final:
             try:
-                self._take(
-                    self._mailbox.queue.get(timeout=None if limit is None else max(0.0, limit - time.monotonic()))
-                )
+                self._mailbox.over.wait(timeout)
             except KeyboardInterrupt:
                 self.cancel()
                 raise
-            except Empty:
-                raise TimeoutError(f"the turn was not over after {timeout} s; call cancel() to end it") from None
+            self._take_all()
+        if not self._final:
+            raise TimeoutError(f"the turn was not over after {timeout} s; call cancel() to end it")
         return self._outcome()
 
     @property
     def completion(self) -> Completion:
         """The turn as a whole, after its end (after an error too). Raises RequestError while it runs."""
-        while not self._final and not self._mailbox.queue.empty():
-            self._take(self._mailbox.queue.get())
+        self._take_all()
         if not self._final:
             raise RequestError("The stream is still running; read it to its end, or call result() to wait for it.")
         if self._completion is None:
@@ -144,6 +139,12 @@ class Stream:
         self._unread.extend(reply.events)
         if reply.final:
             self._final, self._error = True, reply.error
+
+    def _take_all(self) -> None:
+        """Take what is there already."""
+        queue = self._mailbox.queue
+        while not queue.empty():
+            self._take(queue.get())
 
     def _next(self) -> Event:
         while not self._unread:
@@ -166,29 +167,30 @@ class Stream:
     async def _finish(self) -> Completion:
         try:
             while not self._final:
-                await self._arrival()
+                await self._arrival(patient=True)
         except asyncio.CancelledError:
             self.cancel()
             raise
         return self._outcome()
 
-    async def _arrival(self) -> None:
-        """Wait for a reply and take it; other tasks run meanwhile, even if it is there already.
+    async def _arrival(self, *, patient: bool = False) -> None:
+        """Wait for a reply (`patient`: for the final one) and take it; other tasks run meanwhile, even if it is there
+        already.
 
         The future is set before the queue is looked at, and the runner looks for it after it has put: one of the two
         sees the other.
         """
         mailbox = self._mailbox
+        mailbox.patient = patient
         mailbox.future = asyncio.get_running_loop().create_future()
         try:
-            if mailbox.queue.empty():
-                await mailbox.future
-            else:
+            if mailbox.over.is_set() if patient else not mailbox.queue.empty():
                 await asyncio.sleep(0)
+            else:
+                await mailbox.future
         finally:
             mailbox.future = None
-        while not mailbox.queue.empty():
-            self._take(mailbox.queue.get())
+        self._take_all()
 
 
 class _Reading:
@@ -316,9 +318,7 @@ class Service:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _single_tokens(self, texts: Sequence[str] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
@@ -361,7 +361,9 @@ class _Post:
                 # Before the reader hears of the end: its next prompt may follow at once.
                 self._settle(reply, box)
             box.queue.put(reply)
-            if (future := box.future) is not None:
+            if reply.final:
+                box.over.set()
+            if (future := box.future) is not None and (reply.final or not box.patient):
                 sleepers.setdefault(future.get_loop(), []).append(future)
         for loop, futures in sleepers.items():
             # A closed event loop's readers went with it; their streams cancel themselves when they are collected.

@@ -86,6 +86,7 @@ class Loop:
         self._scheduler.alone_limit = _CHUNK_ALONE
         self._decoding: Sequence[Chunk] = []
         self._decode_seconds = 0.0
+        self._longest = backend.n_ctx_sequence
         self._chunk_seconds = chunk_seconds
         self._clock = clock
         self._lives: dict[int, _Live] = {}
@@ -110,7 +111,7 @@ class Loop:
         try:
             generation = Generation(self._backend.vocab, request.parser(), request.limits)
             opening = generation.start()
-            check_fits(len(request.tokens) + len(opening.forced), self._backend.n_ctx_sequence)
+            check_fits(len(request.tokens) + len(opening.forced), self._longest)
         except Exception as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
             self.refuse(request, error)
             return
@@ -241,7 +242,7 @@ class Loop:
             live = self._of_job[job]
             if live.drafter is None:
                 live.drafter = Drafter(job.tokens, self._longest_draft)
-            job.draft = live.drafter.propose(self._backend.n_ctx_sequence - len(job.tokens))
+            job.draft = live.drafter.propose(self._longest - len(job.tokens))
 
     def _give_way(self) -> None:
         """The youngest request loses its sequence, and will be resumed where it was; nothing is emitted twice."""
@@ -332,7 +333,7 @@ class Loop:
         for token in forced:
             sampler.accept(token)
             job.tokens.append(token)
-        return "length" if finish is None and len(job.tokens) > self._backend.n_ctx_sequence else finish
+        return "length" if finish is None and len(job.tokens) > self._longest else finish
 
     def _emit(self, live: _Live, events: Sequence[Event]) -> None:
         if events:
