@@ -406,4 +406,4 @@ def test_async_tools_from_sync_code() -> None:
         return {"text": text}
 
     run = start(Script(turn(call(0, "later", '{"text": "x"}')), answer()), [later]).result()
-    assert results(run) == ['{"text":"x"}']
+    assert results(run) == ['{"text": "x"}']

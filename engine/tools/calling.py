@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
-from pydantic_core import to_json
+from pydantic_core import to_jsonable_python
 
 from engine.errors import RequestError
 from engine.tools.arguments import ModelArguments, sentence
@@ -92,7 +92,10 @@ def _unfit(reason: str) -> ToolOutcome:
 
 
 def _outcome(result: object) -> ToolOutcome:
-    text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
+    if isinstance(result, str):
+        return ToolOutcome(whole_characters(result))
+    # Spaced as `tojson` writes the arguments in chat templates: one way of writing JSON in one prompt.
+    text = json.dumps(to_jsonable_python(result, fallback=str), ensure_ascii=False)
     return ToolOutcome(whole_characters(text))
 
 
