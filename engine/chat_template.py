@@ -4,17 +4,19 @@ Knows: the order of work (check, adapt, guard, render, cut) and which template a
 these steps is done, tokens' ids, models.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
 from engine import _data
-from engine.errors import RequestError, TemplateError
+from engine.errors import EngineWarning, RequestError, TemplateError
 from engine.families import Detection, Family, Format, builtin_families
 from engine.parsing import Parser, Piece
 from engine.template.capabilities import Capabilities, probe
 from engine.template.conversation import MessagesLike, check_last, conversation_of
+from engine.template.derive import derive
 from engine.template.env import Template
 from engine.template.generic import with_generic_tools
 from engine.template.guard import Markers
@@ -64,6 +66,9 @@ class ChatTemplate:
         fixed = {"bos_token": bos_token, "eos_token": eos_token}
         template = Template(source, now)
         self.capabilities: Capabilities = probe(template, fixed)
+        if family is None and not _is_known(self.detection):
+            self.detection = _derived(template, fixed, self.capabilities) or self.detection
+            self.family = self.detection.family
         declared = self.family.format
         self.format: Format = declared if self.capabilities.tools else with_generic_tools(declared)
         also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
@@ -222,6 +227,29 @@ def _detection(source: str | None, family: str | Family | Format | None) -> Dete
         return Detection(builtin_families().get(family), "the caller named it")
     given = Family(name="given", title="a format given by the caller", verified="", format=family)
     return Detection(given, "the caller gave its format")
+
+
+def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Detection | None:
+    """The format of a template that no family matches, as a family of its own; None where nothing can be derived."""
+    format_ = derive(template, fixed, can)
+    if can.tools and can.calls and (format_ is None or format_.tools is None):
+        text = (
+            "No family in models.toml matches this model's chat template, and the syntax of its calls could not be "
+            "derived: they will arrive as content. Name a family of the same syntax with family=, or add one to "
+            "models.toml."
+        )
+        warnings.warn(text, EngineWarning, stacklevel=2)
+    if format_ is None:
+        return None
+    found = [
+        f"reasoning between {format_.reasoning.open.strip()!r} and {format_.reasoning.close.strip()!r}"
+        if format_.reasoning
+        else "no reasoning",
+        f"calls of the shape {format_.tools.shape!r}" if format_.tools else "no calls",
+    ]
+    family = Family(name="derived", title="derived from the chat template", verified="its own renders", format=format_)
+    reason = f"no family in models.toml matches; comparing renders of its chat template shows {' and '.join(found)}"
+    return Detection(family, reason)
 
 
 def _is_ours(source: str) -> bool:
