@@ -20,14 +20,13 @@ NO_TOOL = "I have no tool for that."
 WHO = "I am the tiny built-in model of llama-engine. I can call tools and quote their results."
 UNKNOWN = "I do not know. I am a tiny model: give me tools and I can call them."
 ERRORS = ("not found", "timeout", "permission denied", "bad request", "service unavailable", "invalid value")
-# Recipes that mean nearly the same: never two of one row in one list.
+# Recipes that could both be meant by one request: never two of one row in one list.
 NEAR = (
-    "calculator multiply add subtract divide count python", "weather forecast", "search wiki define news",
-    "currency units", "email message", "stock crypto", "time clock", "reminder todo", "note write", "random dice",
-    "restaurant table", "route distance flight", "user contact", "capital population", "alarm timer",
-    "shopping todo", "event reminder", "order pizza", "heating volume",
+    "calculator multiply", "calculator add", "calculator subtract", "calculator divide", "calculator count python",
+    "weather forecast", "search wiki define news", "currency units", "email message", "stock crypto", "time clock",
+    "reminder todo", "note write", "random dice", "restaurant table", "route distance flight", "user contact",
+    "capital population", "alarm timer", "shopping todo", "event reminder", "order pizza", "heating volume",
 )  # fmt: skip
-ALONE = {"calculator", "count", "python"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +74,7 @@ class Conversation:
 def _tags(tool: Tool) -> set[str]:
     """The words that stand for a tool. Two tools of one list share none of them."""
     words = set(tool.topic.split()) | set(tool.name.lower().split("_")) - set(VERBS)
-    for row in NEAR:
-        keys = row.split()
-        if tool.recipe in keys:
-            words |= {row} if keys[0] not in ALONE or tool.recipe in ALONE else {tool.recipe}
-            words |= set(keys) if tool.recipe == keys[0] and keys[0] in ALONE else set()
-    return words
+    return words | {row for row in NEAR if tool.recipe in row.split()}
 
 
 def choose_tools(rng: random.Random, held_out: bool, count: int) -> tuple[Tool, ...]:

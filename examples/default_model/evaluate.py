@@ -1,6 +1,6 @@
 """Measure the built-in model in llama.cpp: whole conversations, on its own output, in all six formats.
 
-    python evaluate.py builtin-q8_0.gguf                  # 200 generated and the 40 hand-written prompts a format
+    python evaluate.py builtin-q8_0.gguf    # a format: 200 generated prompts, the 40 hand-written ones, 40 longer talks
     python evaluate.py builtin-q8_0.gguf --generated 20 --families qwen3 --show 5
 
 The model writes a call, the tool's result follows, and it goes on from what it wrote itself. A conversation counts as
@@ -21,12 +21,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from conversations import choose_turns, make_conversation, make_setting
+from conversations import make_conversation, make_setting
 from rendering import FAMILIES, ONE_CALL_A_MESSAGE, REASONING_FIELD, choose_options, tool_schema
 
 from engine import Completion, Engine, ToolCall
 
 HERE = Path(__file__).parent
+TITLES = ("Generated, held out", "Hand-written", "Generated, held out, two or three turns")
 COLUMNS = ("reasoning", "tools", "arguments", "answer", "whole")
 
 
@@ -76,12 +77,12 @@ def leaves(result: str) -> list[str]:
     return [item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in value.values()]
 
 
-def generated(count: int, family: str, seed: int) -> Iterator[Case]:
-    """Held-out conversations: other seeds, held-out nouns and cities."""
-    rng = random.Random(f"held out {seed} {family}")
+def generated(count: int, family: str, seed: int, turns: tuple[int, ...]) -> Iterator[Case]:
+    """Held-out conversations of so many turns: other seeds, held-out nouns and cities."""
+    rng = random.Random(f"held out {seed} {family} {turns}")
     for _ in range(count):
         setting = make_setting(rng, True, rng.random() < 0.93)
-        conversation = make_conversation(rng, setting, True, family not in ONE_CALL_A_MESSAGE, choose_turns(rng))
+        conversation = make_conversation(rng, setting, True, family not in ONE_CALL_A_MESSAGE, rng.choice(turns))
         asks: list[Ask] = []
         for turn in conversation.turns:
             calls = [(call.tool.name, call.arguments) for step in turn.steps for call in step.calls]
@@ -219,15 +220,16 @@ def row(family: str, count: int, right: dict[str, int]) -> str:
     return f"| {family} | {count} | {shares} |"
 
 
-def evaluate(family: str, options: argparse.Namespace) -> tuple[str, str]:
+def evaluate(family: str, options: argparse.Namespace) -> tuple[str, ...]:
     """The family's row of each table."""
     with Engine.load(
         options.model, family=family, n_ctx=4096, n_threads=1, n_threads_batch=1, seed=options.seed
     ) as llm:
         player = Player(llm, family, options.temperature)
         rows = (
-            row(family, *measure(player, generated(options.generated, family, options.seed), options.show)),
+            row(family, *measure(player, generated(options.generated, family, options.seed, (1,)), options.show)),
             row(family, *measure(player, handwritten(), options.show)),
+            row(family, *measure(player, generated(options.turns, family, options.seed, (2, 3)), options.show)),
         )
     print(*rows, sep="\n", flush=True)
     return rows
@@ -237,6 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="?", default=HERE / "builtin-q8_0.gguf")
     parser.add_argument("--generated", type=int, default=200, help="generated prompts a format")
+    parser.add_argument("--turns", type=int, default=40, help="conversations of two or three turns a format")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -246,7 +249,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         rows = list(pool.map(evaluate, options.families, [options] * len(options.families)))
     head = f"| format | prompts | {' | '.join(COLUMNS)} |\n|---|---|" + "---|" * len(COLUMNS)
-    for title, table in zip(("Generated, held out", "Hand-written"), zip(*rows, strict=True), strict=True):
+    for title, table in zip(TITLES, zip(*rows, strict=True), strict=True):
         print(f"\n**{title}** ({options.model.name}, temperature {options.temperature:g})\n\n{head}", *table, sep="\n")
 
 
