@@ -66,7 +66,7 @@ def test_reasoning_details_alone_text_and_summaries_but_nothing_encrypted() -> N
 
 def test_content_in_parts_some_of_them_reasoning() -> None:
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
-    assert shown(whole({"content": [thinking]}, {"content": [{"type": "text", "text": "Yes."}]})) == [
+    assert shown(whole({"content": [thinking]}, {"content": [{"type": "text", "text": "Ye"}, "s."]})) == [
         ("reasoning", "Hm."),
         ("text", "Yes."),
     ]
@@ -156,6 +156,8 @@ def test_separate_reasoning_that_goes_on_otherwise_than_the_tags_is_kept() -> No
     found = whole({"reasoning_content": "ab"}, {"content": "<think>abc"}, {"reasoning_content": "x"}, HI)
     assert found.reasoning == "abx"
     assert found.content == "<think>abcHi there."
+    overtaken = whole({"content": "<think>ab"}, {"reasoning_content": "abx"}, {"content": "c</think>Hi"})
+    assert shown(overtaken) == [("reasoning", "abxc"), ("text", "Hi")]
     late = whole({"content": "<think>abc</think>Hi"}, {"reasoning_content": "a different thought"})
     assert shown(late) == [("reasoning", "abc"), ("text", "Hi"), ("reasoning", "a different thought")]
 
@@ -166,6 +168,8 @@ def test_blank_reasoning_is_none_and_does_not_hide_the_tags() -> None:
         ("text", "b"),
     ]
     assert shown(whole({"reasoning_content": ""}, {"reasoning_content": "\n\n"}, HI)) == [("text", "Hi there.")]
+    after = whole({"reasoning_content": "a"}, call(0, "{}", "f", "a"), {"reasoning_content": "\n"})
+    assert shown(after) == [("reasoning", "a"), ("f", "{}")]
 
 
 def test_empty_tags_are_no_reasoning() -> None:
@@ -350,6 +354,11 @@ def test_a_call_cut_before_its_arguments_is_truncated_and_one_after_them_is_whol
     complete = whole(call(0, '{"x": 1}', "f", "a"), finish="length")
     assert complete.tool_calls[0].error is None
     assert complete.finish_reason == "length"
+
+
+def test_the_beginning_of_a_null_that_is_none_is_malformed() -> None:
+    found = whole(call(0, "n", "f", "a"), call(0, "ul"))
+    assert found.tool_calls == (ToolCall(id="a", name="f", arguments="nul", error="malformed"),)
 
 
 def test_more_after_the_arguments_end_is_malformed() -> None:
@@ -646,6 +655,14 @@ def test_cancelling_ends_at_the_next_chunk() -> None:
     assert source.closed == 1
 
 
+def test_cancelling_before_the_first_chunk() -> None:
+    source = Source(stream(HI))
+    events = chat.events(source)
+    events.cancel()
+    assert list(events) == [Finished("cancelled")]
+    assert source.closed == 1
+
+
 async def later(chunks: list[Json], closed: list[bool]) -> AsyncIterator[Json]:
     try:
         for item in chunks:
@@ -677,6 +694,9 @@ async def test_cancelling_an_async_stream() -> None:
     events.cancel()
     assert [event async for event in events] == [Finished("cancelled")]
     assert closed == [True]
+    unread = chat.events(later(stream(HI), closed))
+    unread.cancel()
+    assert [event async for event in unread] == [Finished("cancelled")]
 
 
 # Any chunking

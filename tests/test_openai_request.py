@@ -256,3 +256,18 @@ def test_messages_that_are_not_valid() -> None:
         chat.request([])
     with pytest.raises(RequestError, match="matches no tool call"):
         chat.request([{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "x", "content": "y"}])
+
+
+def test_arguments_for_the_openai_client() -> None:
+    body = chat.request("Hi", model="qwen3", reasoning=False, top_k=3)
+    assert chat.client_arguments(body) == {
+        "model": "qwen3",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": True,
+        "extra_body": {
+            "stream_options": {"include_usage": True},
+            "chat_template_kwargs": {"enable_thinking": False},
+            "top_k": 3,
+        },
+    }
+    assert chat.client_arguments({"messages": []}) == {"model": "", "messages": []}

@@ -94,6 +94,14 @@ def request(
     return {name: value for name, value in body.items() if value is not None}
 
 
+def client_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A request's body as arguments of the `openai` client's `chat.completions.create`, which refuses fields that are
+    not OpenAI's own unless they come in `extra_body`."""
+    named = {"model": "", **{name: body[name] for name in ("model", "messages", "stream") if name in body}}
+    rest = {name: value for name, value in body.items() if name not in named}
+    return {**named, "extra_body": rest} if rest else named
+
+
 def _message(message: Message, reasoning_field: ReasoningField | None) -> dict[str, Any]:
     entry: dict[str, Any] = {"role": message.role, "content": message.content or ""}
     if message.role == "tool":

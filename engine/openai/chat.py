@@ -2,8 +2,12 @@
 
 Knows: what may be handed in. Does not know: transports; the caller brings one (an `openai` client, httpx, a file).
 
-    for event in chat.events(client.chat.completions.create(**chat.request(messages, tools, model="qwen3"))):
+    body = chat.request(messages, tools, model="qwen3", reasoning=False)
+    for event in chat.events(client.chat.completions.create(**chat.client_arguments(body))):
         ...
+
+    remote = chat.Remote(lambda body: client.chat.completions.create(**chat.client_arguments(body)), model="qwen3")
+    run = remote.run("What is the weather in Paris?", [get_weather])
 """
 
 import inspect
@@ -13,7 +17,7 @@ from typing import cast, overload
 from engine.errors import RequestError
 from engine.events import fold
 from engine.families import Family, Format
-from engine.openai.body import RequestOptions, request
+from engine.openai.body import RequestOptions, client_arguments, request
 from engine.openai.remote import Remote, RemoteTurn
 from engine.openai.stream import AsyncEvents, Events
 from engine.openai.turn import TurnReader
@@ -21,7 +25,17 @@ from engine.openai.wire import Diagnostics
 from engine.tools import ToolLike
 from engine.types import Completion
 
-__all__ = ["AsyncEvents", "Events", "Remote", "RemoteTurn", "RequestOptions", "completion", "events", "request"]
+__all__ = [
+    "AsyncEvents",
+    "Events",
+    "Remote",
+    "RemoteTurn",
+    "RequestOptions",
+    "client_arguments",
+    "completion",
+    "events",
+    "request",
+]
 
 
 @overload

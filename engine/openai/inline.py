@@ -157,11 +157,7 @@ class _Pair:
         """More of one copy. Answers what of it the other has not brought yet; when they differ, from there on."""
         if source not in self._begun:
             text = text.lstrip()
-            if not text:
-                return ""
             self._begun.add(source)
-        if self.differs:
-            return text
         while text and self._ahead and self._owner != source:
             head = self._ahead[0]
             size = min(len(head) - self._offset, len(text))

@@ -7,7 +7,7 @@ the text comes from.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.events import ContentDelta, Event, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.parsing.emitter import CallEmitter, Emitter, Kind
 from engine.types import Tool
 
@@ -48,10 +48,8 @@ class Parts:
         return self._emitter.call(name, id_ or None, id_follows=True)
 
     def forward(self, event: Event) -> None:
-        """An event of a parser's, which numbers parts and calls by itself."""
+        """An event of a parser's, other than reasoning; it numbers parts and calls by itself."""
         match event:
-            case ReasoningDelta(text):
-                self.text("reasoning", text)
             case ContentDelta(text):
                 self.text("content", text)
             case ToolCallStart(index):

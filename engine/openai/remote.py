@@ -36,8 +36,9 @@ class Remote:
     """A remote server, with the methods that `Engine` has for a turn and for the agent loop.
 
     send: the transport: takes the body of a request and gives the stream of its answer, for example
-        `lambda body: client.chat.completions.create(**body)` or a generator over `response.iter_lines()`. An async one
-        (a coroutine function, an async generator) serves `async for` and `await`, a sync one `for` and `result`.
+        `lambda body: client.chat.completions.create(**chat.client_arguments(body))`, or a generator over
+        `response.iter_lines()`. An async one (a coroutine function, an async generator) serves `async for` and `await`,
+        a sync one `for` and `result`.
     family, in_reasoning: how the answers are read; see `chat.events`.
     defaults: options of every request; see `chat.request`.
     """
