@@ -23,7 +23,7 @@ def get_weather(city: str, unit: Literal["celsius", "fahrenheit"] = "celsius") -
     if city not in TEMPERATURES:
         raise ValueError(f"no weather station in {city}")  # the model reads this
     degrees = TEMPERATURES[city]
-    return {"city": city, "temperature": degrees if unit == "celsius" else degrees * 9 / 5 + 32}
+    return {"temperature": degrees if unit == "celsius" else degrees * 9 / 5 + 32, "unit": unit}
 
 
 def multiply(
