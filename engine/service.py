@@ -7,226 +7,23 @@ messages, templates, tools; it takes a rendered prompt and the parser that its t
 import asyncio
 import contextlib
 import itertools
-import threading
 import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import Self
 
 from engine.errors import RequestError
-from engine.events import Event, Finished, fold
+from engine.events import Finished
 from engine.parsing.piece import Piece
 from engine.runtime.backend import Backend, Vocab
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.runner import Runner
+from engine.runtime.stream import Mailbox, Stream
 from engine.runtime.turns import TurnMemory
 from engine.template.prompt import Prompt
-from engine.types import Completion, SamplingParams
-
-
-class _Mailbox:
-    """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits.
-
-    `over` is set when the final reply is there: who wants the whole turn is woken once. A `patient` future too is
-    for that one only. `text` and `tokens` are the prompt's.
-    """
-
-    __slots__ = ("future", "over", "patient", "queue", "text", "tokens")
-
-    def __init__(self, text: str, tokens: tuple[int, ...]) -> None:
-        self.text = text
-        self.tokens = tokens
-        self.queue: SimpleQueue[Reply] = SimpleQueue()
-        self.over = threading.Event()
-        self.future: asyncio.Future[None] | None = None
-        self.patient = False
-
-
-class Stream:
-    """One turn as it is generated; has one reader at a time, in any thread or event loop.
-
-    - `for event in stream` and `async for event in stream` give its events, `Finished` last; leaving the loop early
-    cancels.
-    - `stream.result()` and `await stream` give its completion.
-    - `with stream` and `async with stream` cancel at the end of the block what is then still running.
-
-    A stream that nobody holds any more is cancelled. Reading raises what ended the turn, if that was an error; what
-    came before it is in `completion`.
-    """
-
-    def __init__(self, mailbox: _Mailbox, cancel: Callable[[], None], end_reasoning: Callable[[], None]) -> None:
-        self._mailbox = mailbox
-        self._cancel = cancel
-        self._end_reasoning = end_reasoning
-        self._events: list[Event] = []
-        self._unread: deque[Event] = deque()
-        self._error: Exception | None = None
-        self._completion: Completion | None = None
-        self._final = False
-        self._cancelled = False
-
-    def __iter__(self) -> Iterator[Event]:
-        return _Reading(self)
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return _Reading(self)
-
-    def __await__(self) -> Generator[object, None, Completion]:
-        return self._finish().__await__()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.cancel()
-
-    def __del__(self) -> None:
-        self.cancel()
-
-    def cancel(self) -> None:
-        """End the turn at the next chunk boundary, with reason "cancelled". From any thread, any number of times."""
-        if not self._final and not self._cancelled:
-            self._cancelled = True
-            self._cancel()
-
-    def end_reasoning(self) -> None:
-        """Close the turn's reasoning now, where the request said how (`reasoning_close`); the answer follows."""
-        self._end_reasoning()
-
-    def result(self, timeout: float | None = None) -> Completion:
-        """Wait for the end and return the turn as a whole.
-
-        Raises TimeoutError after `timeout` seconds (the turn goes on), and the error that ended the turn.
-        """
-        if not self._final:
-            try:
-                self._mailbox.over.wait(timeout)
-            except KeyboardInterrupt:
-                self.cancel()
-                raise
-            self._take_all()
-        if not self._final:
-            raise TimeoutError(f"the turn was not over after {timeout} s; call cancel() to end it")
-        return self._outcome()
-
-    @property
-    def completion(self) -> Completion:
-        """The turn as a whole, after its end (after an error too). Raises RequestError while it runs."""
-        self._take_all()
-        if not self._final:
-            raise RequestError("The stream is still running; read it to its end, or call result() to wait for it.")
-        if self._completion is None:
-            self._completion = fold(self._events)
-        return self._completion
-
-    def _outcome(self) -> Completion:
-        if self._error is not None:
-            raise self._error
-        return self.completion
-
-    def _take(self, reply: Reply) -> None:
-        self._events += reply.events
-        self._unread.extend(reply.events)
-        if reply.final:
-            self._final, self._error = True, reply.error
-
-    def _take_all(self) -> None:
-        """Take what is there already."""
-        queue = self._mailbox.queue
-        while not queue.empty():
-            self._take(queue.get())
-
-    def _next(self) -> Event:
-        while not self._unread:
-            if self._final:
-                if self._error is not None:
-                    raise self._error
-                raise StopIteration
-            self._take(self._mailbox.queue.get())
-        return self._unread.popleft()
-
-    async def _anext(self) -> Event:
-        while not self._unread:
-            if self._final:
-                if self._error is not None:
-                    raise self._error
-                raise StopAsyncIteration
-            await self._arrival()
-        return self._unread.popleft()
-
-    async def _finish(self) -> Completion:
-        try:
-            while not self._final:
-                await self._arrival(patient=True)
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
-        return self._outcome()
-
-    async def _arrival(self, *, patient: bool = False) -> None:
-        """Wait for a reply (`patient`: for the final one) and take it; other tasks run meanwhile, even if it is there
-        already.
-
-        The future is set before the queue is looked at, and the runner looks for it after it has put: one of the two
-        sees the other.
-        """
-        mailbox = self._mailbox
-        mailbox.patient = patient
-        mailbox.future = asyncio.get_running_loop().create_future()
-        try:
-            if mailbox.over.is_set() if patient else not mailbox.queue.empty():
-                await asyncio.sleep(0)
-            else:
-                await mailbox.future
-        finally:
-            mailbox.future = None
-        self._take_all()
-
-
-class _Reading:
-    """One loop over a stream. When the loop is left and this iterator goes, the stream is cancelled.
-
-    An exception that arrives while the loop waits (a cancelled task, an interrupt) keeps this iterator alive in its
-    traceback, so it cancels by itself.
-    """
-
-    __slots__ = ("_stream",)
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __aiter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Event:
-        try:
-            return self._stream._next()  # pyright: ignore[reportPrivateUsage]
-        except BaseException:
-            self._stream.cancel()
-            raise
-
-    async def __anext__(self) -> Event:
-        try:
-            return await self._stream._anext()  # pyright: ignore[reportPrivateUsage]
-        except BaseException:
-            self._stream.cancel()
-            raise
-
-    def __del__(self) -> None:
-        self._stream.cancel()
+from engine.types import SamplingParams
 
 
 class Service:
@@ -302,7 +99,7 @@ class Service:
             reasoning_close=tuple(self._vocab.encode(reasoning_close, add_bos=False)),
         )
         id_ = next(self._ids)
-        mailbox = self._post.open(id_, _Mailbox(prompt.text, tokens))
+        mailbox = self._post.open(id_, Mailbox(prompt.text, tokens))
         stream = Stream(mailbox, lambda: self._runner.cancel(id_), lambda: self._runner.end_reasoning(id_))
         try:
             self._runner.submit(Request(id_, tokens, parser, sampling, limits, checkpoint, priority, deadline))
@@ -340,13 +137,13 @@ class _Post:
     def __init__(self, turns: TurnMemory) -> None:
         self._turns = turns
         self._tally = Tally()
-        self._boxes: dict[int, _Mailbox] = {}
+        self._boxes: dict[int, Mailbox] = {}
 
     @property
     def metrics(self) -> Metrics:
         return replace(self._tally.sums, running=len(self._boxes))
 
-    def open(self, id_: int, box: _Mailbox) -> _Mailbox:
+    def open(self, id_: int, box: Mailbox) -> Mailbox:
         self._boxes[id_] = box
         return box
 
@@ -370,7 +167,7 @@ class _Post:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, futures)
 
-    def _settle(self, reply: Reply, box: _Mailbox) -> None:
+    def _settle(self, reply: Reply, box: Mailbox) -> None:
         """A request is over."""
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from engine.errors import DecodeError, EngineError
 from engine.parsing.piece import Piece
 from engine.runtime.backend import Row, Sampler
+from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.types import SamplingParams
 
 
@@ -218,9 +219,7 @@ class ScriptedBackend:
     def sample(self, sampler: Sampler, row: int) -> int:
         if not isinstance(sampler, ScriptedSampler):
             raise EngineError(f"{sampler!r} was not made by this backend; take one from its sampler().")
-        at = self._rows[row]
-        if not at.output:
-            raise EngineError(f"row {row} of the last batch was decoded without output; ask for it in the Row.")
+        at = self._with_output(row)
         digest = self._cells[at.sequence][at.position].digest
         if sampler.digest is None:
             sampler.reply = self._next_reply(at)
@@ -236,6 +235,18 @@ class ScriptedBackend:
         sampler.forced = False
         sampler.digest = hash((digest, token))
         return token
+
+    def _with_output(self, row: int) -> Row:
+        at = self._rows[row]
+        if not at.output:
+            raise EngineError(f"row {row} of the last batch was decoded without output; ask for it in the Row.")
+        return at
+
+    def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
+        """A script is certain: the token has probability 1, and there are no alternatives."""
+        self._with_output(row)
+        drawn = Logprob(token, 0.0)
+        return TokenLogprobs(drawn, (drawn,)[:top])
 
     def _next_reply(self, at: Row) -> list[int]:
         if self._function is not None:

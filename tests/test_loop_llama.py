@@ -35,11 +35,11 @@ class Desk:
         self.loop = Loop(self.backend, longest_draft=longest_draft)
         self.replies: dict[int, list[Reply]] = {}
 
-    def submit(self, id_: int, text: str, *, checkpoint: bool = True) -> None:
+    def submit(self, id_: int, text: str, *, checkpoint: bool = True, logprobs: int | None = None) -> None:
         vocab = self.backend.vocab
         tokens = vocab.encode([Piece(text, True)], add_bos=True)
         tail = vocab.tokenize("<|start|>assistant\n", special=True)
-        sampling = SamplingParams(temperature=0)
+        sampling = SamplingParams(temperature=0, logprobs=logprobs)
         limits = Limits(max_tokens=16, ignore_eos=True)
         at = len(tokens) - len(tail) if checkpoint else 0
         self.loop.submit(Request(id_, tuple(tokens), lambda: Parser("content-only"), sampling, limits, at))
@@ -94,6 +94,16 @@ def test_every_output_equals_its_run_alone(
     for id_, text in enumerate(TEXTS):
         assert desk.output(id_) == alone[text]
     assert sum(desk.usage(id_).cached_tokens for id_ in range(len(TEXTS))) > 0
+    desk.backend.close()
+
+
+def test_logprobs_are_those_of_the_tokens_drawn(model: Model) -> None:
+    desk = Desk(model, longest_draft=6)
+    desk.submit(0, TEXTS[0], logprobs=2)
+    desk.run()
+    entries = [entry for reply in desk.replies[0] for entry in reply.logprobs]
+    assert tuple(entry.drawn.token for entry in entries) == desk.output(0)
+    assert all(entry.top[0] == entry.drawn and entry.drawn.logprob < 0 for entry in entries), "greedy draws the best"
     desk.backend.close()
 
 

@@ -106,6 +106,17 @@ def test_sampling_and_family_stops() -> None:
     assert (limited.content, limited.finish_reason) == ("123", "length")
 
 
+def test_logprobs() -> None:
+    backend = ScriptedBackend(["ab", "ab", "ab"])
+    with Service(backend) as service:
+        streams = [service.submit(prompt("p"), plain, SamplingParams(logprobs=top)) for top in (None, 0, 2)]
+        for stream in streams:
+            stream.result()
+    tokens = [ord("a"), ord("b"), backend.vocab.end]
+    assert [[entry.drawn.token for entry in stream.logprobs] for stream in streams] == [[], tokens, tokens]
+    assert [len(entry.top) for stream in streams for entry in stream.logprobs] == [0, 0, 0, 1, 1, 1]
+
+
 def test_markers_reach_the_parser() -> None:
     vocab = ByteVocab(
         ["<|start|>", "<|channel|>", "<|message|>", "<|call|>", "<|end|>"], end=["<|return|>", "<|call|>"]

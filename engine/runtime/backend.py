@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from engine.parsing.piece import Piece
+from engine.runtime.logprobs import TokenLogprobs
 from engine.types import SamplingParams
 
 
@@ -118,6 +119,10 @@ class Backend(Protocol):
 
         Raises DecodeError with reason "nan" when the logits are not numbers.
         """
+        ...
+
+    def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
+        """Log-probabilities of row `row` of the last decode: the token's own, and the `top` best."""
         ...
 
     def positions(self, sequence: int) -> int:

@@ -5,18 +5,19 @@ fails. Does not know: threads, queues, who reads the replies.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import perf_counter
 
 from engine.errors import ContextOverflowError, DecodeError
 from engine.events import Event, Finished
-from engine.runtime.backend import Backend, Sampler
+from engine.runtime.backend import Backend
 from engine.runtime.drafts import Drafter
 from engine.runtime.generation import Generation
+from engine.runtime.live import Live
 from engine.runtime.prefix import Blocked, PrefixCache
 from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.scheduler import Chunk, Job, Scheduler
-from engine.types import FinishReason, Usage
+from engine.types import FinishReason
 
 _FIRST_CHUNK = 64
 _SMALLEST_CHUNK = 8
@@ -26,39 +27,6 @@ _DRAFTING_ROWS = 32
 """Rows of a decode up to which more rows cost little; beyond, guesses do not pay."""
 _STRIKES = 3
 """Failed decodes in a row after which a request is given up, even if it seems to get further."""
-
-
-@dataclass(slots=True, eq=False)
-class _Live:
-    """A request under way. Times are the clock's; None until it happened. `outbox` are the events since the last
-    reply."""
-
-    request: Request
-    job: Job
-    generation: Generation
-    submitted: float
-    sampler: Sampler | None = None
-    outbox: list[Event] = field(default_factory=list)
-    cached: int = 0
-    started: float | None = None
-    first_token: float | None = None
-    strikes: int = 0
-    drafter: Drafter | None = None
-
-    def usage(self, now: float) -> Usage:
-        started = now if self.started is None else self.started
-        first = self.first_token
-        return Usage(
-            prompt_tokens=len(self.request.tokens),
-            cached_tokens=self.cached,
-            completion_tokens=self.generation.tokens,
-            reasoning_tokens=self.generation.reasoning_tokens,
-            time_to_first_token=None if first is None else first - self.submitted,
-            prefill_seconds=(now if first is None else first) - started,
-            decode_seconds=0.0 if first is None else now - first,
-            drafted_tokens=0 if self.drafter is None else self.drafter.drafted,
-            accepted_tokens=0 if self.drafter is None else self.drafter.accepted,
-        )
 
 
 class Loop:
@@ -89,9 +57,9 @@ class Loop:
         self._longest = backend.n_ctx_sequence
         self._chunk_seconds = chunk_seconds
         self._clock = clock
-        self._lives: dict[int, _Live] = {}
-        self._of_job: dict[Job, _Live] = {}
-        self._touched: dict[_Live, None] = {}
+        self._lives: dict[int, Live] = {}
+        self._of_job: dict[Job, Live] = {}
+        self._touched: dict[Live, None] = {}
         self._replies: list[Reply] = []
         self._deadlines: dict[int, float] = {}
         self._admit_again = False
@@ -116,7 +84,7 @@ class Loop:
             self.refuse(request, error)
             return
         job = Job([*request.tokens, *opening.forced], request.priority)
-        live = _Live(request, job, generation, now)
+        live = Live(request, job, generation, now)
         self._lives[request.id] = self._of_job[job] = live
         self._emit(live, opening.events)
         if request.deadline is not None:
@@ -161,8 +129,8 @@ class Loop:
         """The replies since the last drain, one for each request that has any."""
         replies, self._replies = self._replies, []
         for live in self._touched:
-            replies.append(Reply(live.request.id, tuple(live.outbox)))
-            live.outbox.clear()
+            events, logprobs = live.take()
+            replies.append(Reply(live.request.id, events, logprobs=logprobs))
         self._touched.clear()
         return replies
 
@@ -255,7 +223,7 @@ class Loop:
         self._cache.release(sequence)
         self._admit_again = True
 
-    def _outgrown(self, live: _Live) -> None:
+    def _outgrown(self, live: Live) -> None:
         """A request alone needs more cells than there are (a context that holds less than it says)."""
         if live.first_token is not None:
             self._finish(live, "length")
@@ -281,7 +249,7 @@ class Loop:
 
     def _evaluated(self, chunks: Sequence[Chunk]) -> None:
         """The batch of these chunks was decoded: write the books, then draw where a token is due."""
-        due: list[tuple[_Live, int, tuple[int, ...]]] = []
+        due: list[tuple[Live, int, tuple[int, ...]]] = []
         row = 0
         for chunk in chunks:
             job = chunk.job
@@ -304,7 +272,7 @@ class Loop:
             except Exception as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
                 self._finish(live, "error", error)
 
-    def _draw_along(self, live: _Live, row: int, draft: tuple[int, ...]) -> FinishReason | None:
+    def _draw_along(self, live: Live, row: int, draft: tuple[int, ...]) -> FinishReason | None:
         """Draw one token, and one more for each guess that came true: each from the logits behind what was drawn
         before, so that the output is what it would be without guesses."""
         job, drafter = live.job, live.drafter
@@ -318,11 +286,13 @@ class Loop:
         job.evaluated = self._cache.cut(job.sequence, job.evaluated + true)
         return finish
 
-    def _draw(self, live: _Live, row: int) -> FinishReason | None:
+    def _draw(self, live: Live, row: int) -> FinishReason | None:
         """Draw a token and take in what follows from it; how the turn ends, if it does."""
         sampler, job = live.sampler, live.job
         assert sampler is not None, "a running request has a sampler"
         token = self._backend.sample(sampler, row)
+        if (top := live.request.sampling.logprobs) is not None:
+            live.logprobs.append(self._backend.logprobs(row, token, top))
         if live.first_token is None:
             live.first_token = self._clock()
         events, forced, finish = live.generation.advance(token)
@@ -335,12 +305,12 @@ class Loop:
             job.tokens.append(token)
         return "length" if finish is None and len(job.tokens) > self._longest else finish
 
-    def _emit(self, live: _Live, events: Sequence[Event]) -> None:
+    def _emit(self, live: Live, events: Sequence[Event]) -> None:
         if events:
             live.outbox += events
             self._touched[live] = None
 
-    def _finish(self, live: _Live, reason: FinishReason, error: Exception | None = None) -> None:
+    def _finish(self, live: Live, reason: FinishReason, error: Exception | None = None) -> None:
         """The request is over; what it evaluated stays for others, unless it failed."""
         job = live.job
         self._scheduler.remove(job)
@@ -359,9 +329,10 @@ class Loop:
         usage = live.usage(self._clock())
         last = closing.pop()
         assert isinstance(last, Finished), "a parser's last event is Finished"
-        events = (*live.outbox, *closing, replace(last, usage=usage))
+        events, logprobs = live.take()
+        events = (*events, *closing, replace(last, usage=usage))
         output = tuple(job.tokens[len(live.request.tokens) :])
-        self._replies.append(Reply(live.request.id, events, final=True, error=error, output=output))
+        self._replies.append(Reply(live.request.id, events, final=True, error=error, output=output, logprobs=logprobs))
 
     def _recover(self, chunks: Sequence[Chunk], error: DecodeError) -> None:
         """A decode failed: read back what the sequences hold, then find out whose fault it was."""

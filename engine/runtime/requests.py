@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from engine.errors import ContextOverflowError
 from engine.events import Event
 from engine.runtime.generation import Limits, Parser
+from engine.runtime.logprobs import TokenLogprobs
 from engine.types import SamplingParams
 
 
@@ -46,7 +47,7 @@ class Reply(NamedTuple):
     """The events of one step for one request.
 
     A `final` one is the last; `error` says why it failed, if it did; `output` are the tokens that were generated, the
-    end token left out.
+    end token left out. `logprobs` are those of the tokens drawn since the last reply, if they were asked for.
     """
 
     id: int
@@ -54,6 +55,7 @@ class Reply(NamedTuple):
     final: bool = False
     error: Exception | None = None
     output: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Submit(NamedTuple):

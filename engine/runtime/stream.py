@@ -1,0 +1,227 @@
+"""One turn as its reader sees it: a stream of events, for threads and for asyncio.
+
+Knows: the mailbox in which the engine's thread leaves replies, and how readers of every kind wait for them. Does not
+know: requests, models, what is in an event beyond that `Finished` comes last.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from queue import SimpleQueue
+from typing import Self
+
+from engine.errors import RequestError
+from engine.events import Event, fold
+from engine.runtime.logprobs import TokenLogprobs
+from engine.runtime.requests import Reply
+from engine.types import Completion
+
+
+class Mailbox:
+    """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits.
+
+    `over` is set when the final reply is there: who wants the whole turn is woken once. A `patient` future too is
+    for that one only. `text` and `tokens` are the prompt's.
+    """
+
+    __slots__ = ("future", "over", "patient", "queue", "text", "tokens")
+
+    def __init__(self, text: str, tokens: tuple[int, ...]) -> None:
+        self.text = text
+        self.tokens = tokens
+        self.queue: SimpleQueue[Reply] = SimpleQueue()
+        self.over = threading.Event()
+        self.future: asyncio.Future[None] | None = None
+        self.patient = False
+
+
+class Stream:
+    """One turn as it is generated; has one reader at a time, in any thread or event loop.
+
+    - `for event in stream` and `async for event in stream` give its events, `Finished` last; leaving the loop early
+    cancels.
+    - `stream.result()` and `await stream` give its completion.
+    - `with stream` and `async with stream` cancel at the end of the block what is then still running.
+
+    A stream that nobody holds any more is cancelled. Reading raises what ended the turn, if that was an error; what
+    came before it is in `completion`.
+    """
+
+    def __init__(self, mailbox: Mailbox, cancel: Callable[[], None], end_reasoning: Callable[[], None]) -> None:
+        self._mailbox = mailbox
+        self._cancel = cancel
+        self._end_reasoning = end_reasoning
+        self._events: list[Event] = []
+        self._unread: deque[Event] = deque()
+        self._logprobs: list[TokenLogprobs] = []
+        self._error: Exception | None = None
+        self._completion: Completion | None = None
+        self._final = False
+        self._cancelled = False
+
+    def __iter__(self) -> Iterator[Event]:
+        return _Reading(self)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _Reading(self)
+
+    def __await__(self) -> Generator[object, None, Completion]:
+        return self._finish().__await__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End the turn at the next chunk boundary, with reason "cancelled". From any thread, any number of times."""
+        if not self._final and not self._cancelled:
+            self._cancelled = True
+            self._cancel()
+
+    def end_reasoning(self) -> None:
+        """Close the turn's reasoning now, where the request said how (`reasoning_close`); the answer follows."""
+        self._end_reasoning()
+
+    def result(self, timeout: float | None = None) -> Completion:
+        """Wait for the end and return the turn as a whole.
+
+        Raises TimeoutError after `timeout` seconds (the turn goes on), and the error that ended the turn.
+        """
+        if not self._final:
+            try:
+                self._mailbox.over.wait(timeout)
+            except KeyboardInterrupt:
+                self.cancel()
+                raise
+            self._take_all()
+        if not self._final:
+            raise TimeoutError(f"the turn was not over after {timeout} s; call cancel() to end it")
+        return self._outcome()
+
+    @property
+    def completion(self) -> Completion:
+        """The turn as a whole, after its end (after an error too). Raises RequestError while it runs."""
+        self._take_all()
+        if not self._final:
+            raise RequestError("The stream is still running; read it to its end, or call result() to wait for it.")
+        if self._completion is None:
+            self._completion = fold(self._events)
+        return self._completion
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """The log-probabilities of the tokens drawn so far, the end token's included, where `SamplingParams.logprobs`
+        asked for them. Tokens that the engine forced have none."""
+        return tuple(self._logprobs)
+
+    def _outcome(self) -> Completion:
+        if self._error is not None:
+            raise self._error
+        return self.completion
+
+    def _take(self, reply: Reply) -> None:
+        self._events += reply.events
+        self._unread.extend(reply.events)
+        self._logprobs += reply.logprobs
+        if reply.final:
+            self._final, self._error = True, reply.error
+
+    def _take_all(self) -> None:
+        """Take what is there already."""
+        queue = self._mailbox.queue
+        while not queue.empty():
+            self._take(queue.get())
+
+    def _next(self) -> Event:
+        while not self._unread:
+            if self._final:
+                if self._error is not None:
+                    raise self._error
+                raise StopIteration
+            self._take(self._mailbox.queue.get())
+        return self._unread.popleft()
+
+    async def _anext(self) -> Event:
+        while not self._unread:
+            if self._final:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            await self._arrival()
+        return self._unread.popleft()
+
+    async def _finish(self) -> Completion:
+        try:
+            while not self._final:
+                await self._arrival(patient=True)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self._outcome()
+
+    async def _arrival(self, *, patient: bool = False) -> None:
+        """Wait for a reply (`patient`: for the final one) and take it; other tasks run meanwhile, even if it is there
+        already.
+
+        The future is set before the queue is looked at, and the runner looks for it after it has put: one of the two
+        sees the other.
+        """
+        mailbox = self._mailbox
+        mailbox.patient = patient
+        mailbox.future = asyncio.get_running_loop().create_future()
+        try:
+            if mailbox.over.is_set() if patient else not mailbox.queue.empty():
+                await asyncio.sleep(0)
+            else:
+                await mailbox.future
+        finally:
+            mailbox.future = None
+        self._take_all()
+
+
+class _Reading:
+    """One loop over a stream. When the loop is left and this iterator goes, the stream is cancelled.
+
+    An exception that arrives while the loop waits (a cancelled task, an interrupt) keeps this iterator alive in its
+    traceback, so it cancels by itself.
+    """
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return self._stream._next()  # pyright: ignore[reportPrivateUsage]
+        except BaseException:
+            self._stream.cancel()
+            raise
+
+    async def __anext__(self) -> Event:
+        try:
+            return await self._stream._anext()  # pyright: ignore[reportPrivateUsage]
+        except BaseException:
+            self._stream.cancel()
+            raise
+
+    def __del__(self) -> None:
+        self._stream.cancel()
