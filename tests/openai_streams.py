@@ -4,9 +4,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
+from engine.openai import chat
+from engine.types import Completion, ToolCall
 
 Json = dict[str, Any]
+HI: Json = {"content": "Hi there."}
 
 
 def chunk(delta: Json | None = None, finish: str | None = None, index: int = 0, **more: Any) -> Json:
@@ -96,3 +99,15 @@ def split_delta(delta: Json, cuts: Sequence[int]) -> list[Json]:
     split += [{**bare, "function": {"name": name}} for name in names[1:]]
     split += [{**bare, "function": {"arguments": piece}} for piece in pieces(function.get("arguments", ""), cuts)]
     return [{"tool_calls": [part]} for part in split]
+
+
+def whole(*deltas: Json, finish: str | None = "stop", **options: Any) -> Completion:
+    return fold(in_order(chat.events(stream(*deltas, finish=finish), **options)))
+
+
+def shown(completion: Completion) -> list[tuple[str, str]]:
+    """The parts in order; a call as its name and arguments."""
+    return [
+        (part.name, part.arguments) if isinstance(part, ToolCall) else (part.type, part.text)
+        for part in completion.parts
+    ]
