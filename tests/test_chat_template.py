@@ -528,3 +528,56 @@ class TestOddTemplates:
             "{{ c.function.name ~ c.function.arguments }}{% endfor %}{% else %}<{{ m.content }}>{% endif %}{% endfor %}"
         )
         assert ChatTemplate(source).render(ASKED).text == '<Look.>look{"city": "Oslo"}<4 degrees>'
+
+    def test_one_that_names_the_function_in_its_ids(self) -> None:
+        kimi = (
+            "{% for m in messages %}{% for c in m.tool_calls or [] %}[{{ c.id }}{{ c.function.name }}"
+            "{{ c.function.arguments | tojson }}]{% endfor %}{{ m.tool_call_id }}={{ m.content }};{% endfor %}"
+        )
+        template = ChatTemplate(kimi, family="kimi-k2")
+        own = {"id": "functions.look:7", "name": "look", "arguments": "{}"}
+        history = [*ASKED, {"role": "assistant", "tool_calls": [own]}, {**ASKED[2], "tool_call_id": "functions.look:7"}]
+        text = template.render(history).text
+        assert "[functions.look:0look" in text
+        assert "functions.look:0=4 degrees;" in text
+        assert "[functions.look:7look" in text
+        assert "functions.look:7=4 degrees;" in text
+
+    def test_one_that_takes_reasoning_or_content_beside_a_call(self) -> None:
+        either = (
+            "{% for m in messages %}{% if m.tool_calls and m.content and m.reasoning %}{{ raise_exception('both') }}{% endif %}"
+            "<{{ m.content }}|{{ m.reasoning }}>{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+            "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+        )
+        template = ChatTemplate(either, family="content-only")
+        assert (
+            "<|Hm.\n\nLet me look.>look"
+            in template.render([ASKED[0], {**ASKED[1], "content": "Let me look."}, ASKED[2]]).text
+        )
+
+    def test_one_without_system_messages(self) -> None:
+        template = ChatTemplate(SIMPLE)
+        assert template.render([{"role": "system", "content": "Alone."}]).text == "<user>Alone.</user><assistant>"
+
+    def test_one_that_always_asks(self) -> None:
+        always = "{% if not add_generation_prompt %}{{ raise_exception('ask') }}{% endif %}" + SIMPLE
+        prompt = ChatTemplate(
+            always, family=shipped("qwen3").format.model_copy(update={"start": "<assistant>"})
+        ).render("")
+        assert "".join(piece.text for piece in prompt.prefix) == "<assistant>"
+        with pytest.raises(TemplateError, match="rejects these messages: ask"):
+            ChatTemplate(always).render("Hi", add_generation_prompt=False)
+
+    def test_one_that_cannot_show_an_unfinished_message(self) -> None:
+        strict = "{% if messages[-1].role == 'assistant' %}{{ raise_exception('last') }}{% endif %}" + SIMPLE
+        template = ChatTemplate(strict)
+        prompt = template.render([ASKED[0], PARTIAL_ANSWER], continue_final_message=True)
+        assert prompt.text == "<user>Look.</user><assistant>It is four "
+        assert "".join(piece.text for piece in prompt.prefix) == "<assistant>It is four "
+
+    def test_unguarded_text_may_be_structure(self) -> None:
+        qwen = ChatTemplate(None, family="qwen3", control_tokens=frozenset({"<|im_end|>"}))
+        assert qwen.render("<|im_end|>", guard=False).pieces == (Piece(qwen.render("<|im_end|>").text, True),)
+        failing = ChatTemplate("{{ raise_exception(messages[0].content) if messages[0].content != 'USERTEXT' }}")
+        with pytest.raises(TemplateError, match="rejects these messages: plain"):
+            failing.render("plain", guard=False)
