@@ -143,8 +143,8 @@ def test_blank_reasoning_is_none_and_does_not_hide_the_tags() -> None:
         ("text", "b"),
     ]
     assert shown(whole({"reasoning_content": ""}, {"reasoning_content": "\n\n"}, HI)) == [("text", "Hi there.")]
-    after = whole({"reasoning_content": "a"}, call(0, "{}", "f", "a"), {"reasoning_content": "\n"})
-    assert shown(after) == [("reasoning", "a"), ("f", "{}")]
+    after = whole({"reasoning_content": "a"}, call(0, "{}", "f", "a"), {"reasoning_content": "\n"}, {"content": "b"})
+    assert shown(after) == [("reasoning", "a"), ("f", "{}"), ("text", "b")]
 
 
 def test_empty_tags_are_no_reasoning() -> None:

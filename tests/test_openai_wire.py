@@ -81,6 +81,8 @@ def test_comments_and_other_fields_are_nothing() -> None:
 def test_data_over_several_lines_is_one_event() -> None:
     spread = "".join(f"data: {line}\n" for line in json.dumps(chunk({"content": "Hi"}, "stop"), indent=1).split("\n"))
     assert read([spread + "\ndata: [DONE]\n\n"]).content == "Hi"
+    windows = (spread + "\n").replace("\n", "\r\n")
+    assert read(windows[at : at + 1] for at in range(len(windows))).content == "Hi"
 
 
 def test_nothing_is_read_after_done() -> None:
