@@ -545,7 +545,8 @@ class TestOddTemplates:
 
     def test_one_that_takes_reasoning_or_content_beside_a_call(self) -> None:
         either = (
-            "{% for m in messages %}{% if m.tool_calls and m.content and m.reasoning %}{{ raise_exception('both') }}{% endif %}"
+            "{% for m in messages %}"
+            "{% if m.tool_calls and m.content and m.reasoning %}{{ raise_exception('both') }}{% endif %}"
             "<{{ m.content }}|{{ m.reasoning }}>{% for c in m.tool_calls or [] %}{{ c.function.name }}"
             "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
         )
@@ -581,3 +582,58 @@ class TestOddTemplates:
         failing = ChatTemplate("{{ raise_exception(messages[0].content) if messages[0].content != 'USERTEXT' }}")
         with pytest.raises(TemplateError, match="rejects these messages: plain"):
             failing.render("plain", guard=False)
+
+
+class TestHarmonyLoop:
+    """A three-step tool loop of gpt-oss, by the rules that its response format publishes: analysis of the loop under
+    way goes back, older analysis is dropped with the loop's end, calls end in <|call|>, results carry the function's
+    name."""
+
+    def turn(self, number: int) -> list[Any]:
+        call = {"id": f"c{number}", "name": "look", "arguments": f'{{"city": "{number}"}}'}
+        return [
+            {"role": "assistant", "content": "", "reasoning": f"Step {number}.", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": f"R{number}"},
+        ]
+
+    def shown(self, number: int, *, analysis: bool = True) -> str:
+        why = f"<|start|>assistant<|channel|>analysis<|message|>Step {number}.<|end|>" if analysis else ""
+        return (
+            f"{why}<|start|>assistant to=functions.look<|channel|>commentary json<|message|>"
+            f'{{"city": "{number}"}}<|call|>'
+            f'<|start|>functions.look to=assistant<|channel|>commentary<|message|>"R{number}"<|end|>'
+        )
+
+    def test_each_prompt_begins_with_the_last_and_its_output(self) -> None:
+        template = shipped("gpt-oss")
+        history: list[Any] = [{"role": "user", "content": "Go"}]
+        before = template.render(history, tools=[look]).text
+        for number in range(3):
+            history += self.turn(number)
+            text = template.render(history, tools=[look]).text
+            assert text == before.removesuffix("<|start|>assistant") + self.shown(number) + "<|start|>assistant"
+            before = text
+
+    def test_the_loops_analysis_is_dropped_with_its_end(self) -> None:
+        history = [{"role": "user", "content": "Go"}, *self.turn(0), *self.turn(1)]
+        done = [
+            *history,
+            {"role": "assistant", "content": "Done.", "reasoning": "Enough."},
+            {"role": "user", "content": "More"},
+        ]
+        text = shipped("gpt-oss").render([*done, *self.turn(2)], tools=[look]).text
+        assert text.endswith(
+            "<|start|>user<|message|>Go<|end|>"
+            + self.shown(0, analysis=False)
+            + self.shown(1, analysis=False)
+            + "<|start|>assistant<|channel|>final<|message|>Done.<|end|><|start|>user<|message|>More<|end|>"
+            + self.shown(2)
+            + "<|start|>assistant"
+        )
+
+    def test_a_caller_that_drops_reasoning_gets_the_same_less_analysis(self) -> None:
+        history = [{"role": "user", "content": "Go"}, *self.turn(0)]
+        dropped = [{key: value for key, value in message.items() if key != "reasoning"} for message in history]
+        template = shipped("gpt-oss")
+        assert self.shown(0, analysis=False) + "<|start|>assistant" in template.render(dropped, tools=[look]).text
+        assert "Step 0." not in template.render(dropped, tools=[look]).text
