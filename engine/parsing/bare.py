@@ -64,7 +64,7 @@ class BareCalls:
         elif reader.buffer.startswith("[", reader.pos):
             pythonic = self._list is not None and not self._lists_an_object(reader.behind(0))
             yield from (self._list.read() if pythonic and self._list is not None else self._objects.read())
-        elif self._named is not None and self._names_a_tool(reader.behind(0)) is not True:
+        elif self._named is not None and not (yield from self._is_object()):
             yield from self._arguments_of(self._named)
         else:
             yield from self._objects.call()
@@ -74,11 +74,20 @@ class BareCalls:
             yield from reader.space()
             yield from reader.match(_FENCE)
 
+    def _is_object(self) -> Reading[bool]:
+        """Whether the object at the front is a call; else it is a named tool's arguments alone."""
+        reader = self._reader
+        while True:
+            decided = self._names_a_tool(reader.behind(0))
+            if decided is not None or reader.closed or reader.left >= WINDOW:
+                return decided is True
+            yield
+
     def _arguments_of(self, name: str) -> Reading[None]:
         call = self._emitter.call(name, None)
         outcome = yield from self._json.value(call.write, "arguments")
         if outcome is Outcome.MALFORMED:
-            yield from self._reader.until(_NOTHING, lambda text: call.write(self._reader.plain(text)))
+            yield from self._reader.until(_NOTHING, self._objects.raw_writer(call))
         verdict: dict[Outcome, CallError] = {Outcome.TRUNCATED: "truncated", Outcome.MALFORMED: "malformed"}
         call.end(verdict.get(outcome))
 

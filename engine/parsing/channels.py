@@ -4,6 +4,7 @@ Knows: how a header is read and what its channel and recipient make of the body.
 stand in one run of text (`turn`). Source of the format: OpenAI's harmony response format (gpt-oss).
 """
 
+import re
 from dataclasses import dataclass
 
 from engine.families import ChannelSyntax
@@ -12,8 +13,11 @@ from engine.parsing.demands import Demands
 from engine.parsing.emitter import CallEmitter, Emitter, Span
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.marks import Spelling
-from engine.parsing.reader import Markers, Reader, Reading
+from engine.parsing.reader import CONTROL, Markers, Reader, Reading
 from engine.parsing.values import quoted
+
+_FIELD = re.compile(rf"[^<\n{CONTROL}]+|[<{CONTROL}]")
+_LONGEST_FIELD = 200
 
 
 @dataclass(slots=True)
@@ -79,10 +83,13 @@ class ChannelTurn:
         mark, taken = "", [""]
         record, reader.record = reader.record, taken
         while True:
-            parts: list[str] = []
-            hit = yield from reader.until(self._in_header, parts.append)
-            header.read("".join(parts), mark, self._channel, self._syntax.recipient)
+            field, hit = yield from self._field()
+            header.read(field, mark, self._channel, self._syntax.recipient)
             if hit is None or hit in self._is_end.literals:
+                if reader.left and hit is None:
+                    reader.record = record
+                    yield from self._unparsed("".join(taken))
+                    return
                 break
             reader.take(len(hit))
             if hit == self._message:
@@ -93,6 +100,21 @@ class ChannelTurn:
                 break
         reader.record = record
         yield from self._body(header, "".join(taken), announced=hit == self._message)
+
+    def _field(self) -> Reading[tuple[str, str | None]]:
+        """One field of a header, and the mark that ends it (not consumed).
+
+        None: the input ended, or this is no header (with text left): a field is short and has no line break.
+        """
+        reader = self._reader
+        parts: list[str] = []
+        while (hit := (yield from reader.starts(self._in_header))) is None and (yield from reader.more()):
+            room = _LONGEST_FIELD - sum(map(len, parts))
+            run = _FIELD.match(reader.buffer, reader.pos)
+            if room <= 0 or run is None:
+                return "".join(parts), None
+            parts.append(reader.take(min(max(1, run.end() - reader.pos), room)))
+        return "".join(parts), hit
 
     def _role_follows(self) -> Reading[bool]:
         """Consume the role after a start mark. Without a header mark after it, what follows is text, not a header."""

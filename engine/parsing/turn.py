@@ -39,7 +39,7 @@ class TextTurn:
             marks.opens if format_.reasoning is not None and format_.reasoning.where == "anywhere" else {}
         )
         self._drops = format_.reasoning is not None and format_.reasoning.when_closed == "drop"
-        self._closed = self._closed_for_good = False
+        self._closed = self._closed_for_good = self._fenced = False
         self._is_open = Markers(marks.opens)
         self._is_start = Markers(marks.start)
         self._header_end = Markers([marks.header_end.text])
@@ -151,14 +151,23 @@ class TextTurn:
         A stop, or a fence that does not open, does so only at the end; some calls only before a declared name.
         """
         if hit in self._marks.fences and opens:
-            return True
-        if hit in self._marks.stops or hit in self._marks.fences:
+            self._fenced = yield from self._ends_line(hit)
+            return self._fenced
+        if hit in self._marks.stops or (hit in self._marks.fences and self._fenced):
             return (yield from self._ends_here(hit))
+        if hit in self._marks.fences:
+            return False
         if self._calls is None or hit not in self._openers:
             return True
         if self._calls.section.syntax.names_declared:
             return (yield from self._calls.names_a_tool(hit))
         return (yield from self._calls.section.begins(hit))
+
+    def _ends_line(self, text: str) -> Reading[bool]:
+        reader = self._reader
+        while reader.left == len(text) and not reader.closed:
+            yield
+        return reader.buffer.startswith("\n", reader.pos + len(text))
 
     def _ends_here(self, stop: str) -> Reading[bool]:
         """Whether nothing follows the stop at the front. Generation ends before one; other text may hold it."""

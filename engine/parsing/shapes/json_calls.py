@@ -5,6 +5,7 @@ Knows: the keys, their order (any), the wrapped and the name-as-key forms. Does 
 
 import json
 import re
+from collections.abc import Callable
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
@@ -24,6 +25,10 @@ class JsonShape:
         self._section = section
         self._reader = section.reader
         self._json = JsonReader(section.reader, (section.close.text,))
+
+    def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
+        """Writes text on the call as it stands."""
+        return self._section.raw_writer(call)
 
     def read(self) -> Reading[str]:
         """The calls of a section, its closing marker included where it has one."""

@@ -83,8 +83,9 @@ class Section:
         yield from reader.space()
         while (yield from reader.starts(ends)) is None:
             run = _NAME.match(reader.buffer, reader.pos)
-            if run is not None and sum(map(len, parts)) < _LONGEST_NAME:
-                parts.append(reader.take(run.end() - reader.pos, "name"))
+            room = _LONGEST_NAME - sum(map(len, parts))
+            if run is not None and room > 0:
+                parts.append(reader.take(min(run.end() - reader.pos, room), "name"))
                 continue
             yield from reader.space("name")
             if (yield from reader.more()) and (yield from reader.starts(ends)) is not None:
