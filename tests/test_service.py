@@ -215,6 +215,22 @@ def fail_within(stream: Stream) -> None:
         _ = 1 / 0
 
 
+def test_an_interrupt_while_waiting_stops_the_decode(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No `delay`: the backend would wait for it on an Event, which is patched below.
+    backend = ScriptedBackend(lambda _: ENDLESS, before_decode=lambda _: time.sleep(0.001), n_ctx=200_000)
+    with Service(backend) as service:
+        stream = service.submit(prompt("p"), plain)
+
+        def interrupted(*_: object) -> bool:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Event, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                stream.result()
+        assert stream.result().finish_reason == "cancelled"
+
+
 def test_leaving_a_with_stops_the_decode() -> None:
     backend = endless()
     with Service(backend) as service:
