@@ -1,4 +1,4 @@
-"""Real outputs of the built-in model, token by token, in the formats it speaks. Run as a script, this records them anew:
+"""Real outputs of the built-in model, token by token, in the formats it speaks. As a script, this records them anew:
 
     python tests/recordings.py
 
@@ -75,8 +75,8 @@ def record(path: Path) -> Iterator[Recording]:
                     family=family,
                     question=question,
                     tools=tools is not None,
-                    prefix=[tuple(piece) for piece in prompt.prefix],
-                    pieces=[tuple(piece) for piece in _generate(backend, prompt, sampling)],
+                    prefix=[(text, special) for text, special in prompt.prefix],
+                    pieces=[(text, special) for text, special in _generate(backend, prompt, sampling)],
                 )
 
 
