@@ -44,7 +44,11 @@ def render(source: str, family: str, messages: list[Message], tools: list[Tool] 
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     env.filters["tojson"] = _tojson
     env.globals.update({"raise_exception": _raise, "strftime_now": _now})  # pyright: ignore[reportArgumentType, reportCallIssue]
-    values: dict[str, Any] = {"bos_token": BOS.get(family, ""), "eos_token": EOS.get(family, ""), "add_generation_prompt": True}
+    values: dict[str, Any] = {
+        "bos_token": BOS.get(family, ""),
+        "eos_token": EOS.get(family, ""),
+        "add_generation_prompt": True,
+    }
     if tools is not None:
         values["tools"] = tools
     return env.from_string(source).render(messages=messages, **{**values, **options})
