@@ -86,15 +86,16 @@ class Trainer:
         print(f"copying learned after {time.time() - start:.0f} s, loss {self.copy_loss:.3f}", flush=True)
 
     def resume(self, checkpoint: Path) -> float:
-        """Go on from a checkpoint, at the seconds where it was written; the optimizers' moments start anew."""
+        """Go on from a checkpoint, at the second where it was written; data and the optimizers' moments start anew."""
         state = torch.load(checkpoint, weights_only=True)
         self.model.load_state_dict(state["weights"])
         facts = state["facts"]
         self.tokens, self.steps = facts["tokens"], facts["steps"]
         self.worth = self.maker.worth = facts["worth"]
+        self.maker.rng.seed(f"{self.steps}")  # or the same conversations would come again
         return facts["seconds"]
 
-    def run(self, seconds: float, done: float = 0.0) -> None:
+    def run(self, seconds: float, done: float = 0.0, rate: float = 1.0) -> None:
         start = time.time() - done
         saved = told = time.time()
         first = self.steps
@@ -102,7 +103,7 @@ class Trainer:
             self.warm_up(limit=seconds / 8)
         total = count = 0.0
         while (elapsed := time.time() - start) < seconds:
-            scale = schedule(elapsed / seconds) * min(1.0, (self.steps - first + 1) / 20)
+            scale = rate * schedule(elapsed / seconds) * min(1.0, (self.steps - first + 1) / 20)
             if self.maker.rng.random() < 0.04:
                 self.step(self.maker.copying(48), scale)
                 continue
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
     parser.add_argument("--feed-forward", type=int, default=704)
+    parser.add_argument("--rate", type=float, default=1.0, help="times the schedule's learning rate")
     parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -153,7 +155,7 @@ def main() -> None:
     trainer = Trainer(config, BatchMaker(tokenizer, random.Random(options.seed), options.budget), options.out)
     print("parameters", sum(p.numel() for p in trainer.model.parameters()), "vocabulary", config.vocabulary, flush=True)
     done = trainer.resume(options.resume) if options.resume else 0.0
-    trainer.run(options.minutes * 60, done)
+    trainer.run(options.minutes * 60, done, options.rate)
 
 
 if __name__ == "__main__":
