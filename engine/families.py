@@ -6,6 +6,7 @@ family's template puts beside them: "\\n</think>\\n\\n" is the marker `</think>`
 after.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ from engine.types import Record
 
 History: TypeAlias = Literal["none", "last_user", "last_answer", "all", "unknown"]
 Shape: TypeAlias = Literal["json", "tagged_json", "tagged_args", "pythonic", "dictionary", "nested"]
+
+
+_HEADER = re.compile(r"\[(.+)\]\s*$")
+_HEADER_PART = re.compile(r'"[^"]*"|[^.]+')
+_KEY = re.compile(r"([\w-]+)\s*=")
 
 
 class Gate(Record):
@@ -220,19 +226,15 @@ class Families:
         self._rows = {row.name: row for row in rows}
 
     @classmethod
-    def load(cls, path: Path | None = None) -> Self:
-        """Read a truth table (the shipped one by default). Raises FamilyError naming the table and the field at
-        fault."""
-        path = path or _data.models_toml()
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise FamilyError(f"{path} cannot be read as TOML: {error}. Correct it there.") from error
-        unknown = set(tables) - {"family"}
-        if unknown:
-            raise FamilyError(f"{path}: unknown tables {sorted(unknown)}; every family is a table [family.<name>].")
-        rows = cast("dict[str, dict[str, Any]]", tables.get("family", {}))
-        return cls([_row(name, _inherited(name, rows, path), path) for name in rows])
+    def load(cls, path: Path | str | None = None) -> Self:
+        """Read a truth table: the shipped one, or a file of your own, whose rows may be `like` shipped ones.
+
+        Raises FamilyError naming the file, the line and the field at fault.
+        """
+        source = Path(path) if path is not None else _data.models_toml()
+        tables, text = _tables(source)
+        shipped = tables if path is None else _tables(_data.models_toml())[0]
+        return cls([_row(name, _inherited(name, {**shipped, **tables}, source), source, text) for name in tables])
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._rows)
@@ -315,10 +317,39 @@ def _respelled(node: Any, old: str, new: str) -> Any:
             return node
 
 
-def _row(name: str, table: dict[str, Any], path: Path) -> Family:
+def _tables(path: Path) -> tuple[dict[str, dict[str, Any]], str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        tables = tomllib.loads(text)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise FamilyError(f"{path} cannot be read as TOML: {error}. Correct it there.") from error
+    if unknown := set(tables) - {"family"}:
+        raise FamilyError(f"{path}: unknown tables {sorted(unknown)}; every family is a table [family.<name>].")
+    return cast("dict[str, dict[str, Any]]", tables.get("family", {})), text
+
+
+def _row(name: str, table: dict[str, Any], path: Path, text: str) -> Family:
     try:
         return Family(name=name, **table)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(item) for item in ("family", name, *first["loc"]))
-        raise FamilyError(f"{path}: [{place}]: {first['msg']}.") from error
+        place = ("family", name, *(str(item) for item in first["loc"]))
+        line = _line(text, place)
+        raise FamilyError(f"{path}:{line}: [{'.'.join(place)}]: {first['msg']}. Correct it there.") from error
+
+
+def _line(text: str, place: tuple[str, ...]) -> int:
+    """The number of the line that holds a field, or that opens the nearest table around it."""
+    found, depth = 1, 0
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = tuple(part.strip('"') for part in _HEADER_PART.findall(header.group(1)))
+        elif key := _KEY.match(line):
+            table_and_key = (*table, key.group(1))
+            if place[: len(table_and_key)] == table_and_key and len(table_and_key) > depth:
+                found, depth = number, len(table_and_key)
+            continue
+        if table and place[: len(table)] == table and len(table) > depth:
+            found, depth = number, len(table)
+    return found
