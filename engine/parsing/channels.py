@@ -47,6 +47,7 @@ class ChannelTurn:
         self._emitter = emitter
         self._syntax = syntax
         self._calls = demands.calls
+        self._from_prompt = 0
         self._bare = BareCalls(reader, emitter, None, spelling, demands.choice) if demands.demanded else None
         self._role = syntax.role
         text = spelling.text
@@ -62,11 +63,16 @@ class ChannelTurn:
         self._is_role = Markers([syntax.role])
         self._json = JsonReader(reader, tuple(ends))
 
+    def seeded(self) -> None:
+        """The prompt's part of the turn was replayed: what it holds of a header is never shown."""
+        self._from_prompt = sum(map(len, self._reader.record or ()))
+
     def run(self) -> Reading[None]:
         """The whole turn, to the end of the input."""
         reader = self._reader
         while (yield from reader.more()):
             hit = yield from reader.starts(self._header_begins)
+            self._from_prompt = 0
             if hit is None and self._bare is not None and (yield from self._bare.stands_here()):
                 yield from self._bare.read()
             elif hit is None:
@@ -241,7 +247,8 @@ class ChannelTurn:
         """A message to a function where calls are not asked for: content, markup and all."""
         reader = self._reader
         span = Span(self._emitter, reader, "content")
-        span.write(raw)
+        reader.note("header", raw[: self._from_prompt])
+        span.write(raw[self._from_prompt :])
         hit = yield from reader.until(self._in_body, span.write)
         if hit in self._is_end.literals:
             span.write(reader.take(len(hit)))

@@ -86,8 +86,7 @@ class Parser:
         self._ahead = 0
         next(self._run)
         self._seed([Piece(prefix)] if isinstance(prefix, str) else prefix)
-        if isinstance(turn, TextTurn):
-            turn.seeded()
+        turn.seeded()
 
     def _seed(self, prefix: Sequence[Piece]) -> None:
         """Replay what the prompt holds of the turn; its events are not the output's."""
