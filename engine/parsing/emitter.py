@@ -14,6 +14,7 @@ from engine.parsing.values import no_constant
 from engine.types import CallError, Tool
 
 Kind = Literal["reasoning", "content"]
+_NULL = "null"
 
 
 class Emitter:
@@ -92,7 +93,7 @@ class Emitter:
 class CallEmitter:
     """One call's events: fragments of arguments, then the end with its verdict."""
 
-    __slots__ = ("_emitter", "_fragments", "_index", "_late_id", "_part", "name")
+    __slots__ = ("_emitter", "_fragments", "_index", "_late_id", "_null", "_part", "name")
 
     def __init__(self, emitter: Emitter, index: int, name: str, part: int, late_id: str | None) -> None:
         self._emitter = emitter
@@ -100,27 +101,33 @@ class CallEmitter:
         self._part = part
         self._fragments: list[str] = []
         self._late_id = late_id
+        self._null = ""
         self.name = name
 
     def write(self, text: str) -> None:
-        """More of the arguments: a fragment of JSON text."""
-        if not text:
-            return
-        self._fragments.append(text)
-        self._emitter.delta(self._index, text, self._part)
+        """More of the arguments: a fragment of JSON text. `null` is held back: it stands for no arguments."""
+        if not self._fragments:
+            text, self._null = self._null + text, ""
+            if _NULL.startswith(text):
+                self._null = text
+                return
+        self._out(text)
+
+    def _out(self, text: str) -> None:
+        if text:
+            self._fragments.append(text)
+            self._emitter.delta(self._index, text, self._part)
 
     def end(self, error: CallError | None = None, id_: str | None = None) -> None:
         """The call is over. Without an error so far its arguments are judged: JSON, an object, and what the tool
         takes."""
-        arguments = "".join(self._fragments).strip()
+        if error is None and not self._fragments and self._null in ("", _NULL):
+            self._null = "{}"
+        self._out(self._null)
+        arguments = "".join(self._fragments)
         if error is None:
-            if arguments in ("", "null"):
-                arguments = "{}"
-                if not self._fragments:
-                    self.write(arguments)
+            arguments = arguments.strip()
             error = self._judge(arguments)
-        else:
-            arguments = "".join(self._fragments)
         late = (id_ or self._late_id) if self._late_id is not None else None
         self._emitter.emit(ToolCallEnd(self._index, arguments, error, self._part, id=late))
 
