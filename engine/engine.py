@@ -21,6 +21,7 @@ from engine.chat_template import ChatTemplate
 from engine.errors import ModelLoadError, RequestError
 from engine.families import Family, Format
 from engine.inspection import Inspection, inspect_model
+from engine.memory import ReasoningMemory, RememberingParser
 from engine.options import AllowedChoice, LoadOptions, TurnOptions
 from engine.parsing import Piece
 from engine.runtime.backend import Backend
@@ -57,6 +58,7 @@ class Engine:
         self._service = Service(backend, longest_draft=longest_draft)
         self._model = model
         self._seed = seed
+        self._memory = ReasoningMemory()
 
     @classmethod
     def load(
@@ -127,20 +129,26 @@ class Engine:
     ) -> Stream:
         """One turn as it is generated: `for`, `async for`, `await`, `with`.
 
+        Reasoning of earlier turns that the messages lost on their way is put back where it is known beyond doubt; the
+        template decides what of it the model sees.
+
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template rejects
         them, ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
         """
         known = as_tools(tools)
         sampling = self._sampling(options)
         choice = _choice(options)
-        prompt = self.render(messages, known, **options)
+        conversation = self._memory.restore(conversation_of(messages)).messages
+        prompt = self.render(conversation, known, **options)
         view = options.get("reasoning_format", "deepseek")
         salt = _salt(prompt, sampling)
         template, vocabulary = self.template, self._service.vocab.control_tokens
         return self._service.submit(
             prompt,
-            lambda: template.parser(
-                prompt, known, choice, reasoning_format=view, control_tokens=vocabulary, id_salt=salt
+            lambda: RememberingParser(
+                template.parser(prompt, known, choice, reasoning_format=view, control_tokens=vocabulary, id_salt=salt),
+                self._memory,
+                conversation,
             ),
             sampling,
             markers=frozenset(template.format.control),
