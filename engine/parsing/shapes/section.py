@@ -129,6 +129,8 @@ class Section:
             found = _starts(text, ["{", "[", *inside])
             if found is not False or not whole:
                 return found
+        if text in ('"', "'"):
+            return None
         name = _WORD.match(text)
         if name is None or name.end() > _LONGEST_NAME:
             return False
@@ -136,7 +138,7 @@ class Section:
         if not behind:
             return None
         for shorter in (behind, behind.lstrip(), behind.lstrip("\"'")):
-            found = _starts(shorter, self.name_ends) if shorter else None
+            found = _starts(shorter, ["("] if whole else self.name_ends) if shorter else None
             if found is not False:
                 return found
         return False
