@@ -90,6 +90,9 @@ class Section:
             yield from reader.space("name")
             if (yield from reader.more()) and (yield from reader.starts(ends)) is not None:
                 break
+            if reader.cut and _starts(reader.buffer[reader.pos :], ends.literals) is None:
+                reader.take(reader.left, "name")  # the beginning of an end
+                return None
             if reader.left or not reader.cut:
                 call = self.emitter.call("", None)
                 call.write(reader.plain("".join(parts)))
