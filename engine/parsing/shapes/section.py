@@ -134,6 +134,8 @@ class Section:
                 return found
         if text in ('"', "'"):
             return None
+        if self.syntax.id_open and text[0] in "[{":
+            return True  # the older syntax of the same model line
         name = _WORD.match(text)
         if name is None or name.end() > _LONGEST_NAME:
             return False
