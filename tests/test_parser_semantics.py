@@ -139,8 +139,10 @@ ROWS: list[tuple[str, str, dict[str, Any], str, str, list[tuple[str, str, str | 
     ),
     (
         "qwen3",
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "x\n</tool_call>\n'
-        '<tool_call>\n{"name": "ping"}\n</tool_call>',
+        (
+            '<tool_call>\n{"name": "get_weather", "arguments": {"city": "x\n</tool_call>\n'
+            '<tool_call>\n{"name": "ping"}\n</tool_call>'
+        ),
         {},
         "",
         "",
@@ -170,8 +172,10 @@ ROWS: list[tuple[str, str, dict[str, Any], str, str, list[tuple[str, str, str | 
     ),
     (
         "seed-oss",
-        "<seed:tool_call>\n<function=everything>\n<parameter=o>{'k': [1, True]}</parameter>\n</function>\n"
-        "</seed:tool_call>",
+        (
+            "<seed:tool_call>\n<function=everything>\n<parameter=o>{'k': [1, True]}</parameter>\n</function>\n"
+            "</seed:tool_call>"
+        ),
         {},
         "",
         "",
