@@ -475,7 +475,12 @@ def test_on_a_terminal_ctrl_c_ends_with_130(builtin_model_path: Path, command: l
     main_end, terminal = pty.openpty()
     line = [*command, "chat", str(builtin_model_path), "--temperature", "0"]
     with subprocess.Popen(
-        line, stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm-256color"}
+        line,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm-256color"},
+        preexec_fn=heeds_interrupts,
     ) as child:
         os.close(terminal)
         try:
@@ -490,6 +495,11 @@ def test_on_a_terminal_ctrl_c_ends_with_130(builtin_model_path: Path, command: l
     assert "\x1b[2m" in said
     assert "answer: " in said
     assert "Traceback" not in said
+
+
+def heeds_interrupts() -> None:
+    """A shell that runs these tests in the background has told them, and so the child, to ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt(child: "subprocess.Popen[bytes]") -> int:
