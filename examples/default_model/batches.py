@@ -22,6 +22,7 @@ from values import text_value
 
 FAMILY_WEIGHTS = dict(zip(FAMILIES, (0.24, 0.11, 0.18, 0.15, 0.13, 0.19), strict=True))
 LONGEST = 1600
+DRILLS = 0.5  # groups that end with the first call: the choice of tool and keys is what takes longest to learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,13 @@ def make_group(tokenizer: Tokenizer, rng: random.Random, family: str) -> Group |
     setting = make_setting(rng, False, rng.random() < 0.93)
     options = choose_options(rng, family)
     members: list[Sequence] = []
-    turns = choose_turns(rng)
-    for _ in range(max(1, (rng.randint(5, 9) if setting.tools else 3) // turns)):
+    drill = bool(setting.tools) and rng.random() < DRILLS
+    turns = 1 if drill else choose_turns(rng)
+    count = rng.randint(10, 16) if drill else rng.randint(5, 9) if setting.tools else 3
+    for _ in range(max(1, count // turns)):
         conversation = make_conversation(rng, setting, False, family not in ONE_CALL_A_MESSAGE, turns)
-        for pieces in sequences(conversation_texts(conversation, options)):
+        texts = conversation_texts(conversation, options)
+        for pieces in sequences(texts[:1] if drill else texts):
             ids: list[int] = []
             written: list[bool] = []
             for piece in pieces:
@@ -87,13 +91,17 @@ def pack(members: list[Sequence], shared: int, length: int) -> list[list[Sequenc
     return [row for _, row in rows]
 
 
+def up(length: int) -> int:
+    """Lengths are multiples of 32."""
+    return max(1, -(-length // 32)) * 32
+
+
 class BatchMaker:
     """Makes batches for ever, never the same twice."""
 
     def __init__(self, tokenizer: Tokenizer, rng: random.Random, budget: int) -> None:
         self.tokenizer, self.rng, self.budget = tokenizer, rng, budget
         self.plain = tokenizer.get_vocab_size() - len(CONTROL) - len(USER_DEFINED)
-        self.prompt_weight = 0.1  # of the tokens that others wrote
         self.worth = 0  # tokens that training one sequence at a time would have read
         self._batches = self._endless()
 
@@ -118,7 +126,7 @@ class BatchMaker:
     @staticmethod
     def _length(groups: list[Group]) -> int:
         longest = max(len(member.ids) - group.shared for group in groups for member in group.members)
-        return max(longest, 128)
+        return max(up(longest), 128)
 
     def _size(self, groups: list[Group]) -> int:
         length = self._length(groups)
@@ -130,13 +138,13 @@ class BatchMaker:
         packed = [
             (number, row) for number, group in enumerate(groups) for row in pack(group.members, group.shared, length)
         ]
-        trunk = torch.zeros(len(groups), max(1, *(group.shared for group in groups)), dtype=torch.long)
+        trunk = torch.zeros(len(groups), up(max(group.shared for group in groups)), dtype=torch.long)
         for number, group in enumerate(groups):
             trunk[number, : group.shared] = torch.tensor(group.trunk, dtype=torch.long)
             self.worth += sum(len(member.ids) for member in group.members)
         rows = torch.zeros(len(packed), length, dtype=torch.long)
         positions, branch = torch.zeros_like(rows), torch.full_like(rows, -1)
-        next_ids, next_weights = torch.zeros_like(rows), torch.zeros(len(packed), length)
+        next_ids, counts = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
         for line, (number, row) in enumerate(packed):
             at, shared = 0, groups[number].shared
             for place, member in enumerate(row):
@@ -147,48 +155,46 @@ class BatchMaker:
                 branch[line, at:end] = place
                 next_ids[line, at : end - 1] = ids[1:]
                 written = torch.tensor(member.written[shared + 1 :])
-                next_weights[line, at : end - 1] = torch.where(written, 1.0, self.prompt_weight)
+                counts[line, at : end - 1] = written
                 at = end
         group = torch.tensor([number for number, _ in packed])
         shared = torch.tensor([each.shared for each in groups])[group]
         mask = visible(branch, shared, trunk.shape[1])
         used = int((branch >= 0).sum()) + sum(each.shared for each in groups)
-        return Batch(trunk, rows, group, positions, mask, *self._targets(next_ids, next_weights), used)
+        return Batch(trunk, rows, group, positions, mask, next_ids[counts], counts.reshape(-1).nonzero()[:, 0], used)
 
-    @staticmethod
-    def _targets(next_ids: Tensor, next_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids to predict, their places and weights: all that the assistant writes and a quarter of the rest."""
-        flat = next_weights.reshape(-1)
-        chosen = (flat >= 1) | ((flat > 0) & (torch.rand_like(flat) < 0.25))
-        places = chosen.nonzero()[:, 0]
-        return next_ids.reshape(-1)[places], places, flat[places]
-
-    def _stretch(self, length: int) -> list[int]:
-        """Random tokens, or tokens of random values."""
-        if self.rng.random() < 0.5:
+    def _stretch(self, length: int, hard: bool) -> list[int]:
+        """Random tokens, a few tokens again and again (what follows one is then no clue), or random values."""
+        roll = self.rng.random()
+        if roll < 0.3:
             return [self.rng.randrange(self.plain) for _ in range(length)]
+        if hard and roll < 0.55:
+            few = [self.rng.randrange(self.plain) for _ in range(self.rng.randint(4, 12))]
+            return self.rng.choices(few, k=length)
         ids: list[int] = []
         while len(ids) < length:
             ids += self.tokenizer.encode(" " + text_value(self.rng, "any", False), add_special_tokens=False).ids
         return ids[:length]
 
-    def copying(self, longest: int) -> Batch:
+    def copying(self, longest: int, hard: bool = False) -> Batch:
         """Before, a stretch, between, the same stretch again: only the repetition counts."""
         length = self.rng.randint(6, longest)
         count = max(1, self.budget // 3 // (3 * length))
         lines: list[list[int]] = []
         for _ in range(count):
-            stretch, before = self._stretch(length), self.rng.randint(0, length)
-            lines.append(self._stretch(before) + stretch + self._stretch(length - before) + stretch)
+            stretch, before = self._stretch(length, hard), self.rng.randint(0, length)
+            lines.append(self._stretch(before, hard) + stretch + self._stretch(length - before, hard) + stretch)
         rows = torch.tensor(lines)
         whole = rows.shape[1]
         positions = torch.arange(whole).expand(count, -1) + torch.randint(0, 600, (count, 1))
-        next_ids, next_weights = torch.zeros_like(rows), torch.zeros(count, whole)
+        next_ids, counts = torch.zeros_like(rows), torch.zeros_like(rows, dtype=torch.bool)
         next_ids[:, :-1] = rows[:, 1:]
-        next_weights[:, whole - length : -1] = 1.0
-        mask = visible(torch.zeros_like(rows), torch.zeros(count, dtype=torch.long), 1)
-        trunk, group = torch.zeros(1, 1, dtype=torch.long), torch.zeros(count, dtype=torch.long)
-        return Batch(trunk, rows, group, positions, mask, *self._targets(next_ids, next_weights), rows.numel())
+        counts[:, whole - length : -1] = True
+        trunk, group = torch.zeros(2, 32, dtype=torch.long), torch.zeros(count, dtype=torch.long)
+        mask = visible(torch.zeros_like(rows), torch.zeros(count, dtype=torch.long), trunk.shape[1])
+        return Batch(
+            trunk, rows, group, positions, mask, next_ids[counts], counts.reshape(-1).nonzero()[:, 0], rows.numel()
+        )
 
 
 def visible(branch: Tensor, shared: Tensor, trunk_length: int) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,10 +40,20 @@ class Batch:
     group: Tensor  # [rows] which trunk a row continues
     positions: Tensor  # [rows, T]
     mask: Tensor  # [rows, 1, T, P + T] what a position may attend to
-    targets: Tensor  # [n] ids to predict
+    targets: Tensor  # [n] ids to predict: what the assistant writes
     places: Tensor  # [n] where, in the flattened rows
-    weights: Tensor  # [n]
     tokens: int  # tokens that are not padding
+
+
+class Places(NamedTuple):
+    """Where trunks (a) and rows (b) stand, and what a row may see."""
+
+    cos_a: Tensor
+    sin_a: Tensor
+    cos_b: Tensor
+    sin_b: Tensor
+    group: Tensor
+    mask: Tensor
 
 
 class RMSNorm(nn.Module):
@@ -103,6 +114,16 @@ class Block(nn.Module):
         """Every key/value head serves several query heads."""
         return x.repeat_interleave(self.config.heads // self.config.kv_heads, dim=1)
 
+    def forward(self, a: Tensor, b: Tensor, places: Places, last: bool) -> tuple[Tensor, Tensor]:
+        """Trunks and rows, one block further. Nothing reads the trunks after their last keys and values."""
+        qa, ka, va = self.project(a, places.cos_a, places.sin_a)
+        qb, kb, vb = self.project(b, places.cos_b, places.sin_b)
+        k, v = torch.cat([ka[places.group], kb], dim=2), torch.cat([va[places.group], vb], dim=2)
+        b = self.finish(b, attend(qb, self.share(k), self.share(v), places.mask))
+        if not last:
+            a = self.finish(a, F.scaled_dot_product_attention(qa, self.share(ka), self.share(va), is_causal=True))
+        return a, b
+
 
 class Model(nn.Module):
     def __init__(self, config: Config) -> None:
@@ -123,17 +144,36 @@ class Model(nn.Module):
         a, b = self.token_embd(trunk).to(low), self.token_embd(rows).to(low)
         cos_a, sin_a = self.cos[: trunk.shape[1]].to(low), self.sin[: trunk.shape[1]].to(low)
         cos_b, sin_b = self.cos[positions][:, None].to(low), self.sin[positions][:, None].to(low)
-        last = len(self.blk) - 1
+        places = Places(cos_a, sin_a, cos_b, sin_b, group, mask)
         for number, block in enumerate(self.blk):
-            qa, ka, va = block.project(a, cos_a, sin_a)
-            qb, kb, vb = block.project(b, cos_b, sin_b)
-            k, v = torch.cat([ka[group], kb], dim=2), torch.cat([va[group], vb], dim=2)
-            b = block.finish(b, attend(qb, block.share(k), block.share(v), mask))
-            if number < last:  # nothing reads the trunk's output after its last keys and values
-                a = block.finish(
-                    a, F.scaled_dot_product_attention(qa, block.share(ka), block.share(va), is_causal=True)
-                )
+            a, b = block(a, b, places, number == len(self.blk) - 1)
         return self.output_norm(b)
+
+
+def grown(weights: dict[str, Any], layers: int, fresh: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's weights in a deeper model that computes the same.
+
+    New blocks stand behind the second old one and further up; their outputs are zero until training moves them.
+    """
+    old = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))
+    added = layers - old
+    if added < 1:
+        return weights
+    new = {2 + round(i * (layers - 2) / added) for i in range(added)}
+    places = [place for place in range(layers) if place not in new]
+    state = {name: tensor for name, tensor in weights.items() if not name.startswith("blk.")}
+    for number, place in enumerate(places):
+        head = f"blk.{number}."
+        state |= {
+            f"blk.{place}.{name.removeprefix(head)}": tensor
+            for name, tensor in weights.items()
+            if name.startswith(head)
+        }
+    for name, tensor in fresh.items():
+        if name not in state:
+            silent = name.endswith(("attn_output.weight", "ffn_down.weight"))
+            state[name] = torch.zeros_like(tensor) if silent else tensor
+    return state
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ checkpoint is written; `export.py` turns any of them into a GGUF.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import time
 from pathlib import Path
@@ -17,30 +18,29 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from batches import BatchMaker
-from model import Batch, Config, Model
+from model import Batch, Config, Model, grown
 from optimizer import Muon
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, distributed, multiprocessing
 
 HERE = Path(__file__).parent
 COPY_DONE = 0.35
-# How long the first phase lasts: full rate, and a little weight on the prompts, which teaches their shape. Later the
-# unpredictable words in them would be most of the loss, and nothing but noise.
 FULL_RATE = 0.25
-PROMPT_WEIGHT = 0.1
+MEET = 8  # steps between two averagings of the processes' weights
 
 
 class Trainer:
     """The training loop's state."""
 
-    def __init__(self, config: Config, maker: BatchMaker, out: Path) -> None:
+    def __init__(self, config: Config, maker: BatchMaker, out: Path, rank: int = 0, processes: int = 1) -> None:
         self.model, self.maker, self.out = Model(config), maker, out
         named = list(self.model.named_parameters())
         matrices = [p for name, p in named if p.dim() == 2 and "token_embd" not in name]
         others = [p for name, p in named if p.dim() != 2 or "token_embd" in name]
         self.adam = torch.optim.AdamW(others, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.0)
         self.muon = Muon(matrices)
-        self.tokens = self.steps = self.worth = 0
+        self.rank, self.processes = rank, processes
+        self.tokens = self.steps = self.worth = self.worth_before = 0
         self.copy_loss = 9.0
 
     def losses(self, inputs: tuple[Tensor, ...], targets: Tensor, places: Tensor) -> Tensor:
@@ -54,18 +54,31 @@ class Trainer:
         """One update; gives the mean loss of what the assistant writes."""
         inputs = (batch.trunk, batch.rows, batch.group, batch.positions, batch.mask)
         losses = self.losses(inputs, batch.targets, batch.places)
-        ((losses * batch.weights).sum() / batch.weights.sum()).backward()
+        losses.mean().backward()
         for group in self.adam.param_groups:
             group["lr"] = 2e-3 * scale
         self.adam.step()
         self.muon.step(0.02 * scale)
         self.model.zero_grad()
         self.steps += 1
-        self.tokens += batch.tokens
-        written = batch.weights >= 1
-        return float(losses[written].mean().detach())
+        self.tokens += batch.tokens * self.processes
+        return float(losses.mean().detach())
+
+    @torch.no_grad()
+    def meet(self) -> None:
+        """Average the weights of all processes, in one message."""
+        if self.processes == 1:
+            return
+        flat = torch.cat([p.reshape(-1) for p in self.model.parameters()])
+        distributed.all_reduce(flat)
+        flat /= self.processes
+        sizes = [p.numel() for p in self.model.parameters()]
+        for parameter, mean in zip(self.model.parameters(), flat.split(sizes), strict=True):
+            parameter.copy_(mean.view_as(parameter))
 
     def save(self, name: str, seconds: float) -> None:
+        if self.rank:
+            return
         self.out.mkdir(parents=True, exist_ok=True)
         facts = {"tokens": self.tokens, "worth": self.worth, "steps": self.steps, "seconds": round(seconds)}
         state = {"weights": self.model.state_dict(), "config": vars(self.model.config), "facts": facts}
@@ -75,54 +88,73 @@ class Trainer:
 
     def warm_up(self, limit: float) -> None:
         """Copy random tokens, in ever longer stretches, until it works."""
-        start, longest = time.time(), 10
-        while (self.copy_loss > COPY_DONE or longest < 48) and time.time() - start < limit:
+        start, longest, going = time.time(), 10, 1.0
+        while going:
             loss = self.step(self.maker.copying(longest), min(1.0, (self.steps + 1) / 30))
             self.copy_loss = 0.95 * self.copy_loss + 0.05 * loss
             if self.copy_loss < 1.5 * COPY_DONE and longest < 48:
                 longest, self.copy_loss = longest + 2, self.copy_loss + 0.02
             if self.steps % 50 == 0:
-                print(f"copying: step {self.steps} length {longest} loss {self.copy_loss:.3f}", flush=True)
-        print(f"copying learned after {time.time() - start:.0f} s, loss {self.copy_loss:.3f}", flush=True)
+                self._say(f"copying: step {self.steps} length {longest} loss {self.copy_loss:.3f}")
+            if self.steps % MEET == 0:
+                self.meet()
+                going = self._first((self.copy_loss > COPY_DONE or longest < 48) and time.time() - start < limit)
+        self._say(f"copying learned after {time.time() - start:.0f} s, loss {self.copy_loss:.3f}")
 
     def resume(self, checkpoint: Path) -> float:
-        """Go on from a checkpoint, at the second where it was written; data and the optimizers' moments start anew."""
+        """Go on from a checkpoint, perhaps with more layers; the optimizers' moments start anew.
+
+        Gives the seconds spent before.
+        """
         state = torch.load(checkpoint, weights_only=True)
-        self.model.load_state_dict(state["weights"])
+        config = self.model.config
+        self.model.load_state_dict(grown(state["weights"], config.layers, self.model.state_dict()))
         facts = state["facts"]
         self.tokens, self.steps = facts["tokens"], facts["steps"]
-        self.worth = self.maker.worth = facts["worth"]
-        self.maker.rng.seed(f"{self.steps}")  # or the same conversations would come again
+        self.worth = self.worth_before = facts["worth"]
+        self.maker.rng.seed(f"{self.steps} {self.rank}")  # or the same conversations would come again
         return facts["seconds"]
 
-    def run(self, seconds: float, done: float = 0.0, rate: float = 1.0) -> None:
-        start = time.time() - done
-        saved = told = time.time()
-        first = self.steps
-        if not done:
+    def run(self, seconds: float, before: float = 0.0, rate: float = 1.0) -> None:
+        start = saved = told = time.time()
+        first, tokens = self.steps, self.tokens
+        if not before:
             self.warm_up(limit=seconds / 8)
-        total = count = 0.0
-        while (elapsed := time.time() - start) < seconds:
-            scale = rate * schedule(elapsed / seconds) * min(1.0, (self.steps - first + 1) / 20)
-            if self.maker.rng.random() < 0.04:
-                self.step(self.maker.copying(48), scale)
+        total = count = elapsed = 0.0
+        while elapsed < seconds:
+            if (self.steps - first) % MEET == 0:
+                self.meet()
+                elapsed = self._first(time.time() - start)
+            scale = rate * schedule(elapsed / seconds) * min(1.0, (self.steps - first + 1) / 50)
+            if self.maker.rng.random() < 0.06:
+                self.step(self.maker.copying(48, hard=True), scale)
                 continue
-            self.maker.prompt_weight = PROMPT_WEIGHT if elapsed < FULL_RATE * seconds else 0.0
-            batch = self.maker.next()
-            total, count = total + self.step(batch, scale), count + 1
-            self.worth = self.maker.worth
+            total, count = total + self.step(self.maker.next(), scale), count + 1
+            self.worth = self.worth_before + self.maker.worth * self.processes
             if time.time() - told > 30:
-                told, speed = time.time(), self.tokens / elapsed
+                told, speed = time.time(), (self.tokens - tokens) / elapsed
                 mean, total, count = total / count, 0.0, 0.0
-                print(
+                self._say(
                     f"{elapsed:.0f} s step {self.steps} tokens {self.tokens / 1e6:.2f} M "
-                    f"(worth {self.worth / 1e6:.1f} M) {speed:.0f}/s loss {mean:.4f} lr {scale:.3f}",
-                    flush=True,
+                    f"(worth {self.worth / 1e6:.1f} M) {speed:.0f}/s loss {mean:.4f} lr {scale:.3f}"
                 )
             if time.time() - saved > 300:
                 saved = time.time()
-                self.save("latest", elapsed)
-        self.save("final", time.time() - start)
+                self.save("latest", before + elapsed)
+        self.meet()
+        self.save("final", before + time.time() - start)
+
+    def _first(self, value: float) -> float:
+        """The first process's value: all must agree on when to stop and on the learning rate."""
+        if self.processes == 1:
+            return value
+        agreed = torch.tensor([value], dtype=torch.float64)
+        distributed.broadcast(agreed, 0)
+        return float(agreed)
+
+    def _say(self, text: str) -> None:
+        if self.rank == 0:
+            print(text, flush=True)
 
 
 def schedule(fraction: float) -> float:
@@ -145,17 +177,32 @@ def main() -> None:
     parser.add_argument("--feed-forward", type=int, default=704)
     parser.add_argument("--rate", type=float, default=1.0, help="times the schedule's learning rate")
     parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")
+    parser.add_argument("--processes", type=int, default=1, help="one core each")
+    parser.add_argument("--port", type=int, default=29571, help="where the processes meet")
     options = parser.parse_args()
+    if options.processes == 1:
+        train(0, options)
+    else:
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(options.port)}
+        multiprocessing.spawn(train, (options,), options.processes)
+
+
+def train(rank: int, options: argparse.Namespace) -> None:
+    """One process's part: every process has its own conversations, their weights are averaged."""
     torch.set_num_threads(1)
     torch.manual_seed(options.seed)
+    if options.processes > 1:
+        distributed.init_process_group("gloo", rank=rank, world_size=options.processes)
     tokenizer = Tokenizer.from_file(str(HERE / "tokenizer.json"))
     config = Config(
         tokenizer.get_vocab_size(), width=options.width, layers=options.layers, feed_forward=options.feed_forward
     )
-    trainer = Trainer(config, BatchMaker(tokenizer, random.Random(options.seed), options.budget), options.out)
-    print("parameters", sum(p.numel() for p in trainer.model.parameters()), "vocabulary", config.vocabulary, flush=True)
-    done = trainer.resume(options.resume) if options.resume else 0.0
-    trainer.run(options.minutes * 60, done, options.rate)
+    maker = BatchMaker(tokenizer, random.Random(f"{options.seed} {rank}"), options.budget)
+    trainer = Trainer(config, maker, options.out, rank, options.processes)
+    if rank == 0:
+        print("parameters", sum(p.numel() for p in trainer.model.parameters()), "vocabulary", config.vocabulary)
+    before = trainer.resume(options.resume) if options.resume else 0.0
+    trainer.run(options.minutes * 60, before, options.rate)
 
 
 if __name__ == "__main__":
