@@ -32,10 +32,14 @@ class Spelling:
     __slots__ = ("_pattern", "characters")
 
     def __init__(self, control: Iterable[str], vocabulary: frozenset[str] | None) -> None:
-        known = [text for text in dict.fromkeys(control) if vocabulary is not None and text in vocabulary]
-        self.characters: Mapping[str, str] = {text: chr(FIRST_CONTROL + n) for n, text in enumerate(known)}
-        longest_first = sorted(known, key=len, reverse=True)
-        self._pattern = re.compile("|".join(re.escape(text) for text in longest_first)) if known else None
+        # A text's character does not depend on which others the vocabulary has, so compiled markers can be shared.
+        self.characters: Mapping[str, str] = {
+            text: chr(FIRST_CONTROL + n)
+            for n, text in enumerate(dict.fromkeys(control))
+            if vocabulary is not None and text in vocabulary
+        }
+        longest_first = sorted(self.characters, key=len, reverse=True)
+        self._pattern = re.compile("|".join(re.escape(text) for text in longest_first)) if longest_first else None
 
     def text(self, literal: str) -> str:
         """The literal as it stands in the buffer."""

@@ -10,7 +10,8 @@ searching for markers is plain text search, and the same characters spelt in ord
 
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import TypeAlias, TypeVar
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Reading: TypeAlias = Generator[None, None, T]
@@ -25,6 +26,14 @@ _ANY_SPACE = re.compile(r"\s*")
 _SPACE = re.compile(r"\s+")
 
 
+class _Compiled(NamedTuple):
+    """What searching for a set of literal texts needs."""
+
+    pattern: re.Pattern[str]
+    longest: int
+    extendable: frozenset[str]
+
+
 class Markers:
     """A set of literal texts, compiled to find the earliest of them, or the tail that may become one."""
 
@@ -32,15 +41,22 @@ class Markers:
 
     def __init__(self, literals: Iterable[str]) -> None:
         self.literals = tuple(dict.fromkeys(literal for literal in literals if literal))
-        longest_first = sorted(self.literals, key=len, reverse=True)
-        self.longest = max(map(len, self.literals), default=0)
-        whole = "|".join(re.escape(literal) for literal in longest_first)
-        tails = "|".join(dict.fromkeys(_proper_prefixes(literal) for literal in longest_first if len(literal) > 1))
-        pattern = f"({whole})" if whole else r"((?!))"
-        self.pattern = re.compile(f"{pattern}|(?:{tails})\\Z" if tails else pattern)
-        self.extendable = frozenset(
-            short for short in self.literals for long in self.literals if long != short and long.startswith(short)
-        )
+        self.pattern, self.longest, self.extendable = _compiled(self.literals)
+
+
+@lru_cache(maxsize=2048)
+def _compiled(literals: tuple[str, ...]) -> _Compiled:
+    """Every parser of a family has the same sets, so only the first one pays for them."""
+    longest_first = sorted(literals, key=len, reverse=True)
+    whole = "|".join(re.escape(literal) for literal in longest_first)
+    tails = "|".join(dict.fromkeys(_proper_prefixes(literal) for literal in longest_first if len(literal) > 1))
+    pattern = f"({whole})" if whole else r"((?!))"
+    extendable = [short for short in literals for long in literals if long != short and long.startswith(short)]
+    return _Compiled(
+        re.compile(f"{pattern}|(?:{tails})\\Z" if tails else pattern),
+        max(map(len, literals), default=0),
+        frozenset(extendable),
+    )
 
 
 def _proper_prefixes(literal: str) -> str:

@@ -214,8 +214,15 @@ def check(made: Input, source: random.Random) -> None:
         check_order(events)
     completion = fold(events)
     again = made.parser()
-    assert fold(_run(again, _chunked(made.fed, source), made.finish)) == completion, "another split gives another"
+    front, rest = _parted(made.fed, made.kept)
+    before = [event for piece in _chunked(front, source) for event in again.feed(*piece)]
+    after = _run(again, _chunked(rest, source), made.finish)
+    assert fold([*before, *after]) == completion, "another split gives another"
     assert again.trace == trace, "another split gives another trace"
+    for event in before:
+        if isinstance(event, ToolCallEnd):
+            call = completion.tool_calls[event.index]
+            assert (call.arguments, call.error) == (event.arguments, event.error), "an earlier call changed"
     _check_calls(made, completion)
     if made.options["reasoning_format"] in ("deepseek", "exclude"):
         content = "".join(segment.text for segment in trace if segment.kind == "content")
@@ -227,11 +234,6 @@ def check(made: Input, source: random.Random) -> None:
         assert all(part.text.strip() for part in completion.parts if part.type == "reasoning"), "blank reasoning"
     if made.options["tool_choice"] == "none":
         assert not completion.tool_calls, "calls where none were asked for"
-    untouched = made.parser()
-    for event in [event for piece in _front(made.fed, made.kept) for event in untouched.feed(*piece)]:
-        if isinstance(event, ToolCallEnd):
-            call = completion.tool_calls[event.index]
-            assert (call.arguments, call.error) == (event.arguments, event.error), "an earlier call changed"
 
 
 def _expected(made: Input) -> str:
@@ -239,15 +241,17 @@ def _expected(made: Input) -> str:
     return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in made.output)
 
 
-def _front(fed: Feed, count: int) -> list[Piece]:
-    """The pieces that lie within the first characters, the last one cut there."""
+def _parted(fed: Feed, count: int) -> tuple[list[Piece], list[Piece]]:
+    """The pieces that lie within the first characters, and the others; text is cut there, a control token is not."""
     front: list[Piece] = []
-    for text, special in fed:
+    for at, (text, special) in enumerate(fed):
         if count < len(text):
-            return [*front, Piece(text[:count])] if not special else front
+            if special:
+                return front, list(fed[at:])
+            return [*front, Piece(text[:count])], [Piece(text[count:]), *fed[at + 1 :]]
         front.append(Piece(text, special))
         count -= len(text)
-    return front
+    return front, []
 
 
 def _check_calls(made: Input, completion: Completion) -> None:
