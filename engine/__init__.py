@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Role,
         SamplingParams,
         TextPart,
+        TokenLogprob,
         Tool,
         ToolCall,
         ToolChoice,
@@ -94,6 +95,7 @@ __all__ = [
     "Stream",
     "TemplateError",
     "TextPart",
+    "TokenLogprob",
     "Tool",
     "ToolCall",
     "ToolCallDelta",
@@ -125,7 +127,7 @@ _MODULES = {
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolLike as_tool as_tools",
     "engine.types": "CallError Completion FinishReason Message Part ReasoningPart ResponseFormat Role SamplingParams "
-    "TextPart Tool ToolCall ToolChoice ToolName Usage",
+    "TextPart TokenLogprob Tool ToolCall ToolChoice ToolName Usage",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -12,8 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from pydantic import ValidationError
-
 from engine import _data
 from engine import preflight as checks
 from engine.agent import Run, RunStream, stream_run
@@ -22,7 +20,7 @@ from engine.errors import ModelLoadError, RequestError
 from engine.families import Family, Format
 from engine.inspection import Inspection, inspect_model
 from engine.memory import ReasoningMemory, RememberingParser
-from engine.options import AllowedChoice, LoadOptions, TurnOptions
+from engine.options import AllowedChoice, LoadOptions, TurnOptions, refuse_unknown, sampling_params
 from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.llama import Model, ModelInfo
@@ -265,17 +263,8 @@ class Engine:
 
     def _sampling(self, options: TurnOptions) -> SamplingParams:
         """The caller's choice, then the engine's seed, then the family's defaults."""
-        names = TurnOptions.__optional_keys__
-        if unknown := sorted(set(options) - names):
-            known = ", ".join(sorted(names))
-            raise RequestError(f"There is no option {unknown[0]!r}; the options are {known}.")
-        fields_ = SamplingParams.model_fields
-        given = {name: value for name, value in options.items() if name in fields_ and value is not None}
-        try:
-            return SamplingParams.model_validate({**self.family.sampling, "seed": self._seed, **given})
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise RequestError(f"{first['loc'][0]}={first['input']!r} makes no sense: {first['msg']}.") from error
+        refuse_unknown(options, TurnOptions.__optional_keys__)
+        return sampling_params(options, {**self.family.sampling, "seed": self._seed})
 
 
 def _choice(options: TurnOptions) -> AllowedChoice:

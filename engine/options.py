@@ -1,14 +1,18 @@
 """What callers may ask for, by name: of loading, of drawing tokens, of a turn.
 
 Knows: the names and types that editors and type checkers show. Does not know: defaults and ranges; those stand with the
-records that the names end up in (`engine.runtime.options`, `engine.types.SamplingParams`).
+records that the names end up in (`engine.runtime.options`, `engine.types.SamplingParams`), of which those for drawing
+are made here.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
+from pydantic import ValidationError
+
+from engine.errors import RequestError
 from engine.runtime.options import CacheType, FlashAttention, SplitMode
-from engine.types import LogitsProcessor, Reasoning, ReasoningFormat, SamplerName
+from engine.types import LogitsProcessor, Reasoning, ReasoningFormat, SamplerName, SamplingParams, StopIn
 
 AllowedChoice: TypeAlias = Literal["auto", "none"]
 
@@ -70,8 +74,12 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float]
     logits_processors: Sequence[LogitsProcessor]
     samplers: Sequence[SamplerName] | None
+    logprobs: int | None
     seed: int | None
     stop: str | Sequence[str]
+    stop_in: StopIn
+    stop_tokens: Sequence[int]
+    ignore_eos: bool
     max_tokens: int | None
 
 
@@ -94,3 +102,21 @@ class TurnOptions(SamplingOptions, total=False):
     template_kwargs: Mapping[str, Any] | None
     priority: int
     deadline: float | None
+
+
+def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:
+    """The record of what the options say of drawing tokens; None counts as not said. `beneath` holds where they are
+    silent. Raises RequestError for a value that makes no sense."""
+    fields = SamplingParams.model_fields
+    given = {name: value for name, value in options.items() if name in fields and value is not None}
+    try:
+        return SamplingParams.model_validate({**(beneath or {}), **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RequestError(f"{first['loc'][0]}={first['input']!r} makes no sense: {first['msg']}.") from error
+
+
+def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
+    """Raises RequestError for an option that is none of these."""
+    if unknown := sorted(set(options) - names):
+        raise RequestError(f"There is no option {unknown[0]!r}; the options are {', '.join(sorted(names))}.")

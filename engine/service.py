@@ -68,7 +68,6 @@ class Service:
         deadline: float | None = None,
         reasoning_budget: int | None = None,
         reasoning_close: Sequence[Piece] = (),
-        ignore_eos: bool = False,
     ) -> Stream:
         """Generate the turn that the prompt asks for; returns at once.
 
@@ -83,18 +82,22 @@ class Service:
         """
         _check(deadline, reasoning_budget, reasoning_close)
         sampling = SamplingParams() if sampling is None else sampling
+        _check_tokens(sampling, self._vocab.size)
         tokens = self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._n_ctx)
         checkpoint = max(0, len(tokens) - max(1, len(self._vocab.encode(prompt.prefix, add_bos=False))))
         ends, texts = self._single_tokens(prompt.stop)
+        anywhere = sampling.stop_in == "all"
         limits = Limits(
             max_tokens=sampling.max_tokens,
-            stop=(*sampling.stop, *texts),
+            stop=texts if anywhere else (*sampling.stop, *texts),
+            stop_anywhere=sampling.stop if anywhere else (),
+            stop_tokens=frozenset(sampling.stop_tokens),
             ends=ends,
             markers=self._single_tokens(markers)[0],
-            ignore_eos=ignore_eos,
+            ignore_eos=sampling.ignore_eos,
             reasoning_budget=reasoning_budget,
             reasoning_close=tuple(self._vocab.encode(reasoning_close, add_bos=False)),
         )
@@ -180,6 +183,14 @@ def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
+
+
+def _check_tokens(sampling: SamplingParams, size: int) -> None:
+    """Raise RequestError for a token that the vocabulary, of so many, does not have."""
+    named = {"logit_bias": [token for token, _ in sampling.logit_bias], "stop_tokens": sampling.stop_tokens}
+    for name, tokens in named.items():
+        if wrong := [token for token in tokens if not 0 <= token < size]:
+            raise RequestError(f"{name} names token {wrong[0]}; this model has the tokens 0 to {size - 1}.")
 
 
 def _check(deadline: float | None, reasoning_budget: int | None, reasoning_close: Sequence[Piece]) -> None:

@@ -96,9 +96,10 @@ class _Cell:
 
 @dataclass(slots=True)
 class ScriptedSampler:
-    """The script of one request: what it still has to say."""
+    """The script of one request: what it still has to say. `prompt` are the tokens that it was made with."""
 
     params: SamplingParams
+    prompt: tuple[int, ...] = ()
     digest: int | None = None
     reply: list[int] = field(default_factory=list)
     drawn: int = 0
@@ -211,8 +212,8 @@ class ScriptedBackend:
     def resume(self) -> None:
         self._aborted.clear()
 
-    def sampler(self, params: SamplingParams) -> ScriptedSampler:
-        sampler = ScriptedSampler(params)
+    def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> ScriptedSampler:
+        sampler = ScriptedSampler(params, tuple(tokens))
         self.samplers.append(sampler)
         return sampler
 
@@ -245,7 +246,7 @@ class ScriptedBackend:
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
         """A script is certain: the token has probability 1, and there are no alternatives."""
         self._with_output(row)
-        drawn = Logprob(token, 0.0)
+        drawn = Logprob(token, 0.0, self.vocab.token_bytes(token))
         return TokenLogprobs(drawn, (drawn,)[:top])
 
     def _next_reply(self, at: Row) -> list[int]:

@@ -198,8 +198,9 @@ class ResponseFormat(Record):
 SamplerName: TypeAlias = Literal[
     "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"
 ]
-# Changes the logits in place; they are a float32 array of the vocabulary's size. The tokens are those drawn or forced
-# so far.
+StopIn: TypeAlias = Literal["content", "all"]
+# Changes the logits in place; they are a float32 array of the vocabulary's size. The tokens are the prompt's, then
+# those drawn or forced since.
 LogitsProcessor: TypeAlias = Callable[[Sequence[int], Any], None]
 
 
@@ -212,14 +213,18 @@ class SamplingParams(Record):
     - `top_k` (0: off), `top_p`, `min_p`, `typical_p`, `top_n_sigma` cut the tail off; `xtc_probability` is how often
       all but the least likely of the tokens above `xtc_threshold` are left out.
     - `repeat_penalty` (1: off), `frequency_penalty` and `presence_penalty` (0: off) look at the last `penalty_last_n`
-      tokens; `dry_multiplier` (0: off) punishes a token that would go on with a repetition of the last `dry_last_n`
+      tokens, the prompt's among them as in llama.cpp's own server; `dry_multiplier` (0: off) punishes a token that would go on with a repetition of the last `dry_last_n`
       tokens longer than `dry_allowed_length`, by multiplier * base ** (excess); a repetition does not reach across a
       breaker.
     - `mirostat` 1 or 2 aims at the surprise `mirostat_tau` with learning rate `mirostat_eta`, in place of the filters.
     - `logit_bias`: token number to what is added to its logit. `logits_processors` run after it, in order.
     - `samplers`: the filters' order; those left out are off. `None` is penalties, dry, top_n_sigma, top_k, typical_p,
       top_p, min_p, xtc, temperature.
-    - `logprobs`: how many alternatives to report beside each token's own log-probability.
+    - `logprobs`: how many alternatives to report beside each token's own log-probability; 0 is its own only.
+    - `stop`: texts that end the turn where they begin, in the content. `stop_in="all"`: anywhere in what the model
+      writes: reasoning, calls and control tokens too. `stop_tokens` end it wherever they are drawn, and leave no text.
+    - `max_tokens`: tokens at most; None is to the end of the context. `ignore_eos`: the model's end tokens do not end
+      the turn; what the caller named still does.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -250,6 +255,9 @@ class SamplingParams(Record):
     logprobs: int | None = Field(default=None, ge=0, le=100)
     seed: int | None = Field(default=None, ge=0, lt=2**32)
     stop: tuple[str, ...] = ()
+    stop_in: StopIn = "content"
+    stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    ignore_eos: bool = False
     max_tokens: int | None = Field(default=None, ge=1)
 
     @field_validator("stop", "dry_breakers", mode="before")
@@ -276,7 +284,9 @@ class SamplingParams(Record):
 class Usage(Record):
     """Counts and times of one request. Times are seconds; a speed is None until there is something to measure.
 
-    `drafted_tokens` were guessed ahead (speculation), `accepted_tokens` of them came true.
+    `drafted_tokens` were guessed ahead (speculation), `accepted_tokens` of them came true. `dropped_messages` were left
+    out of the prompt (`overflow="truncate_oldest"`), `shifted_tokens` of the context were given up on the way
+    (`overflow="shift"`).
     """
 
     prompt_tokens: int = 0
@@ -288,6 +298,8 @@ class Usage(Record):
     decode_seconds: float = 0.0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    dropped_messages: int = 0
+    shifted_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -298,16 +310,32 @@ class Usage(Record):
         return (self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else None
 
 
+class TokenLogprob(Record):
+    """A token and the natural logarithm of its probability under the model: before any filter, bias or temperature.
+
+    `text` has U+FFFD where the token is no whole character; `bytes` has all of it. `top` are the likeliest tokens at
+    this place, best first (the drawn one may be among them); they have no `top` themselves.
+    """
+
+    token: int
+    text: str
+    bytes: tuple[int, ...]
+    logprob: float
+    top: tuple["TokenLogprob", ...] = ()
+
+
 class Completion(Record):
     """One assistant turn, whole: the fold of its events.
 
     `reasoning` joins the spans by a newline, `content` joins them as they are; both are "" when there is none.
-    `parts` has the same in the order written.
+    `parts` has the same in the order written. `logprobs` has the tokens drawn, the end token included, where they were
+    asked for; no event carries them.
     """
 
     parts: tuple[Part, ...] = ()
     finish_reason: FinishReason = "stop"
     usage: Usage | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def reasoning(self) -> str:

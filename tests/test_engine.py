@@ -194,8 +194,7 @@ def test_sampling_options_reach_the_backend() -> None:
 
 
 def test_every_sampling_parameter_is_an_option() -> None:
-    # Log-probabilities have no event to travel on yet, so they are not offered.
-    assert set(SamplingParams.model_fields) - {"logprobs"} == SamplingOptions.__optional_keys__
+    assert set(SamplingParams.model_fields) == SamplingOptions.__optional_keys__
     declared = {field.name for record in (ModelOptions, ContextOptions) for field in fields(record)}
     assert declared - {"n_ctx", "n_gpu_layers"} == LoadOptions.__optional_keys__
 

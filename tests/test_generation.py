@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallStart, fold
 from engine.parsing import Parser, Piece
-from engine.runtime.generation import Generation, Limits, StopStrings
+from engine.runtime.generation import Generation, Limits
+from engine.runtime.stops import ContentStops
 from engine.testing import ByteVocab
 from engine.types import Completion, FinishReason
 
@@ -169,7 +170,7 @@ def test_a_stop_string_found_when_the_parser_lets_go() -> None:
 
 
 def test_what_is_held_back_is_shorter_than_the_stop_and_comes_out() -> None:
-    stops = StopStrings(["stop"])
+    stops = ContentStops(["stop"])
     assert stops.filter([ContentDelta("a s"), ContentDelta("to")]) == [ContentDelta("a ")]
     assert stops.filter([ReasoningDelta("r", part=1)]) == [ContentDelta("sto"), ReasoningDelta("r", part=1)]
     assert stops.filter([ContentDelta("st", part=2), ContentDelta("op", part=3)]) == [
@@ -180,7 +181,7 @@ def test_what_is_held_back_is_shorter_than_the_stop_and_comes_out() -> None:
 
 
 def test_nothing_comes_after_a_stop() -> None:
-    stops = StopStrings(["|"])
+    stops = ContentStops(["|"])
     assert stops.filter([ContentDelta("a|b"), ToolCallStart(0, "i", "f")]) == [ContentDelta("a")]
     assert stops.hit
     assert stops.calls == 0
@@ -248,3 +249,58 @@ def test_end_reasoning() -> None:
     without = Generation(VOCAB, Parser("qwen3", [Piece("<think>\n")]), Limits())
     without.end_reasoning()
     assert without.advance(ord("b")).forced == ()
+
+
+@pytest.mark.parametrize(
+    ("output", "stop", "reasoning", "content"),
+    [
+        ("<think>\none STOP two\n</think>\n\nno", ("STOP",), "one ", ""),
+        ("<think>\nhm\n</think>\n\none STOP two", ("STOP",), "hm", "one "),
+        ("<think>\nhm\n</think>\n\none", ("</think>\n\no",), "hm\n", ""),
+        ("<think>\nhm ST\n</think>\n\nSTO", ("STOP",), "hm ST", "STO"),
+        ("<think>\nhm\n</think>\n\nca\u00e9b", ("\u00e9",), "hm", "ca"),
+    ],
+)
+def test_stops_may_match_anywhere(output: str, stop: tuple[str, ...], reasoning: str, content: str) -> None:
+    generation = Generation(VOCAB, Parser("qwen3"), Limits(stop_anywhere=stop))
+    completion = run(generation, [*text(output), END])
+    assert (completion.reasoning, completion.content, completion.finish_reason) == (reasoning, content, "stop")
+
+
+def test_a_stop_within_a_call_cuts_it() -> None:
+    generation = Generation(VOCAB, Parser("qwen3"), Limits(stop_anywhere=("Par",)))
+    completion = run(generation, text('<tool_call>\n{"name": "f", "arguments": {"city": "Paris"}}'))
+    (call,) = completion.tool_calls
+    assert (call.error, call.arguments) == ("truncated", '{"city": "')
+
+
+def test_a_control_token_may_be_a_stop_and_is_never_read_in_part() -> None:
+    for stop in ("<|end|>", "nd|>", "a<|e", "a<|end|>"):
+        generation = Generation(
+            VOCAB, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), Limits(stop_anywhere=(stop,))
+        )
+        completion = run(generation, text("<|channel|>analysis<|message|>xa<|end|><|start|>assistant"))
+        assert (completion.reasoning, completion.finish_reason) == ("x" if stop[0] == "a" else "xa", "stop")
+
+
+def test_what_is_forced_is_no_stop() -> None:
+    limits = Limits(stop_anywhere=("</think>", "ab!"), reasoning_budget=2, reasoning_close=CLOSE)
+    generation = Generation(VOCAB, Parser("qwen3", [Piece("<think>\n")]), limits)
+    assert [generation.advance(token).finish for token in b"ab"] == [None, None]
+    completion = run(generation, [*b"answer", END])
+    assert completion.content == "answer"
+
+
+@given(data=st.text("ab<|>", max_size=20), stops=st.lists(st.text("ab<|>", min_size=1, max_size=4), max_size=3))
+def test_stops_anywhere_agree_with_stops_in_content(data: str, stops: list[str]) -> None:
+    anywhere, content = (Limits(stop_anywhere=tuple(stops)), Limits(stop=tuple(stops)))
+    assert run(plain(anywhere), text(data), "length") == run(plain(content), text(data), "length")
+
+
+def test_stop_tokens() -> None:
+    token = VOCAB.token("<|channel|>")
+    for limits in (Limits(stop_tokens=frozenset({token})), Limits(stop_tokens=frozenset({token}), ignore_eos=True)):
+        generation = plain(limits)
+        completion = run(generation, [*text("ab<|channel|>c"), END])
+        assert (completion.content, completion.finish_reason, generation.tokens) == ("ab", "stop", 3)
+    assert run(plain(Limits(stop_tokens=frozenset({ord("c")}))), text("abcd")).content == "ab"

@@ -271,6 +271,53 @@ def test_processors_see_the_tokens_and_change_the_logits(backend: LlamaBackend, 
     assert seen == [(), (500, 100)]
 
 
+def test_processors_see_the_prompt_and_the_bias_and_leave_no_trace(backend: LlamaBackend) -> None:
+    seen: list[tuple[int, float]] = []
+    kept: list[Sequence[int]] = []
+
+    def watch(tokens: Sequence[int], logits: Any) -> None:
+        kept.append(tokens)
+        seen.append((tokens[0], float(logits[500])))
+        logits[:] = -np.inf
+        logits[7] = 1
+
+    before = backend.logits(0).copy()
+    params = SamplingParams(temperature=0, logit_bias=((500, 3.0),), logits_processors=(watch,))
+    sampler = backend.sampler(params, [41, 42])
+    assert backend.sample(sampler, 0) == 7
+    assert (backend.logits(0) == before).all()
+    assert seen == [(41, float(before[500]) + 3)]
+    assert (list(kept[0]), len(kept[0]), kept[0][1:]) == ([41, 42, 7], 3, [42, 7])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0, "presence_penalty": 1.5},
+        {"temperature": 0, "repeat_penalty": 1.5},
+        {"temperature": 0, "frequency_penalty": 1.5, "top_k": 5},
+        {"temperature": 0, "dry_multiplier": 5, "dry_last_n": 5},
+        {"temperature": 0, "dry_multiplier": 5, "presence_penalty": 0.1, "penalty_last_n": 1},
+        {"temperature": 0.01, "presence_penalty": 3, "seed": 1},
+    ],
+)
+def test_penalties_and_dry_look_at_the_prompt(backend: LlamaBackend, params: dict[str, Any]) -> None:
+    made = SamplingParams(**params)
+    prompt = (7, 8, 100, 7, 8)
+    assert backend.sample(backend.sampler(made), 0) == 100
+    assert backend.sample(backend.sampler(made, prompt), 0) == 200
+    told = backend.sampler(made)
+    for token in prompt:
+        told.accept(token)
+    assert backend.sample(told, 0) == 200, "as if every token had been accepted"
+
+
+def test_no_more_of_the_prompt_is_seen_than_penalties_look_back(backend: LlamaBackend) -> None:
+    for last, expected in ((2, 200), (1, 100)):
+        params = SamplingParams(temperature=0, presence_penalty=1.5, penalty_last_n=last)
+        assert backend.sample(backend.sampler(params, [100, 7]), 0) == expected
+
+
 def test_a_processor_that_fails_is_named(backend: LlamaBackend) -> None:
     def broken(_tokens: Sequence[int], _logits: Any) -> None:
         raise ZeroDivisionError

@@ -113,8 +113,10 @@ def test_logprobs() -> None:
         for stream in streams:
             stream.result()
     tokens = [ord("a"), ord("b"), backend.vocab.end]
-    assert [[entry.drawn.token for entry in stream.logprobs] for stream in streams] == [[], tokens, tokens]
+    assert [[entry.token for entry in stream.logprobs] for stream in streams] == [[], tokens, tokens]
     assert [len(entry.top) for stream in streams for entry in stream.logprobs] == [0, 0, 0, 1, 1, 1]
+    assert [stream.completion.logprobs for stream in streams] == [stream.logprobs for stream in streams]
+    assert [entry.text for entry in streams[1].completion.logprobs] == ["a", "b", "<|im_end|>"]
 
 
 def test_markers_reach_the_parser() -> None:

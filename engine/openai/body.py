@@ -9,10 +9,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Unpack
 
-from pydantic import ValidationError
-
 from engine.errors import RequestError
-from engine.options import SamplingOptions
+from engine.options import SamplingOptions, refuse_unknown, sampling_params
 from engine.template.conversation import MessagesLike, as_mapping, conversation_of
 from engine.tools import ToolLike, as_tools
 from engine.types import Message, Reasoning, ResponseFormat, SamplingParams, ToolCall, ToolChoice, ToolName
@@ -23,6 +21,7 @@ _SERVER_NAMES = {
     "penalty_last_n": "repeat_last_n",
     "dry_last_n": "dry_penalty_last_n",
     "dry_breakers": "dry_sequence_breakers",
+    "stop_tokens": "stop_token_ids",  # vLLM's and SGLang's name; llama-server knows none
 }
 _SAMPLERS = {"typical_p": "typ_p"}
 
@@ -70,9 +69,7 @@ def request(
     Arguments of earlier calls that are no JSON object go as `{"arguments": "<what the model wrote>"}`, since servers
     refuse the whole request for them. Raises RequestError for messages, tools or options that are not valid.
     """
-    if unknown := sorted(set(options) - RequestOptions.__optional_keys__):
-        known_names = ", ".join(sorted(RequestOptions.__optional_keys__))
-        raise RequestError(f"There is no option {unknown[0]!r}; the options are {known_names}.")
+    refuse_unknown(options, RequestOptions.__optional_keys__)
     known = as_tools(tools)
     reasoning, stream = options.get("reasoning"), options.get("stream", True)
     gate: dict[str, Any] = {"enable_thinking": reasoning} if isinstance(reasoning, bool) else {}
@@ -88,7 +85,7 @@ def request(
         "chat_template_kwargs": {**gate, **(options.get("template_kwargs") or {})} or None,
         "stream": stream,
         "stream_options": {"include_usage": True} if stream else None,
-        **_sampling(sampling, {name: value for name, value in options.items() if name in SamplingParams.model_fields}),
+        **_sampling(sampling, options),
         **(options.get("extra") or {}),
     }
     return {name: value for name, value in body.items() if value is not None}
@@ -155,13 +152,8 @@ def _response_format(format_: ResponseFormat | Mapping[str, Any] | None) -> dict
     return {"type": "json_schema", "json_schema": schema}
 
 
-def _sampling(sampling: SamplingParams | None, params: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        asked = SamplingParams.model_validate({name: value for name, value in params.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RequestError(f"{first['loc'][0]}={first['input']!r} makes no sense: {first['msg']}.") from error
-    both = {**_given(sampling), **_given(asked)}
+def _sampling(sampling: SamplingParams | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**_given(sampling), **_given(sampling_params(options))}
     if both.pop("logits_processors", None):
         raise RequestError("logits_processors are functions, which no request can carry; use logit_bias, or Engine.")
     body: dict[str, Any] = {}
@@ -184,6 +176,8 @@ def _listed(name: str) -> Callable[[Any], dict[str, Any]]:
 
 _CARRIED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "stop": _listed("stop"),
+    "stop_in": lambda _: {},  # no server has a choice: each matches all of its output
+    "stop_tokens": _listed("stop_tokens"),
     "dry_breakers": _listed("dry_breakers"),
     "samplers": lambda names: {"samplers": [_SAMPLERS.get(name, name) for name in names]},
     "logit_bias": lambda pairs: {"logit_bias": {str(token): bias for token, bias in pairs}},

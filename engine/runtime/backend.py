@@ -112,7 +112,9 @@ class Backend(Protocol):
         """Take back `abort`."""
         ...
 
-    def sampler(self, params: SamplingParams) -> Sampler: ...
+    def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> Sampler:
+        """A sampler of its own. `tokens` are those before its first draw: the prompt. Penalties look at them."""
+        ...
 
     def sample(self, sampler: Sampler, row: int) -> int:
         """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it.

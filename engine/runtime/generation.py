@@ -1,17 +1,19 @@
 """One sequence's life: tokens come in one by one, events go out, until something ends it.
 
-Knows: how bytes become text, what ends a generation (end tokens, stop strings, the token limit), and when reasoning
-is to be closed from outside. Does not know: logits, batches, memory, other sequences. This is the one place where
-detokeniser, parser, stop strings and budgets meet.
+Knows: how bytes become text, what ends a generation (end tokens, stops, the token limit), and when reasoning is to be
+closed from outside. Does not know: logits, batches, memory, other sequences. This is the one place where detokeniser,
+parser, stops and budgets meet.
 """
 
 import codecs
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from engine.events import ContentDelta, Event, Finished, ToolCallStart
+from engine.events import Event, Finished
+from engine.parsing.piece import Piece
 from engine.runtime.backend import Vocab
+from engine.runtime.stops import ContentStops, OutputStops
 from engine.types import FinishReason
 
 _Decoder = codecs.getincrementaldecoder("utf-8")
@@ -39,7 +41,9 @@ class Limits:
     """What ends a generation, or its reasoning.
 
     - `max_tokens`: tokens drawn at most, the end token included; None for no limit.
-    - `stop`: strings that end it where they occur in the content; they are not part of it.
+    - `stop`: strings that end it where they occur in the content; they are not part of it. `stop_anywhere`: where they
+      occur in the output.
+    - `stop_tokens`: tokens that end it and are not part of it.
     - `ends`: end tokens beside the vocabulary's own; `markers`: end tokens that the parser reads as markers.
     - `ignore_eos`: end tokens do not end it and leave no trace.
     - `reasoning_budget`: reasoning tokens at most; then `reasoning_close` is forced. None for no limit.
@@ -47,6 +51,8 @@ class Limits:
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_anywhere: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()
     ends: frozenset[int] = frozenset()
     markers: frozenset[int] = frozenset()
     ignore_eos: bool = False
@@ -70,13 +76,24 @@ class Generation:
     as reasoning, the marker that closes it included.
     """
 
-    __slots__ = ("_closing", "_decoder", "_limits", "_parser", "_stops", "_vocab", "reasoning_tokens", "tokens")
+    __slots__ = (
+        "_closing",
+        "_decoder",
+        "_limits",
+        "_output_stops",
+        "_parser",
+        "_stops",
+        "_vocab",
+        "reasoning_tokens",
+        "tokens",
+    )
 
     def __init__(self, vocab: Vocab, parser: Parser, limits: Limits) -> None:
         self._vocab = vocab
         self._parser = parser
         self._limits = limits
-        self._stops = StopStrings(limits.stop) if limits.stop else None
+        self._stops = ContentStops(limits.stop) if limits.stop else None
+        self._output_stops = OutputStops(limits.stop_anywhere) if limits.stop_anywhere else None
         self._decoder = _Decoder("replace")
         self._closing = False
         self.tokens = 0
@@ -91,11 +108,13 @@ class Generation:
         limits = self._limits
         self.tokens += 1
         events: list[Event] = []
-        if token not in limits.ends and not self._vocab.is_end(token):
-            events = self._read(token)
-        elif not limits.ignore_eos:
-            return Advance(self._read(token) if token in limits.markers else [], (), "stop")
-        if self._stops is not None and self._stops.hit:
+        named = token in limits.stop_tokens
+        if not named and token not in limits.ends and not self._vocab.is_end(token):
+            events = self._read(token, self._drawn)
+        elif named or not limits.ignore_eos:
+            return Advance(self._read(token, self._drawn) if token in limits.markers else [], (), "stop")
+        stops, output_stops = self._stops, self._output_stops
+        if (stops is not None and stops.hit) or (output_stops is not None and output_stops.hit):
             return Advance(events, (), "stop")
         if limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             return Advance(events, (), "length")
@@ -111,7 +130,10 @@ class Generation:
         """The end: what was held back, then `Finished` (its usage is the caller's to fill)."""
         events: list[Event] = []
         if rest := self._decoder.decode(b"", final=True):
-            events += self._filtered(self._parser.feed(rest))
+            events += self._drawn(rest)
+        events += self._let_go()
+        if self._output_stops is not None and self._output_stops.hit:
+            reason = "stop"
         closing = self._parser.close(reason)
         if self._stops is None:
             return events + closing
@@ -122,22 +144,32 @@ class Generation:
             finished = Finished("tool_calls" if self._stops.calls else "stop")
         return [*events, finished]
 
-    def _read(self, token: int) -> list[Event]:
-        """Detokenise and parse. A control token first settles bytes that never became a character."""
-        parser = self._parser
-        if parser.in_reasoning:
+    def _read(self, token: int, feed: Callable[..., list[Event]]) -> list[Event]:
+        """Detokenise and feed. A control token first settles bytes that never became a character."""
+        if self._parser.in_reasoning:
             self.reasoning_tokens += 1
         data = self._vocab.token_bytes(token)
         if self._vocab.is_special(token):
             rest = self._decoder.decode(b"", final=True)
-            events = parser.feed(rest) if rest else []
-            events += parser.feed(data.decode(errors="replace"), True)
-        else:
-            text = self._decoder.decode(data)
-            if not text:
-                return []
-            events = parser.feed(text)
-        return self._filtered(events)
+            events = feed(rest) if rest else []
+            return events + feed(data.decode(errors="replace"), True)
+        text = self._decoder.decode(data)
+        return feed(text) if text else []
+
+    def _drawn(self, text: str, special: bool = False) -> list[Event]:
+        """Parse what the model wrote, as far as no stop is or may be in it."""
+        stops = self._output_stops
+        if stops is None:
+            return self._parse(text, special)
+        return [event for piece in stops.filter(Piece(text, special)) for event in self._parse(*piece)]
+
+    def _let_go(self) -> list[Event]:
+        """Parse what was held back before the parser: no stop comes of it."""
+        held = self._output_stops.flush() if self._output_stops is not None else []
+        return [event for piece in held for event in self._parse(*piece)]
+
+    def _parse(self, text: str, special: bool = False) -> list[Event]:
+        return self._filtered(self._parser.feed(text, special))
 
     def _filtered(self, events: list[Event]) -> list[Event]:
         return events if self._stops is None else self._stops.filter(events)
@@ -148,65 +180,11 @@ class Generation:
         over = self._closing or (budget is not None and self.reasoning_tokens >= budget)
         if not (over and limits.reasoning_close and self._parser.in_reasoning) or self._decoder.getstate()[0]:
             return Advance(events)
+        events += self._let_go()
+        if not self._parser.in_reasoning:
+            return Advance(events)
         self._closing = False
         for token in limits.reasoning_close:
             self.tokens += 1
-            events += self._read(token)
+            events += self._read(token, self._parse)  # no stop: the model did not write it
         return Advance(events, limits.reasoning_close)
-
-
-class StopStrings:
-    """Ends the content where one of the strings begins. Holds back the shortest text that may still become one."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stop for stop in stops if stop)
-        self._prefixes = {stop[:length] for stop in self._stops for length in range(1, len(stop))}
-        self._longest = max(map(len, self._prefixes), default=0)
-        self._held: ContentDelta | None = None
-        self.hit = False
-        self.calls = 0
-
-    def filter(self, events: Iterable[Event]) -> list[Event]:
-        """These events, less what is held back or lies behind a stop."""
-        out: list[Event] = []
-        for event in events:
-            if self.hit:
-                break
-            if isinstance(event, ContentDelta):
-                self._content(event, out)
-                continue
-            out += self.flush()
-            out.append(event)
-            self.calls += isinstance(event, ToolCallStart)
-        return out
-
-    def flush(self) -> list[Event]:
-        """What is held back: it became no stop."""
-        held, self._held = self._held, None
-        return [held] if held is not None else []
-
-    def _content(self, event: ContentDelta, out: list[Event]) -> None:
-        held = self._held
-        if held is not None and held.part == event.part:
-            event = replace(event, text=held.text + event.text)
-        elif held is not None:
-            out.append(held)
-        self._held = None
-        text = event.text
-        at = min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=-1)
-        if at >= 0:
-            self.hit = True
-            keep = at
-        else:
-            keep = len(text) - self._may_become_stop(text)
-            if keep < len(text):
-                self._held = replace(event, text=text[keep:])
-        if keep:
-            out.append(event if keep == len(text) else replace(event, text=text[:keep]))
-
-    def _may_become_stop(self, text: str) -> int:
-        """The length of the longest end of the text that begins a stop string."""
-        for length in range(min(self._longest, len(text)), 0, -1):
-            if text[-length:] in self._prefixes:
-                return length
-        return 0

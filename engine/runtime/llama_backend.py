@@ -212,9 +212,10 @@ class LlamaBackend:
         view = self._views[address] = np.frombuffer(buffer, dtype=np.float32)
         return view
 
-    def sampler(self, params: SamplingParams) -> LlamaSampler:
-        """A sampler with its own random stream; a seed of None is a fresh random one."""
-        sampler = LlamaSampler(params, self._vocab, self._dry)
+    def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> LlamaSampler:
+        """A sampler with its own random stream, told the tokens before its first draw; a seed of None is a fresh random
+        one."""
+        sampler = LlamaSampler(params, self._vocab, self._dry, tokens)
         self._samplers.add(sampler)
         return sampler
 
@@ -226,7 +227,7 @@ class LlamaBackend:
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
         """Log-probabilities of a row: the token's own and the `top` best. Before any filter, bias or temperature."""
-        return token_logprobs(self.logits(row), token, top)
+        return token_logprobs(self.logits(row), token, top, self._vocab.token_bytes)
 
     def positions(self, sequence: int) -> int:
         self._handle()

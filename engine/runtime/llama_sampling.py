@@ -7,8 +7,8 @@ vocabulary.
 
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from engine.errors import EngineError, RequestError
 from engine.runtime.categorical import Categorical
@@ -28,14 +28,17 @@ if TYPE_CHECKING:
 class LlamaSampler:
     """One sequence's sampler, with its own random stream; owns its C handle. Implements `backend.Sampler`.
 
+    `tokens` are those before its first draw. Penalties and DRY look at them, as in llama.cpp's server, which accepts
+    the whole prompt (tools/server/server-context.cpp, `init_sampler`); only as many as they can see are told to them.
     Raises RequestError for a biased token that the vocabulary does not have.
     """
 
-    def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers) -> None:
+    def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers, tokens: Sequence[int] = ()) -> None:
         self.params = params
         self.seed = secrets.randbits(32) if params.seed is None else params.seed
         self._processors = params.logits_processors
-        self._tokens: list[int] = []
+        self._tokens = list(tokens) if self._processors else []
+        self._seen = _Tokens(self._tokens)
         self._bias = _bias(params, vocab)
         steps = plan(params, vocab.size)
         self._penalties = Penalties(params) if steps.penalties else None
@@ -46,6 +49,9 @@ class LlamaSampler:
         self._free = weakref.finalize(self, _free, self._chain)
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")
+        if params.looks_back:
+            for token in tokens[-max(params.penalty_last_n, params.dry_last_n) :]:
+                self._look_back(token)
 
     def accept(self, token: int) -> None:
         """Tell it a token that became part of the sequence without being drawn here."""
@@ -54,18 +60,26 @@ class LlamaSampler:
         if self._chain is not None:
             self._accept(self._chain, token)
 
+    def _look_back(self, token: int) -> None:
+        if self._penalties is not None:
+            self._penalties.accept(token)
+        if self._chain is not None:
+            self._accept(self._chain, token)
+
     def draw(self, context: int, row: int, logits: "NDArray[np.float32]") -> int:
         """Draw from a row's logits (of the context whose row this is) and accept the token. The logits are left as they
-        were, unless a processor changed them. Raises DecodeError("nan") when they are not numbers."""
+        were. Raises DecodeError("nan") when they are not numbers."""
         self._check_open()
-        for processor in self._processors:
-            _process(processor, self._tokens, logits)
         undo: list[tuple[Any, Any]] = []
+        if self._processors:
+            undo.append((slice(None), logits.copy()))
         try:
             if self._bias is not None:
                 tokens, amounts = self._bias
                 undo.append((tokens, logits[tokens]))
                 logits[tokens] += amounts
+            for processor in self._processors:
+                _process(processor, self._seen, logits)
             if self._penalties is not None:
                 tokens, changed = self._penalties.change(logits)
                 undo.append((tokens, logits[tokens]))
@@ -105,9 +119,29 @@ class LlamaSampler:
         return token
 
 
-def _process(processor: Callable[[Sequence[int], Any], None], tokens: list[int], logits: Any) -> None:
+class _Tokens(Sequence[int]):
+    """A list that grows elsewhere, to read only: a copy for each draw would cost more with every token."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        return self._tokens[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._tokens)
+
+
+def _process(processor: Callable[[Sequence[int], Any], None], tokens: Sequence[int], logits: Any) -> None:
     try:
-        processor(tuple(tokens), logits)
+        processor(tokens, logits)
     except Exception as error:
         raise RequestError(
             f"The logits processor {processor!r} failed ({error!r}); correct it, or leave it out."

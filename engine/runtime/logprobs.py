@@ -1,10 +1,14 @@
-"""Log-probabilities of tokens, from one row of logits.
+"""Log-probabilities of tokens, from one row of logits, and the record of them that callers get.
 
 Knows: the softmax over the whole vocabulary, before any filter, bias or temperature. Does not know: where the row
 came from.
 """
 
+from collections.abc import Callable
+
 from typing import TYPE_CHECKING, NamedTuple
+
+from engine.types import TokenLogprob
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class Logprob(NamedTuple):
-    """A token and the natural logarithm of its probability."""
+    """A token, the natural logarithm of its probability, and its bytes."""
 
     token: int
     logprob: float
+    data: bytes
 
 
 class TokenLogprobs(NamedTuple):
@@ -25,15 +30,33 @@ class TokenLogprobs(NamedTuple):
     top: tuple[Logprob, ...]
 
 
-def token_logprobs(logits: "NDArray[np.float32]", token: int, top: int) -> TokenLogprobs:
-    """`logits` has the vocabulary's size and is not changed; masked tokens (minus infinity) have that for a logprob."""
+def token_logprobs(
+    logits: "NDArray[np.float32]", token: int, top: int, token_bytes: Callable[[int], bytes]
+) -> TokenLogprobs:
+    """The token's own and the `top` best; all there are, if there are fewer.
+
+    `logits` has the vocabulary's size and is not changed; masked tokens (minus infinity) have that for a logprob.
+    """
     import numpy as np
 
     largest = float(logits.max())
     normaliser = largest + float(np.log(np.exp(logits - largest, dtype=np.float32).sum(dtype=np.float64)))
+    top = min(top, logits.size)
     best = np.argpartition(logits, -top)[-top:] if top else np.empty(0, dtype=np.int64)
     ranked = sorted(best.tolist(), key=lambda index: (-float(logits[index]), index))
-    return TokenLogprobs(
-        Logprob(token, float(logits[token]) - normaliser),
-        tuple(Logprob(index, float(logits[index]) - normaliser) for index in ranked),
-    )
+
+    def found(index: int) -> Logprob:
+        return Logprob(index, float(logits[index]) - normaliser, token_bytes(index))
+
+    return TokenLogprobs(found(token), tuple(map(found, ranked)))
+
+
+def described(entry: TokenLogprobs) -> TokenLogprob:
+    """As callers get it."""
+    return _described(entry.drawn, tuple(map(_described, entry.top)))
+
+
+def _described(found: Logprob, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    token, logprob, data = found
+    text = data.decode("utf-8", "replace")
+    return TokenLogprob(token=token, text=text, bytes=tuple(data), logprob=logprob, top=top)

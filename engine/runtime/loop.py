@@ -181,7 +181,7 @@ class Loop:
                 continue
             live.started, live.cached = self._clock(), lease.reused
             try:
-                live.sampler = self._backend.sampler(live.request.sampling)
+                live.sampler = self._backend.sampler(live.request.sampling, job.tokens)
             except Exception as error:  # noqa: BLE001 - whatever these options led to, it concerns this request only
                 self._finish(live, "error", error)
 

@@ -13,9 +13,9 @@ from typing import Self
 
 from engine.errors import RequestError
 from engine.events import Event, fold
-from engine.runtime.logprobs import TokenLogprobs
+from engine.runtime.logprobs import TokenLogprobs, described
 from engine.runtime.requests import Reply
-from engine.types import Completion
+from engine.types import Completion, TokenLogprob
 
 
 class Mailbox:
@@ -117,14 +117,15 @@ class Stream:
         if not self._final:
             raise RequestError("The stream is still running; read it to its end, or call result() to wait for it.")
         if self._completion is None:
-            self._completion = fold(self._events)
+            whole = fold(self._events)
+            self._completion = whole.model_copy(update={"logprobs": self.logprobs}) if self._logprobs else whole
         return self._completion
 
     @property
-    def logprobs(self) -> tuple[TokenLogprobs, ...]:
-        """The log-probabilities of the tokens drawn so far, the end token's included, where `SamplingParams.logprobs`
-        asked for them. Tokens that the engine forced have none."""
-        return tuple(self._logprobs)
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The log-probabilities of the tokens that were read so far, the end token's included, where
+        `SamplingParams.logprobs` asked for them. Tokens that the engine forced have none."""
+        return tuple(map(described, self._logprobs))
 
     def _outcome(self) -> Completion:
         if self._error is not None:
