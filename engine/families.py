@@ -6,8 +6,6 @@ family's template puts beside them: "\\n</think>\\n\\n" is the marker `</think>`
 after.
 """
 
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,34 +13,40 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast
 
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from engine import _data
 from engine.errors import FamilyError
-from engine.types import Record
+from engine.family_tables import FamilyTables
+from engine.types import Record, SamplingParams
 
 History: TypeAlias = Literal["none", "last_user", "last_answer", "all", "unknown"]
 Shape: TypeAlias = Literal["json", "tagged_json", "tagged_args", "pythonic", "dictionary", "nested"]
-
-
-_HEADER = re.compile(r"\[(.+)\]\s*$")
-_HEADER_PART = re.compile(r'"[^"]*"|[^.]+')
-_KEY = re.compile(r"([\w-]+)\s*=")
 
 
 class Gate(Record):
     """The template variable that switches reasoning: its name, and the value for each position it has.
 
     A position that is absent does not exist (gpt-oss cannot be switched off). `default` is what the template does
-    when the variable is not given.
+    when the variable is not given. `place`: where the model reads words in place of a variable, which has no `kwarg`
+    then and words as its values ("" for none): at the beginning of the system message, or at the end of the last user
+    message.
     """
 
-    kwarg: str
+    kwarg: str = ""
+    place: Literal["variable", "system", "user"] = "variable"
     on: Any = None
     off: Any = None
     low: Any = None
     medium: Any = None
     high: Any = None
     default: Literal["on", "off"] = "on"
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if bool(self.kwarg) is not (self.place == "variable"):
+            raise ValueError("a gate has either a kwarg, or a place for its words")
+        return self
 
 
 class ReasoningSyntax(Record):
@@ -57,6 +61,10 @@ class ReasoningSyntax(Record):
     ends it (else it is quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the
     turn, after a call, after other reasoning), or anywhere. `when_closed`: what an opening marker is that a model
     writes although the prompt closed reasoning: it is separated like any other, or that marker alone is dropped.
+    `off`: how a request without reasoning is carried out: by the gate, by closing the block in the prompt, not at all
+    because the model reasons only when asked ("nothing"), or it is refused. `after_result`: what the template's prompt
+    does after a tool result while reasoning is on: reasoning is "opened", the model is left "free" to open it, or
+    there is "no prompt" and the turn goes on.
     """
 
     open: str
@@ -71,6 +79,25 @@ class ReasoningSyntax(Record):
     ends_on_call: bool = False
     where: Literal["start", "anywhere"] = "start"
     when_closed: Literal["separate", "drop"] = "separate"
+    off: Literal["gate", "close", "nothing", "refuse"] = "close"
+    after_result: Literal["opened", "free", "no prompt"] = "free"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        gated = self.gate is not None and self.gate.off is not None
+        if gated is not (self.off == "gate") and "off" in self.model_fields_set:
+            raise _contradiction("off", 'off = "gate" and a gate with a value for `off` belong together')
+        if self.gate and self.gate.default == "off" and self.gate.on is None:
+            raise _contradiction("gate", "a gate that is off by default needs a value for `on`")
+        if self.open == self.close:
+            raise _contradiction("close", "`open` and `close` are the same text")
+        if self.forced_open and self.implicit:
+            raise _contradiction("implicit", "`forced_open` and `implicit` exclude each other")
+        if self.history in ("last_user", "last_answer", "all") and not self.fields:
+            raise _contradiction("history", f'history = "{self.history}" feeds back through fields, and there are none')
+        if self.history == "unknown" and self.fields:
+            raise _contradiction("fields", 'with history = "unknown" the template reads no field')
+        return self
 
 
 class ToolSyntax(Record):
@@ -140,10 +167,28 @@ class ToolSyntax(Record):
         for field, shape in _NEEDED.items():
             if self.shape == shape and not any(part.strip() for part in getattr(self, field)):
                 raise ValueError(f"shape {shape} needs {field}")
+        if foreign := self.model_fields_set - _OF_ALL - _OF_SHAPE[self.shape]:
+            field = min(foreign)
+            raise _contradiction(field, f"shape {self.shape} has no `{field}`")
         return self
 
 
 _NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
+_OF_ALL = frozenset(["shape", "section", "section_also", "code", "arguments_as", "id_length", "parallel"])
+_OF_CALL = frozenset(["section_optional", "call", "name_end"])
+_OF_SHAPE: Mapping[str, frozenset[str]] = {
+    "json": frozenset(["bare", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),
+    "pythonic": frozenset(["bare"]),
+    "tagged_json": _OF_CALL.union(
+        ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "arguments_end"]
+    ),
+    "tagged_args": _OF_CALL.union(
+        ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"]
+    ),
+    "dictionary": _OF_CALL | {"quote"},
+    "nested": _OF_CALL | {"tag"},
+}
+"""The fields that have a meaning in a shape."""
 
 
 class ChannelSyntax(Record):
@@ -169,7 +214,8 @@ class Format(Record):
     """Everything the parser needs: the turn's start, its markers, and which of them exist only as control tokens.
 
     `content` are the marks around the answer; `header` the marks around a heading that says nothing to the reader;
-    `ends` what a model writes, as text, at the end of its turn.
+    `ends` what a model writes, as text, at the end of its turn. Without `tools` and `channels`, tools go through the
+    generic form. `continued_end`: the token that a turn ends with, and what stands for it once the turn is history.
     """
 
     start: str = ""
@@ -181,11 +227,17 @@ class Format(Record):
     content: tuple[str, str] = ("", "")
     header: tuple[str, str] = ("", "")
     ends: tuple[str, ...] = ()
+    continued_end: tuple[str, str] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.channels and self.tools:
             raise ValueError("channels and tools exclude each other: a channel format carries its calls itself")
+        if self.continued_end and self.continued_end[0] not in self.stops:
+            raise _contradiction("continued_end", f"{self.continued_end[0]!r} is none of the stops")
+        markers = "\n".join(_texts(self.model_dump(exclude={"control"})))
+        if unused := [text for text in self.control if text not in markers]:
+            raise _contradiction("control", f"no marker holds {_quoted(unused)}")
         return self
 
 
@@ -210,6 +262,14 @@ class Family(Record):
     sampling: Mapping[str, float] = {}
     sampling_source: str = ""
 
+    @model_validator(mode="after")
+    def _sourced(self) -> Self:
+        if bool(self.sampling) is not bool(self.sampling_source):
+            raise _contradiction("sampling", "`sampling` and `sampling_source` belong together")
+        if unknown := set(self.sampling) - set(SamplingParams.model_fields):
+            raise _contradiction("sampling", f"there is no sampling parameter {_quoted(sorted(unknown))}")
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Detection:
@@ -227,14 +287,15 @@ class Families:
 
     @classmethod
     def load(cls, path: Path | str | None = None) -> Self:
-        """Read a truth table: the shipped one, or a file of your own, whose rows may be `like` shipped ones.
+        """Read a truth table: the shipped one, or a file of your own.
 
+        Its rows may be `like` shipped ones; one that is `like` its own name changes that row.
         Raises FamilyError naming the file, the line and the field at fault.
         """
-        source = Path(path) if path is not None else _data.models_toml()
-        tables, text = _tables(source)
-        shipped = tables if path is None else _tables(_data.models_toml())[0]
-        return cls([_row(name, _inherited(name, {**shipped, **tables}, source), source, text) for name in tables])
+        tables = FamilyTables(_data.models_toml())
+        if path is not None:
+            tables = FamilyTables(Path(path), beneath=tables)
+        return cls([_row(name, tables) for name in tables.names()])
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._rows)
@@ -274,82 +335,33 @@ def builtin_families() -> Families:
     return Families.load()
 
 
+def _contradiction(field: str, text: str) -> PydanticCustomError:
+    """An error of a model as a whole that one field is to be named for."""
+    return PydanticCustomError("contradiction", "{text}", {"field": field, "text": text})
+
+
+def _texts(node: object) -> list[str]:
+    """All texts in a record's data."""
+    if isinstance(node, str):
+        return [node]
+    inner: list[object] = []
+    if isinstance(node, Mapping):
+        inner = list(cast("Mapping[str, object]", node).values())
+    elif isinstance(node, tuple):
+        inner = list(cast("tuple[object, ...]", node))
+    return [text for item in inner for text in _texts(item)]
+
+
 def _quoted(texts: Sequence[str]) -> str:
     return " and ".join(repr(text) for text in texts)
 
 
-def _inherited(name: str, rows: dict[str, dict[str, Any]], path: Path, below: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A family's table over that of the family it is `like`; `respell` replaces text in all markers."""
-    if name not in rows or name in below:
-        chain = " -> ".join((*below, name))
-        raise FamilyError(
-            f"{path}: [family.{below[-1]}]: like = {name!r} leads nowhere ({chain}). Name another family."
-        )
-    table = dict(rows[name])
-    like = table.pop("like", None)
-    if like is not None:
-        parent = _inherited(like, rows, path, (*below, name))
-        parent.pop("detect", None)
-        table = _merged(parent, table)
-    for old, new in table.pop("respell", ()):
-        table["format"] = _respelled(table["format"], old, new)
-    return table
-
-
-def _merged(below: Any, above: Any) -> Any:
-    if not (isinstance(below, dict) and isinstance(above, dict)):
-        return above
-    merged = dict(cast("dict[str, Any]", below))
-    for key, value in cast("dict[str, Any]", above).items():
-        merged[key] = _merged(merged[key], value) if key in merged else value
-    return {key: value for key, value in merged.items() if value is not False or key not in ("reasoning", "tools")}
-
-
-def _respelled(node: Any, old: str, new: str) -> Any:
-    match node:
-        case str():
-            return node.replace(old, new)
-        case list():
-            return [_respelled(item, old, new) for item in cast("list[Any]", node)]
-        case dict():
-            return {key: _respelled(value, old, new) for key, value in cast("dict[str, Any]", node).items()}
-        case _:
-            return node
-
-
-def _tables(path: Path) -> tuple[dict[str, dict[str, Any]], str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        tables = tomllib.loads(text)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise FamilyError(f"{path} cannot be read as TOML: {error}. Correct it there.") from error
-    if unknown := set(tables) - {"family"}:
-        raise FamilyError(f"{path}: unknown tables {sorted(unknown)}; every family is a table [family.<name>].")
-    return cast("dict[str, dict[str, Any]]", tables.get("family", {})), text
-
-
-def _row(name: str, table: dict[str, Any], path: Path, text: str) -> Family:
+def _row(name: str, tables: FamilyTables) -> Family:
+    table = tables.row(name)
     try:
         return Family(name=name, **table)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ("family", name, *(str(item) for item in first["loc"]))
-        line = _line(text, place)
-        raise FamilyError(f"{path}:{line}: [{'.'.join(place)}]: {first['msg']}. Correct it there.") from error
-
-
-def _line(text: str, place: tuple[str, ...]) -> int:
-    """The number of the line that holds a field, or that opens the nearest table around it."""
-    found, depth = 1, 0
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _HEADER.match(line):
-            table = tuple(part.strip('"') for part in _HEADER_PART.findall(header.group(1)))
-        elif key := _KEY.match(line):
-            table_and_key = (*table, key.group(1))
-            if place[: len(table_and_key)] == table_and_key and len(table_and_key) > depth:
-                found, depth = number, len(table_and_key)
-            continue
-        if table and place[: len(table)] == table and len(table) > depth:
-            found, depth = number, len(table)
-    return found
+        field = first.get("ctx", {}).get("field", "")
+        place = (*(str(item) for item in first["loc"]), *([field] if field else []))
+        raise tables.fault(name, place, f"{first['msg']}. Correct it there") from error

@@ -32,6 +32,26 @@ SHAPES = {
     "nested": "arguments as elements",
 }
 
+DECISIONS = """
+## What requests decide
+
+*Reasoning off*: what `reasoning=False` does. *After a result*: what the prompt does behind a tool result while reasoning
+is on. *A call in open reasoning*: whether call markup there ends reasoning or is quoted text. *Opened although closed*:
+an opening marker that the model writes although the prompt closed reasoning. *Control tokens*: markers that are matched
+only as tokens, where the vocabulary has them. Reasoning is never constrained; a demanded call is, in the family's own
+syntax or, where it has none, the generic one.
+
+| family | reasoning off | after a result | a call in open reasoning | opened although closed | calls | stops | control tokens |
+|---|---|---|---|---|---|---|---|
+"""
+OFF = {
+    "gate": "by the switch",
+    "close": "the block is closed in the prompt",
+    "nothing": "nothing to do",
+    "refuse": "refused",
+}
+RESULT = {"opened": "reasoning is opened", "free": "the model decides", "no prompt": "the turn goes on"}
+
 
 def code(text: str) -> str:
     """As code in a table cell: on one line, bars escaped, back quotes wrapped."""
@@ -88,20 +108,40 @@ def row(family: Family) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
 
+def decisions(family: Family) -> str:
+    format_ = family.format
+    syntax = format_.reasoning
+    told = (
+        [
+            OFF[syntax.off],
+            RESULT[syntax.after_result],
+            "ends it" if syntax.ends_on_call else "quoted",
+            "separated" if syntax.when_closed == "separate" else "dropped",
+        ]
+        if syntax
+        else ["not applicable"] * 4
+    )
+    calls_ = "own" if format_.tools else "messages" if format_.channels else "generic"
+    stops, control = (" ".join(map(code, texts)) or "none" for texts in (format_.stops, format_.control))
+    return "| " + " | ".join([code(family.name), *told, calls_, stops, control]) + " |\n"
+
+
 def page() -> str:
-    known = builtin_families()
-    return HEAD + "".join(row(known.get(name)) for name in known.names())
+    families = [builtin_families().get(name) for name in builtin_families().names()]
+    return HEAD + "".join(map(row, families)) + DECISIONS + "".join(map(decisions, families))
 
 
 def test_the_page_says_what_models_toml_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "docs/FAMILIES.md is old: python tests/test_families_page.py"
 
 
-def test_each_row_is_one_line_with_seven_cells() -> None:
-    rows = [line for line in page().splitlines() if line.startswith("| `")]
-    assert len(rows) == len(builtin_families().names())
-    for line in rows:
-        assert line.replace("\\|", "").count("|") == 8, line
+def test_each_row_is_one_line_with_its_cells() -> None:
+    first, _, second = page().partition(DECISIONS)
+    for table, cells in ((first, 7), (second, 8)):
+        rows = [line for line in table.splitlines() if line.startswith("| `")]
+        assert len(rows) == len(builtin_families().names())
+        for line in rows:
+            assert line.replace("\\|", "").count("|") == cells + 1, line
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from parsing_cases import TOOLS, Case, check_expected, check_order, feed_pieces, load, pieces, run, splits
 
@@ -124,6 +124,7 @@ def test_quoted_control_tokens_are_text(family: str) -> None:
 
 
 @each_family
+@settings(deadline=None)
 @given(data=st.data())
 def test_marker_salad_never_raises(family: str, data: st.DataObject) -> None:
     atoms = _atoms(family)

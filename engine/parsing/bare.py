@@ -48,6 +48,8 @@ class BareCalls:
         self._json = JsonReader(reader)
         self._list = PythonicShape(unmarked) if syntax is not None and syntax.shape == "pythonic" else None
         self._demanded = choice not in ("auto", "none")
+        # Families that write bare JSON may write a list of it; for all others a list is the demanded call's alone.
+        self._in_lists = syntax is not None and syntax.shape == "json" and syntax.bare
         self._named = choice.name if isinstance(choice, ToolName) else None
 
     def read(self) -> Reading[None]:
@@ -145,7 +147,7 @@ class BareCalls:
                 return None if at != -2 else False
 
     def _lists_a_tool(self, text: str) -> bool | None:
-        if self._demanded:
+        if self._demanded or self._in_lists:
             objects = self._lists_an_object(text)
             if objects is not False or self._list is None:
                 return objects
