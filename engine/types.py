@@ -213,9 +213,9 @@ class SamplingParams(Record):
     - `top_k` (0: off), `top_p`, `min_p`, `typical_p`, `top_n_sigma` cut the tail off; `xtc_probability` is how often
       all but the least likely of the tokens above `xtc_threshold` are left out.
     - `repeat_penalty` (1: off), `frequency_penalty` and `presence_penalty` (0: off) look at the last `penalty_last_n`
-      tokens, the prompt's among them as in llama.cpp's own server; `dry_multiplier` (0: off) punishes a token that would go on with a repetition of the last `dry_last_n`
-      tokens longer than `dry_allowed_length`, by multiplier * base ** (excess); a repetition does not reach across a
-      breaker.
+      tokens, the prompt's among them, as in llama.cpp's own server; `dry_multiplier` (0: off) punishes a token that
+      would go on with a repetition of the last `dry_last_n` tokens longer than `dry_allowed_length`, by multiplier *
+      base ** (excess); a repetition does not reach across a breaker.
     - `mirostat` 1 or 2 aims at the surprise `mirostat_tau` with learning rate `mirostat_eta`, in place of the filters.
     - `logit_bias`: token number to what is added to its logit. `logits_processors` run after it, in order.
     - `samplers`: the filters' order; those left out are off. `None` is penalties, dry, top_n_sigma, top_k, typical_p,
