@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ToolResult,
         fold,
     )
+    from engine.explanation import Explanation
     from engine.families import Families, Family, Format
     from engine.inspection import Inspection
     from engine.parsing import Parser, Piece
@@ -68,6 +69,7 @@ __all__ = [
     "EngineError",
     "EngineWarning",
     "Event",
+    "Explanation",
     "Families",
     "Family",
     "FamilyError",
@@ -119,6 +121,7 @@ _MODULES = {
     "RequestError TemplateError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
+    "engine.explanation": "Explanation",
     "engine.families": "Families Family Format",
     "engine.inspection": "Inspection",
     "engine.parsing": "Parser Piece",

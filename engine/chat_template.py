@@ -13,21 +13,30 @@ from typing import Any, Self
 from engine import _data
 from engine.errors import EngineWarning, RequestError, TemplateError
 from engine.families import Detection, Family, Format, builtin_families
-from engine.parsing import Parser, Piece
+from engine.parsing import Parser
+from engine.template import builtin
 from engine.template.capabilities import Capabilities, probe
-from engine.template.conversation import MessagesLike, check_last, conversation_of
+from engine.template.conversation import (
+    DocumentLike,
+    MessagesLike,
+    check_last,
+    conversation_of,
+    documents_of,
+)
 from engine.template.derive import derive
 from engine.template.env import Template
 from engine.template.generic import with_generic_tools
 from engine.template.guard import Markers
-from engine.template.prompt import Prompt, prefix_of, with_reasoning
-from engine.template.reasoning import switch
-from engine.template.rendering import Rendering, Setting
+from engine.template.prompt import Prompt, with_reasoning, with_tail
+from engine.template.reasoning import Switch, switch
+from engine.template.rendering import Asked, Rendering, Setting
 from engine.template.trial import try_template
 from engine.tools import ToolLike, as_tools
-from engine.types import Reasoning, ReasoningFormat, ResponseFormat, Tool, ToolChoice, ToolName
+from engine.types import Message, Reasoning, ReasoningFormat, ResponseFormat, Tool, ToolChoice, ToolName
 
-_OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
+_OURS = frozenset(
+    {"messages", "tools", "documents", builtin.VARIABLE, "add_generation_prompt", "bos_token", "eos_token"}
+)
 
 
 class ChatTemplate:
@@ -70,10 +79,13 @@ class ChatTemplate:
             self.detection = _derived(template, fixed, self.capabilities) or self.detection
             self.family = self.detection.family
         declared = self.family.format
-        self.format: Format = declared if self.capabilities.tools else with_generic_tools(declared)
+        states = self.capabilities.tools or self.capabilities.tools_in_system
+        self.format: Format = declared if states else with_generic_tools(declared)
         also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
         self._setting = Setting(template, self.format, self.capabilities, fixed, Markers(control_tokens, also))
         self._with_tools: ChatTemplate | None = None
+        self._with_documents: ChatTemplate | None = None
+        self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
 
     @classmethod
     def for_model(
@@ -95,12 +107,13 @@ class ChatTemplate:
         The caller's `chat_template` (text, or the path of a .jinja file) wins; else the one the model carries, unless
         `family` names another family than that one's: then the family's own. Requests with tools take the model's
         template named "tool_use" (`named` holds its further templates), or the family's own where the model's cannot
-        state tools.
+        state tools; requests with documents take the one named "rag", unless that for tools can state both.
         `trials`: where it is remembered which strangers' templates passed their trial in a child process; None: no
         trial.
         """
         source = embedded if chat_template is None else _text_of(chat_template)
-        tool_use = (named or {}).get("tool_use") if chat_template is None else None
+        further = (named or {}) if chat_template is None else {}
+        tool_use, rag = further.get("tool_use"), further.get("rag")
         if family is None and source is None:
             family = builtin_families().detect(None, architecture, name).family
         elif family is None and tool_use is not None:
@@ -108,8 +121,8 @@ class ChatTemplate:
         elif chat_template is None and isinstance(family, str | Family) and embedded is not None:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
-                source = tool_use = None
-        for stranger in (source, tool_use):
+                source = tool_use = rag = None
+        for stranger in (source, tool_use, rag):
             if trials is not None and stranger is not None and not _is_ours(stranger):
                 try_template(stranger, {"bos_token": bos_token, "eos_token": eos_token}, trials)
         made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
@@ -117,6 +130,8 @@ class ChatTemplate:
             tool_use = _data.template_source(made.family.name)
         if tool_use is not None and tool_use != made.source:
             made._with_tools = cls(tool_use, bos_token, eos_token, made.family, control_tokens=control_tokens)
+        if rag is not None:
+            made._with_documents = cls(rag, bos_token, eos_token, made.family, control_tokens=control_tokens)
         return made
 
     def render(
@@ -129,41 +144,77 @@ class ChatTemplate:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         *,
+        documents: Sequence[DocumentLike] | None = None,
+        builtin_tools: Sequence[str] = (),
         guard: bool = True,
+        authors: bool = False,
     ) -> Prompt:
         """The prompt for a conversation.
 
         messages: a user's text, or a list of messages. tools: functions, pydantic models, `Tool`s, OpenAI dictionaries;
         they are stated unless `tool_choice` is "none". reasoning: None is the model's default. template_kwargs:
-        variables for the template, which win. guard: control-token text that callers wrote stays text.
+        variables for the template, which win. documents: texts, or dictionaries such as {"title", "text"}, for
+        templates that take some. builtin_tools: names of tools that the model was trained with ("browser" and "python"
+        of gpt-oss), declared in the template's own words; give tools of the same names to run their calls. guard:
+        control-token text that callers wrote stays text. authors: mark all of the callers' text, so that
+        `Prompt.callers` has it all; a template that looks into that text may render something else then.
 
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
         rejects them.
         """
         conversation = conversation_of(messages)
         check_last(conversation, generates=add_generation_prompt, continues=continue_final_message)
-        stated = stated_tools(tools, tool_choice)
-        if stated and self._with_tools is not None:
-            return self._with_tools.render(
-                conversation,
-                stated,
-                reasoning,
-                tool_choice,
-                add_generation_prompt,
-                continue_final_message,
-                template_kwargs,
-                guard=guard,
-            )
-        turn = switch(reasoning, self.format, self.source)
-        variables = {**turn.variables, **_free(template_kwargs)}
-        rendering = Rendering(self._setting, conversation, stated, variables, guarded=guard)
+        stated, given = stated_tools(tools, tool_choice), documents_of(documents)
+        template = self._for(tools=bool(stated), documents=bool(given))
+        asked = Asked(
+            variables=_free(template_kwargs),
+            switch=template._switch(reasoning, conversation, stated),
+            documents=given,
+            builtin=builtin.check(builtin_tools, template._setting.template),
+            guarded=guard,
+            authors=authors,
+        )
+        rendering = Rendering(template._setting, conversation, stated, asked)
         if continue_final_message:
-            prompt = rendering.continuation(self._opens)
+            prompt = rendering.continuation(template._opens)
         elif not add_generation_prompt:
             return rendering.plain()
         else:
-            prompt = self._closed(rendering.answer()) if turn.close else rendering.answer()
-        return with_reasoning(prompt, self._opens(prompt))
+            prompt = rendering.answer()
+            prompt = template._closed(prompt) if asked.switch.close else prompt
+        return with_reasoning(prompt, template._opens(prompt))
+
+    def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
+        """The one of the model's templates that can state these."""
+        if not documents:
+            return self._with_tools or self if tools else self
+        candidates = (self._with_tools, self._with_documents) if tools else (self._with_documents, self)
+        for template in (*candidates, self):
+            if template is not None and "documents" in template._setting.template.variables:
+                return template
+        raise RequestError(
+            "This model's chat template takes no documents. Leave documents out, and put their text into a message, or "
+            "into the result of a tool."
+        )
+
+    def _switch(self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool]) -> Switch:
+        """What reasoning asks of this template, remembered: it depends on the request in two ways only."""
+        if reasoning is None:
+            return Switch()
+        system = any(message.role in ("system", "developer") for message in conversation)
+        key = (reasoning, system, bool(tools))
+        if key not in self._switches:
+            question = [Message(role="system", content="Be brief.")] if system else []
+            question.append(Message(role="user", content="Hello."))
+
+            def renders(turned: Switch) -> str | None:
+                try:
+                    return Rendering(self._setting, question, tools, Asked(switch=turned)).answer().text
+                except TemplateError:
+                    return None  # a refusal tells nothing of the switch
+
+            self._switches[key] = switch(reasoning, self.format, self.source, renders)
+        return self._switches[key]
 
     def parser(
         self,
@@ -177,13 +228,15 @@ class ChatTemplate:
         trace: bool = False,
         *,
         id_salt: str = "",
+        builtin_tools: Sequence[str] = (),
     ) -> Parser:
         """A parser for what the model writes after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
         stating = self._with_tools or self
+        known = None if tools is None else as_tools(tools)
         return Parser(
             stating.format if tools else self.family.format,
             prompt.prefix,
-            tools=tools,
+            tools=None if known is None else (*known, *builtin.records(builtin_tools, known)),
             tool_choice=tool_choice,
             reasoning_format=reasoning_format,
             parallel_tool_calls=parallel_tool_calls,
@@ -201,9 +254,8 @@ class ChatTemplate:
         syntax = self.format.reasoning
         if syntax is None or not prompt.prefix:
             return prompt
-        written = Piece(syntax.close if self._opens(prompt) else syntax.open + syntax.close, True)
-        prefix = (*prompt.prefix, *prefix_of([written], 0, self.format.control))
-        return Prompt(prompt.text + written.text, (*prompt.pieces, written), prefix, prompt.stop)
+        text = syntax.close if self._opens(prompt) else syntax.open + syntax.close
+        return with_tail(prompt, text, self.format.control)
 
 
 def stated_tools(tools: Sequence[ToolLike] | None, choice: ToolChoice) -> tuple[Tool, ...]:

@@ -17,9 +17,10 @@ from engine import preflight as checks
 from engine.agent import Run, RunStream, stream_run
 from engine.chat_template import ChatTemplate
 from engine.errors import ModelLoadError, RequestError
+from engine.explanation import Asked, Explanation, explain_turn
 from engine.families import Family, Format
 from engine.inspection import Inspection, inspect_model
-from engine.memory import ReasoningMemory, RememberingParser
+from engine.memory import ReasoningMemory, RememberingParser, Restored
 from engine.options import AllowedChoice, LoadOptions, TurnOptions, refuse_unknown, sampling_params
 from engine.parsing import Piece
 from engine.runtime.backend import Backend
@@ -136,15 +137,23 @@ class Engine:
         known = as_tools(tools)
         sampling = self._sampling(options)
         choice = _choice(options)
-        conversation = self._memory.restore(conversation_of(messages)).messages
-        prompt = self.render(conversation, known, **options)
+        restored = self._memory.restore(conversation_of(messages))
+        conversation, prompt = restored.messages, self._rendered(restored, known, options)
         view = options.get("reasoning_format", "deepseek")
         salt = _salt(prompt, sampling)
         template, vocabulary = self.template, self._service.vocab.control_tokens
         return self._service.submit(
             prompt,
             lambda: RememberingParser(
-                template.parser(prompt, known, choice, reasoning_format=view, control_tokens=vocabulary, id_salt=salt),
+                template.parser(
+                    prompt,
+                    known,
+                    choice,
+                    reasoning_format=view,
+                    control_tokens=vocabulary,
+                    id_salt=salt,
+                    builtin_tools=options.get("builtin_tools", ()),
+                ),
                 self._memory,
                 conversation,
             ),
@@ -208,13 +217,54 @@ class Engine:
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
         """The prompt that `stream` would send."""
-        return self.template.render(
-            messages,
+        return self._rendered(self._memory.restore(conversation_of(messages)), tools, options)
+
+    def explain(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        output: str | Sequence[Piece] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Explanation:
+        """What the engine makes of a conversation, and of an `output` that followed it, piece by piece.
+
+        In an output given as text the family's control markers count as the tokens. `.text()` is a report to read,
+        `.data()` plain values. Raises what `stream` raises, but for prompts that are too long.
+        """
+        restored = self._memory.restore(conversation_of(messages))
+        prompt = self._rendered(restored, tools, options)
+        asked = Asked(
+            restored.messages,
+            prompt,
+            self._rendered(restored, tools, options, authors=True),
+            as_tools(tools),
+            _choice(options),
+            options.get("builtin_tools", ()),
+            output,
+            self._service.tokens(prompt),
+        )
+        return explain_turn(self.template, asked, self._service.vocab)
+
+    def _rendered(
+        self,
+        restored: Restored,
+        tools: Sequence[ToolLike] | None,
+        options: TurnOptions,
+        *,
+        authors: bool = False,
+    ) -> Prompt:
+        prompt = self.template.render(
+            restored.messages,
             tools,
             options.get("reasoning"),
             _choice(options),
             template_kwargs=options.get("template_kwargs"),
+            documents=options.get("documents"),
+            builtin_tools=options.get("builtin_tools", ()),
+            authors=authors,
         )
+        return replace(prompt, restored=restored.numbers)
 
     def inspect(self) -> Inspection:
         """What the engine understood of the model."""

@@ -97,6 +97,7 @@ _TAKES = {
     "developer": "developer messages",
     "repeats": "two user messages in a row",
     "tools": "tools",
+    "tools_in_system": "tools in the system message",
     "calls": "earlier calls",
     "parallel_calls": "several in one message",
     "results": "their results",
@@ -165,7 +166,8 @@ def _reasoning(format_: Format) -> str:
     if gate is None:
         return "always, no switch in the template"
     positions = [name for name in ("on", "off", "low", "medium", "high") if getattr(gate, name) is not None]
-    return f"switched by {gate.kwarg}: {', '.join(positions)}; {gate.default} by default"
+    switch = gate.kwarg if gate.place == "variable" else f"words in the {gate.place} message"
+    return f"switched by {switch}: {', '.join(positions)}; {gate.default} by default"
 
 
 def _tool_calls(format_: Format) -> str:

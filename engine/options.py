@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from engine.errors import RequestError
 from engine.runtime.options import CacheType, FlashAttention, SplitMode
+from engine.template.conversation import DocumentLike
 from engine.types import LogitsProcessor, Reasoning, ReasoningFormat, SamplerName, SamplingParams, StopIn
 
 AllowedChoice: TypeAlias = Literal["auto", "none"]
@@ -92,6 +93,9 @@ class TurnOptions(SamplingOptions, total=False):
       both, "exclude" drops it.
     - `tool_choice`: "auto", or "none" (tools are not shown, and call markup stays text).
     - `template_kwargs`: variables for the chat template, which win.
+    - `documents`: texts or dictionaries for a template that takes some. `builtin_tools`: names of tools that the model
+      was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to run
+      the calls.
     - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
     """
 
@@ -100,6 +104,8 @@ class TurnOptions(SamplingOptions, total=False):
     reasoning_format: ReasoningFormat
     tool_choice: AllowedChoice
     template_kwargs: Mapping[str, Any] | None
+    documents: Sequence[DocumentLike] | None
+    builtin_tools: Sequence[str]
     priority: int
     deadline: float | None
 

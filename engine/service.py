@@ -57,6 +57,10 @@ class Service:
         """What was done so far, in numbers."""
         return self._post.metrics
 
+    def tokens(self, prompt: Prompt) -> tuple[int, ...]:
+        """The tokens that `submit` sends for a prompt: generated turns in it are those tokens that were generated."""
+        return self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
+
     def submit(
         self,
         prompt: Prompt,
@@ -83,7 +87,7 @@ class Service:
         _check(deadline, reasoning_budget, reasoning_close)
         sampling = SamplingParams() if sampling is None else sampling
         _check_tokens(sampling, self._vocab.size)
-        tokens = self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
+        tokens = self.tokens(prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._n_ctx)

@@ -17,6 +17,7 @@ from engine.errors import EngineError, EngineWarning
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_POSITIONS = ("on", "off", "low", "medium", "high")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,6 +52,7 @@ def _run(options: argparse.Namespace) -> int:
         "chat": commands.chat,
         "run": commands.run,
         "inspect": commands.inspect,
+        "explain": commands.explain,
         "doctor": commands.doctor,
     }[options.command]
     return command(options)
@@ -79,6 +81,12 @@ def parser() -> argparse.ArgumentParser:
     _add_loading(inspect)
     inspect.add_argument("--json", action="store_true", help="print it as one JSON object")
 
+    explain = commands.add_parser(
+        "explain", help="show a prompt, its tokens and format, and what an output is taken for"
+    )
+    _add_loading(explain)
+    _add_explaining(explain)
+
     commands.add_parser("doctor", help="check this installation, and say how to make it faster")
     return top
 
@@ -106,13 +114,25 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
     command.add_argument("--seed", type=int, help="seed of the sampling, for answers that repeat")
 
 
+def _add_explaining(command: argparse.ArgumentParser) -> None:
+    said = command.add_mutually_exclusive_group(required=True)
+    said.add_argument("--prompt", metavar="TEXT", help="what a user asks; - reads it from standard input")
+    said.add_argument(
+        "--messages",
+        metavar="FILE",
+        help='a JSON list of messages, or {"messages": [..], "tools": [..]}; - reads it from standard input',
+    )
+    command.add_argument("--output", metavar="FILE", help="what the model wrote after it; - reads standard input")
+    command.add_argument("--system", metavar="TEXT", help="a system message, before the others")
+    command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model shall reason")
+    command.add_argument("--json", action="store_true", help="print it as one JSON object")
+
+
 def _add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument("--system", metavar="TEXT", help="a system message")
     command.add_argument("--temperature", type=float, help="0 always takes the likeliest token")
     command.add_argument("--max-tokens", metavar="N", type=int, help="the most tokens of one answer")
-    command.add_argument(
-        "--reasoning", choices=["on", "off", "low", "medium", "high"], help="whether, or how much, the model reasons"
-    )
+    command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model reasons")
 
 
 def _version() -> str:

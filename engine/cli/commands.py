@@ -1,4 +1,4 @@
-"""The commands: demo, chat, run, inspect, doctor.
+"""The commands: demo, chat, run, inspect, explain, doctor.
 
 Knows: what each asks of the engine, and in which order it is shown. Does not know: how options are spelt, or styles.
 """
@@ -6,16 +6,19 @@ Knows: what each asks of the engine, and in which order it is shown. Does not kn
 import argparse
 import contextlib
 import importlib
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
 
 from pydantic_core import to_json
 
 from engine.cli.screen import Screen, figures, json_line
 from engine.doctor import diagnose
 from engine.engine import Engine
-from engine.errors import EngineError
+from engine.errors import EngineError, RequestError
 from engine.events import ContentDelta
 from engine.options import LoadOptions, TurnOptions
 from engine.types import Completion, Message, Reasoning
@@ -89,6 +92,44 @@ def inspect(options: argparse.Namespace) -> int:
     return 0
 
 
+def explain(options: argparse.Namespace) -> int:
+    """What the engine makes of a conversation, piece by piece."""
+    if "-" in (options.prompt, options.messages) and options.output == "-":
+        raise RequestError("Standard input holds one thing; read the output from a file: --output FILE.")
+    messages, tools = _said(options)
+    output = None if options.output is None else _read(options.output)
+    with load(options) as llm:
+        turn: TurnOptions = {"reasoning": _reasoning(options)}
+        found = llm.explain([*_system(options), *messages], tools, output=output, **turn)
+    Screen(sys.stdout).line(to_json(found.data()).decode() if options.json else found.text())
+    return 0
+
+
+def _said(options: argparse.Namespace) -> tuple[list[Any], list[Any] | None]:
+    """The messages and tools to explain."""
+    if options.messages is None:
+        return [_user(sys.stdin.read() if options.prompt == "-" else options.prompt)], None
+    try:
+        found: object = json.loads(_read(options.messages))
+    except ValueError as error:
+        raise RequestError(f"{options.messages} is no JSON: {error}. Give a list of messages.") from error
+    body = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {"messages": found}
+    messages, tools = body.get("messages"), body.get("tools")
+    if not isinstance(messages, list) or not isinstance(tools, list | None):
+        raise RequestError(f'{options.messages} is no list of messages, nor {{"messages": [..], "tools": [..]}}.')
+    return cast("list[Any]", messages), cast("list[Any] | None", tools)
+
+
+def _read(file: str) -> str:
+    """The text of a file, or of standard input."""
+    if file == "-":
+        return sys.stdin.read()
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{file} cannot be read: {error}. Correct the path.") from error
+
+
 def doctor(_: argparse.Namespace) -> int:
     """The facts of this installation; 1 when llama.cpp cannot be used."""
     report = diagnose()
@@ -112,8 +153,11 @@ def load(options: argparse.Namespace) -> Engine:
 
 
 def _turn(options: argparse.Namespace) -> TurnOptions:
-    reasoning = None if options.reasoning is None else _REASONING[options.reasoning]
-    return {"temperature": options.temperature, "max_tokens": options.max_tokens, "reasoning": reasoning}
+    return {"temperature": options.temperature, "max_tokens": options.max_tokens, "reasoning": _reasoning(options)}
+
+
+def _reasoning(options: argparse.Namespace) -> Reasoning | None:
+    return None if options.reasoning is None else _REASONING[options.reasoning]
 
 
 def _system(options: argparse.Namespace) -> list[Message]:

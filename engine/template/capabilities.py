@@ -35,6 +35,7 @@ class Capabilities:
 
     - `plain`: renders a user's text at all; `content_parts`: only takes content as a list of typed parts;
     - `system`, `developer`: shows messages of that role; `tools`: states tools; `empty_tools`: needs `[]` for no tools;
+    - `tools_in_system`: states them where it finds them as a text in the system message's field `tools`;
     - `calls`, `results`: shows earlier calls and their results; `parallel_calls`: several calls in one message;
     - `arguments`: the forms it takes, "object" and "string", without spoiling them;
     - `null_content`: shows calls only where the content beside them is null;
@@ -50,6 +51,7 @@ class Capabilities:
     developer: bool = False
     tools: bool = True
     empty_tools: bool = False
+    tools_in_system: bool = False
     calls: bool = True
     results: bool = True
     parallel_calls: bool = True
@@ -93,6 +95,11 @@ class _Probe:
             system=self._shows([_says("system", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
             developer=self._shows([_says("developer", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
             tools=self._shows([user], "probe_tool", "city", tools=[_TOOL]),
+            tools_in_system=self._shows(
+                [{**_says("system", "SYSTEMTEXT"), "tools": '[{"name": "probe_tool"}]'}, user],
+                "SYSTEMTEXT",
+                "probe_tool",
+            ),
             bare_tools=self._shows([user], "probe_tool", tools=[_BARE]),
             empty_tools=empty_tools,
             calls=bool(arguments),

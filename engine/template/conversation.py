@@ -13,6 +13,9 @@ from engine.errors import RequestError
 from engine.families import Format
 from engine.types import Message
 
+DocumentLike: TypeAlias = "str | Mapping[str, Any]"
+"""A text, or what the template reads of a document: most know the fields `doc_id`, `title` and `text`."""
+
 MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message | Mapping[str, Any]]"
 """A user's text, one message, or a list of messages (`Message` or dictionaries in OpenAI's form)."""
 
@@ -28,6 +31,24 @@ def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
     if not items:
         raise RequestError("The conversation is empty; give at least one message.")
     return _matched([_message(number, item) for number, item in enumerate(items)])
+
+
+def documents_of(documents: Iterable[DocumentLike] | None) -> list[dict[str, Any]]:
+    """The documents as templates read them. Raises RequestError for what is neither a text nor a dictionary."""
+    if isinstance(documents, str | Mapping):
+        raise RequestError("documents must be a list; put the one document in a list: documents=[...].")
+    found: list[dict[str, Any]] = []
+    for number, item in enumerate(documents or (), 1):
+        fields: object = (
+            {"doc_id": number, "title": f"Document {number}", "text": item} if isinstance(item, str) else item
+        )
+        if not isinstance(fields, Mapping):
+            raise RequestError(
+                f"documents[{number - 1}] is a {type(item).__name__}; a document is a text, or a dictionary such as "
+                '{"title": "...", "text": "..."}.'
+            )
+        found.append({str(key): value for key, value in cast("Mapping[Any, Any]", fields).items()})
+    return found
 
 
 def _message(number: int, item: object) -> Message:

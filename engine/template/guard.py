@@ -72,11 +72,13 @@ class Markers:
 class Guard:
     """The marking of one render. Make it with everything that will be rendered, so that no stand-in occurs there.
 
-    Without markers nothing is marked.
+    Without markers nothing is marked. `everything`: also texts that are not suspicious, to learn which characters of a
+    render are the callers'; a template that looks into them may render something else then.
     """
 
-    def __init__(self, markers: Markers | None, taken: Iterable[str]) -> None:
+    def __init__(self, markers: Markers | None, taken: Iterable[str], *, everything: bool = False) -> None:
         self._markers = markers or Markers(())
+        self._everything = everything
         private = _private(taken)
         self._free = (chr(code) for code in _PRIVATE if chr(code) not in private)
         self._stand_in: dict[str, str] = {}
@@ -90,6 +92,10 @@ class Guard:
     def hide(self, text: str) -> str:
         """The text, marked if it is suspicious."""
         return self._mark(text) if self._markers.suspects(text) else text
+
+    def hide_prose(self, text: str) -> str:
+        """A text that says nothing to the template: marked if it is suspicious, or if everything is."""
+        return self._mark(text) if self._everything else self.hide(text)
 
     def _mark(self, text: str) -> str:
         return "".join(map(self._stand_in_for, text))
@@ -110,7 +116,8 @@ class Guard:
         return _JSON_STRING.sub(lambda match: '"' + self._hide_literal(match.group()[1:-1]) + '"', text)
 
     def _hide_literal(self, body: str) -> str:
-        if not self._markers.suspects(body) and not self._markers.suspects(_unescaped(body)):
+        suspects = self._markers.suspects
+        if not (self._everything or suspects(body) or suspects(_unescaped(body))):
             return body
 
         def swap(match: re.Match[str]) -> str:
@@ -122,9 +129,9 @@ class Guard:
         return _ESCAPE_OR_TEXT.sub(swap, body)
 
     def hide_value(self, value: Any) -> Any:
-        """A JSON value with every text in it marked where suspicious, keys too."""
+        """A JSON value with every text in it marked as prose, keys where suspicious."""
         if isinstance(value, str):
-            return self.hide(value)
+            return self.hide_prose(value)
         if isinstance(value, Mapping):
             items = cast("Mapping[str, Any]", value).items()
             return {self.hide(str(key)): self.hide_value(item) for key, item in items}
@@ -137,9 +144,9 @@ class Guard:
         if message.role in ("system", "developer"):
             return message
         hidden: dict[str, object] = {"parts": ()}
-        for field in ("content", "reasoning", "name", "tool_call_id"):
+        for field, hide in _FIELDS.items():
             text = getattr(message, field)
-            hidden[field] = text if text is None else self.hide(text)
+            hidden[field] = text if text is None else hide(self, text)
         hidden["tool_calls"] = tuple(
             call.model_copy(
                 update={
@@ -157,10 +164,24 @@ class Guard:
         return tool.model_copy(
             update={
                 "name": self.hide(tool.name),
-                "description": self.hide(tool.description),
-                "parameters": self.hide_value(tool.parameters),
+                "description": self.hide_prose(tool.description),
+                "parameters": self._hide_schema(tool.parameters),
             }
         )
+
+    def _hide_schema(self, schema: Any) -> Any:
+        """A JSON Schema: its words are the template's to read, its descriptions are prose."""
+        if isinstance(schema, Mapping):
+            items = cast("Mapping[str, Any]", schema).items()
+            return {
+                self.hide(str(key)): self.hide_prose(item)
+                if key == "description" and isinstance(item, str)
+                else self._hide_schema(item)
+                for key, item in items
+            }
+        if isinstance(schema, list | tuple):
+            return [self._hide_schema(item) for item in cast("list[Any]", schema)]
+        return self.hide(schema) if isinstance(schema, str) else schema
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
         """The text as it would have been, and the spans of the marked characters in it."""
@@ -194,6 +215,14 @@ class Guard:
         for marker in self._markers.spans(text):
             (touched if _overlaps(marker, spans) else legitimate).append(marker)
         return _without(_merged(touched), legitimate)
+
+
+_FIELDS = {
+    "content": Guard.hide_prose,
+    "reasoning": Guard.hide_prose,
+    "name": Guard.hide,
+    "tool_call_id": Guard.hide,
+}
 
 
 def absent(taken: Iterable[str], count: int) -> list[str]:

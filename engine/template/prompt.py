@@ -22,6 +22,9 @@ class Prompt:
       with `special`.
     - `stop`: texts that end the turn, besides the vocabulary's own end tokens.
     - `in_reasoning`: whether the prompt leaves reasoning open.
+    - `callers`: the spans of `text` that are known to be the callers' characters, ascending: those of guarded texts, or
+      all that callers wrote (but system text, which is trusted) where `ChatTemplate.render` was asked for authors.
+    - `restored`: the numbers of the messages whose reasoning was not sent and was put back from memory.
     """
 
     text: str
@@ -29,11 +32,20 @@ class Prompt:
     prefix: tuple[Piece, ...] = ()
     stop: tuple[str, ...] = ()
     in_reasoning: bool = False
+    callers: tuple[Span, ...] = ()
+    restored: tuple[int, ...] = ()
 
 
 def with_reasoning(prompt: Prompt, in_reasoning: bool) -> Prompt:
     """The same prompt, said to leave reasoning open or not."""
     return replace(prompt, in_reasoning=in_reasoning)
+
+
+def with_tail(prompt: Prompt, text: str, control: Iterable[str]) -> Prompt:
+    """The prompt with template text of ours behind it."""
+    written = Piece(text, True)
+    prefix = (*prompt.prefix, *prefix_of([written], 0, control))
+    return replace(prompt, text=prompt.text + text, pieces=(*prompt.pieces, written), prefix=prefix)
 
 
 def pieces_of(text: str, forged: Sequence[Span]) -> tuple[Piece, ...]:

@@ -1,51 +1,118 @@
-"""One switch for reasoning, turned into whatever a template understands.
+"""One switch for reasoning, turned into whatever a template or its model understands.
 
-Knows: a family's gate and what to do where it has none, or lacks the position asked for. Does not know: jinja2,
-messages.
+Knows: a family's gate, the words that some models read instead of a variable, and what to do where there is none, where
+it lacks the position asked for, or where the template ignores it. Does not know: jinja2, how a conversation is
+rendered.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from engine.errors import RequestError
-from engine.families import Format
-from engine.types import Reasoning
+from engine.families import Format, Gate
+from engine.types import Message, Reasoning
+
+_NAMES = {"on": "True", "off": "False", "low": '"low"', "medium": '"medium"', "high": '"high"'}
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """How a request for reasoning is carried out: template variables, and whether an open block is closed by us."""
+    """How a request for reasoning is carried out: template variables, or words put into the conversation, and whether
+    an open block is closed by us."""
 
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    place: str = ""
+    words: str = ""
     close: bool = False
 
 
-def switch(reasoning: Reasoning | None, format_: Format, source: str) -> Switch:
-    """The template variables for `reasoning` (None leaves the template its default).
+Renders: TypeAlias = Callable[[Switch], str | None]
+"""A plain question under a switch, beside what this request has of tools and system text; None where the template
+refuses."""
 
-    `source` is the template: a gate that it never mentions is not there, whatever the family's others have. Raises
-    RequestError where the model cannot do what is asked, saying what it can.
+
+def switch(reasoning: Reasoning | None, format_: Format, source: str, renders: Renders) -> Switch:
+    """What to do for `reasoning` (None leaves the template its default).
+
+    `source` is the template: a variable that it never mentions is no gate, whatever the family's others have; and one
+    that changes nothing beside these tools or this system text (`renders` tells) is none here. Raises RequestError
+    where the model cannot do what is asked, saying what it can.
     """
     syntax = format_.reasoning
-    gate = syntax.gate if syntax and syntax.gate and syntax.gate.kwarg in source else None
     if reasoning is None or (reasoning is False and syntax is None):
         return Switch()
     if syntax is None:
         raise RequestError(f"reasoning={reasoning!r}, and this model's family has no reasoning: leave the option out.")
     position = {True: "on", False: "off"}[reasoning] if isinstance(reasoning, bool) else str(reasoning)
-    value: Any = getattr(gate, position, None) if gate else None
-    if gate and value is not None:
-        return Switch({gate.kwarg: value})
-    if position == "on":
-        return Switch()
-    if position == "off" and gate is None and format_.channels is None:
+    gate = syntax.gate
+    known = gate is not None and _is_there(gate, source)
+    chosen = _turned(gate, position) if gate is not None and known else None
+    if gate is not None and chosen is not None:
+        if not _is_inert(gate, position, chosen, renders):
+            return chosen
+        if position == gate.default:
+            return chosen
+        if position != "off":
+            raise RequestError(
+                f"reasoning={reasoning!r} is not possible here: the chat template ignores its own switch "
+                f"({_named(gate)}) beside these tools or this system message. Leave the option out, or leave those out."
+            )
         return Switch(close=True)
-    raise RequestError(f"reasoning={reasoning!r} is not possible here: {_offers(gate)}")
+    if position == "on" and (gate is None or known or gate.default == "on" or syntax.forced_open):
+        return Switch()
+    if position == "off" and not known and syntax.off != "refuse" and format_.channels is None:
+        return Switch(close=syntax.off != "nothing")
+    raise RequestError(f"reasoning={reasoning!r} is not possible here: {_offers(gate if known else None)}")
 
 
-def _offers(gate: Any) -> str:
+def _is_there(gate: Gate, source: str) -> bool:
+    """Words are read by the model, a variable by the template."""
+    return gate.place != "variable" or gate.kwarg in source
+
+
+def _turned(gate: Gate, position: str) -> Switch | None:
+    """The switch at a position; None where the gate has no such position."""
+    value: Any = getattr(gate, position)
+    if value is None:
+        return None
+    return Switch({gate.kwarg: value}) if gate.place == "variable" else Switch(place=gate.place, words=str(value))
+
+
+def _is_inert(gate: Gate, position: str, chosen: Switch, renders: Renders) -> bool:
+    """Whether the switch changes nothing, whatever its position."""
+    turned = (_turned(gate, name) for name in _NAMES if name != position)
+    others = [other for other in turned if other is not None and other != chosen]
+    rendered = renders(chosen)
+    return bool(others) and rendered is not None and all(renders(other) == rendered for other in others)
+
+
+def with_words(messages: Sequence[Message], turned: Switch) -> list[Message]:
+    """The conversation with the switch's words in it: before the system text, or behind the last user's."""
+    if not turned.words:
+        return list(messages)
+    changed = list(messages)
+    asked = [number for number, message in enumerate(changed) if message.role == "user"]
+    if turned.place == "user" and asked:
+        last = changed[asked[-1]]
+        text = f"{last.content or ''}\n\n{turned.words}".lstrip()
+        changed[asked[-1]] = last.model_copy(update={"content": text})
+    elif changed and changed[0].role in ("system", "developer"):
+        text = f"{turned.words}\n\n{changed[0].content or ''}".rstrip()
+        changed[0] = changed[0].model_copy(update={"content": text})
+    elif changed:
+        changed.insert(0, Message(role="system", content=turned.words))
+    return changed
+
+
+def _named(gate: Gate) -> str:
+    """What the gate is called."""
+    words = " / ".join(repr(gate_word) for gate_word in (gate.on, gate.off) if gate_word)
+    return gate.kwarg if gate.place == "variable" else f"{words} in the {gate.place} message"
+
+
+def _offers(gate: Gate | None) -> str:
     if gate is None:
         return "the chat template has no switch for it. Pass reasoning=True, False or None."
-    names = {"on": "True", "off": "False", "low": '"low"', "medium": '"medium"', "high": '"high"'}
-    offered = [text for position, text in names.items() if getattr(gate, position) is not None]
-    return f"the chat template knows the positions {', '.join(offered)} only ({gate.kwarg}). Pass one of these."
+    offered = [text for position, text in _NAMES.items() if getattr(gate, position) is not None]
+    return f"the chat template knows the positions {', '.join(offered)} only ({_named(gate)}). Pass one of these."

@@ -4,12 +4,14 @@ Knows: adapt, guard, render, find the turn's start, cut; and, for a continuation
 Does not know: which template or family was chosen, what callers may ask for, parsers.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from engine.errors import RequestError, TemplateError
 from engine.families import Format
+from engine.template import builtin
 from engine.template.capabilities import Capabilities
 from engine.template.conversation import without_inline_reasoning
 from engine.template.env import Template
@@ -17,6 +19,7 @@ from engine.template.generic import with_statement
 from engine.template.guard import Guard, Markers, absent
 from engine.template.history import entries, preamble_headers
 from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
+from engine.template.reasoning import Switch, with_words
 from engine.template.variables import described, values
 from engine.types import Message, Tool
 
@@ -36,31 +39,64 @@ class Setting:
     markers: Markers
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks of its renders.
+
+    - `variables` are the caller's own, which win; `switch` is what was asked of reasoning;
+    - `documents` as the template reads them; `builtin` are names of tools that the template declares itself;
+    - `guarded=False` lets callers' control-token text become control tokens; `authors`: every text of the callers' is
+      marked, to learn where it stands.
+    """
+
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    switch: Switch = field(default_factory=Switch)
+    documents: Sequence[Mapping[str, Any]] = ()
+    builtin: tuple[str, ...] = ()
+    guarded: bool = True
+    authors: bool = False
+
+
 class Rendering:
-    """The renders of one request. `guarded=False` lets callers' control-token text become control tokens."""
+    """The renders of one request."""
 
     def __init__(
-        self,
-        setting: Setting,
-        conversation: Sequence[Message],
-        tools: Sequence[Tool],
-        variables: Mapping[str, Any],
-        *,
-        guarded: bool,
+        self, setting: Setting, conversation: Sequence[Message], tools: Sequence[Tool], asked: Asked | None = None
     ) -> None:
         self._setting = setting
         self._format = setting.format
-        self._variables = variables
-        texts = [setting.template.source, *(message.model_dump_json() for message in conversation), *map(repr, tools)]
-        self._guard = Guard(setting.markers if guarded else None, texts)
-        self._end, self._preamble = absent(texts, 2)
+        self._asked = asked = asked or Asked()
+        texts = [
+            setting.template.source,
+            *(message.model_dump_json() for message in conversation),
+            *map(repr, (*tools, *asked.documents)),
+        ]
+        self._guard = Guard(setting.markers if asked.guarded else None, texts, everything=asked.authors)
+        self._end, self._preamble, self._builtin = absent(texts, 3)
         hidden = [self._guard.hide_message(without_inline_reasoning(message, self._format)) for message in conversation]
-        stated = [self._guard.hide_tool(tool) for tool in tools]
-        if stated and not setting.can.tools and self._format.tools:
+        stated = [self._guard.hide_tool(tool) for tool in tools if not builtin.belongs(tool.name, asked.builtin)]
+        self._documents = [self._guard.hide_value(document) for document in asked.documents]
+        self._in_system = ""
+        if stated and not setting.can.tools and setting.can.tools_in_system:
+            functions = [tool.openai()["function"] for tool in stated]
+            self._in_system, stated = json.dumps(functions, ensure_ascii=False), []
+        elif stated and not setting.can.tools and self._format.tools:
             hidden, stated = with_statement(hidden, stated, self._format.tools), []
-        self._conversation: list[Message] = hidden
+        self._conversation: list[Message] = list(map(self._with_builtin, hidden))
         told = [tool.openai() for tool in stated]
         self._tools = told if setting.can.bare_tools else [described(tool) for tool in told]
+
+    def _with_builtin(self, message: Message) -> Message:
+        """Calls of built-in tools with a mark before their names, where their history is rewritten (`as_written`)."""
+        if self._format.channels is None or not self._asked.builtin:
+            return message
+        calls = tuple(
+            call.model_copy(update={"name": self._builtin + call.name})
+            if builtin.belongs(call.name, self._asked.builtin)
+            else call
+            for call in message.tool_calls
+        )
+        return message.model_copy(update={"tool_calls": calls, "parts": ()})
 
     def plain(self) -> Prompt:
         """The conversation as it is, with no place for an answer."""
@@ -152,18 +188,35 @@ class Rendering:
         return found if found >= 0 else before
 
     def _render(self, conversation: Sequence[Message], *, generates: bool) -> str:
-        can = self._setting.can
-        adapted = entries(conversation, self._format, can, self._preamble)
+        can, asked = self._setting.can, self._asked
+        adapted = entries(with_words(conversation, asked.switch), self._format, can, self._preamble)
+        if self._in_system and adapted:
+            if adapted[0]["role"] != "system":
+                adapted.insert(0, {"role": "system", "content": ""})
+            adapted[0]["tools"] = self._in_system
         tools = self._tools or ([] if can.empty_tools else None)
         template = self._setting.template
-        given = values(template, self._setting.fixed, adapted, tools, generates=generates)
+        given = values(template, self._setting.fixed, adapted, tools, generates=generates, documents=self._documents)
+        if asked.builtin:
+            given[builtin.VARIABLE] = list(asked.builtin)
         try:
-            text = template.render({**given, **self._variables})
-            return text.replace(*preamble_headers(self._format, self._preamble)) if self._preamble in text else text
+            text = template.render({**given, **asked.switch.variables, **asked.variables})
+            return self._corrected(text, generates=generates)
         except TemplateError as error:
             if not self._guard.used:
                 raise
             raise TemplateError(self._reveal(str(error))) from error
+
+    def _corrected(self, text: str, *, generates: bool) -> str:
+        """A render with what the template itself cannot say put right, in families of channels."""
+        channels, end = self._format.channels, self._format.continued_end
+        if self._preamble in text:
+            text = text.replace(*preamble_headers(self._format, self._preamble))
+        if channels is not None and self._builtin in text:
+            text = builtin.as_written(text, self._builtin, channels)
+        if channels is None or end is None or not generates:
+            return text
+        return text.replace(end[0] + channels.start, end[1] + channels.start)  # a turn that is history now
 
     def _reveal(self, marked: str) -> str:
         return self._guard.reveal(marked)[0]
@@ -172,4 +225,4 @@ class Rendering:
         text, callers = self._guard.reveal(marked)
         pieces = pieces_of(text, self._guard.forged(text, callers))
         prefix = () if start is None else prefix_of(pieces, start, self._format.control)
-        return Prompt(text, pieces, prefix, self._format.stops)
+        return Prompt(text, pieces, prefix, self._format.stops, callers=tuple(callers))

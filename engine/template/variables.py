@@ -19,6 +19,7 @@ def values(
     tools: Sequence[Mapping[str, Any]] | None,
     *,
     generates: bool,
+    documents: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """What `template` is rendered with. `tools` None says that there are none; some templates want `[]` instead.
 
@@ -28,7 +29,7 @@ def values(
         **fixed,
         "messages": messages,
         "tools": tools,
-        "documents": None,
+        "documents": documents or None,
         "add_generation_prompt": generates,
     }
     if "functions" in template.variables and "tools" not in template.variables:
