@@ -6,10 +6,13 @@ Each case is data: a prompt's prefix, a raw output, and what it holds. The tools
 import random
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from engine.events import Event, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
 from engine.families import builtin_families
@@ -72,6 +75,61 @@ def load() -> list[Case]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
         cases.extend(Case(family=document["family"], **case) for case in document["case"])
     return cases
+
+
+CASES = load()
+FAMILIES = sorted({case.family for case in CASES})
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_family = pytest.mark.parametrize("family", FAMILIES)
+_NOT_MARKERS = frozenset(
+    {"history", "gate", "fields", "where", "when_closed", "off", "after_result", "shape", "text_types"}
+    | {"name_fields", "arguments_fields", "id_fields", "arguments_as", "namespace", "role", "continued_end"}
+)
+
+
+def find(family: str, name: str) -> Case:
+    """A family's case of that name."""
+    return next(case for case in CASES if case.family == family and case.name == name)
+
+
+def answer(family: str) -> tuple[Case, str, str]:
+    """A turn with content and no call: the case, and its output before and after the content."""
+    case = next(case for case in CASES if case.family == family and case.content and not case.calls)
+    before, after = case.output.split(case.content)
+    return case, before, after
+
+
+def one_argument(family: str) -> tuple[Case, str, str]:
+    """A call with one string argument: the case, and its output before and after the value. Skips a family without
+    calls."""
+    format_ = builtin_families().get(family).format
+    if format_.tools is None and format_.channels is None:
+        pytest.skip("a family without calls")
+    case = find(family, "one call")
+    before, after = case.output.split("Paris")
+    return case, before, after
+
+
+@cache
+def markers(family: str) -> tuple[str, ...]:
+    """Every literal text of a family's format, white space at the edges apart, longest first."""
+    found = {text.strip() for text in _texts(builtin_families().get(family).format.model_dump())}
+    return tuple(sorted(found - {""}, key=len, reverse=True))
+
+
+def _texts(node: object) -> Iterator[str]:
+    match node:
+        case str():
+            yield node
+        case dict():
+            for key, value in cast("dict[str, object]", node).items():
+                if key not in _NOT_MARKERS:
+                    yield from _texts(value)
+        case list() | tuple():
+            for item in cast("Sequence[object]", node):
+                yield from _texts(item)
+        case _:
+            pass
 
 
 def splits(text: str) -> list[list[str]]:
