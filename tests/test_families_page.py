@@ -70,7 +70,8 @@ def recognised(rule: Detect) -> str:
 def gated(gate: Gate | None) -> str:
     if gate is None:
         return "no switch"
-    return f"{code(gate.kwarg)}, {gate.default} by default" + ("" if gate.off is not None else ", never off")
+    switch = code(gate.kwarg) if gate.place == "variable" else f"{code(str(gate.off))} in the {gate.place} message"
+    return f"{switch}, {gate.default} by default" + ("" if gate.off is not None else ", never off")
 
 
 def reasoning(syntax: ReasoningSyntax | None) -> tuple[str, str]:
