@@ -1,0 +1,132 @@
+"""The least that decoding takes: llama.cpp's C functions called from a plain loop, as a yardstick.
+
+No text, no events, no cancelling: tokens in, tokens out. A context has the engine's batch size and KV layout, a
+sequence has the sampler chain that llama.cpp's own tools would build from the same parameters.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from engine.runtime import llama_lib
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How tokens are drawn: temperature 0 is greedy."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As the engine's options. Everything is said, so that no family's default comes in."""
+        return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "min_p": 0.0}
+
+
+GREEDY = Drawing()
+NUCLEUS = Drawing(0.6, 20, 0.95)
+
+
+class Bare:
+    """One model and one context over so many sequences; free it with `close`."""
+
+    def __init__(self, path: Path, *, n_ctx: int, sequences: int, threads: int) -> None:
+        self._lib: Any = llama_lib.library()
+        lib = self._lib
+        self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, 2048, 512
+        params.n_seq_max, params.n_outputs_max = sequences, max(16, sequences)
+        params.n_threads = params.n_threads_batch = threads
+        params.kv_unified = True
+        params.no_perf = True
+        self._context = lib.llama_init_from_model(self._model, params)
+        self._memory = lib.llama_get_memory(self._context)
+        self._batch = lib.llama_batch_init(2048, 0, 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._lib.llama_batch_free(self._batch)
+        self._lib.llama_free(self._context)
+        self._lib.llama_model_free(self._model)
+
+    def tokens(self, text: str) -> list[int]:
+        """The tokens of a rendered prompt."""
+        vocab, data = self._lib.llama_model_get_vocab(self._model), text.encode()
+        buffer = (ctypes.c_int32 * (len(data) + 8))()
+        count = self._lib.llama_tokenize(vocab, data, len(data), buffer, len(buffer), False, True)
+        return list(buffer[:count])
+
+    def generate(self, prompts: Sequence[Sequence[int]], steps: int, drawing: Drawing, *, shared: int = 0) -> int:
+        """Decode all prompts side by side, `steps` tokens each, from an empty memory; the number of tokens made.
+
+        `shared`: leading tokens that all prompts have in common, computed once and copied to the others.
+        """
+        lib = self._lib
+        lib.llama_memory_clear(self._memory, True)
+        chains = [self._chain(drawing, seed) for seed in range(len(prompts))]
+        if shared:
+            self._prefill(prompts[0][:shared], 0, 0)
+            for sequence in range(1, len(prompts)):
+                lib.llama_memory_seq_cp(self._memory, 0, sequence, 0, shared)
+        drawn = [0] * len(prompts)
+        for sequence, prompt in enumerate(prompts):
+            self._prefill(prompt[shared:], shared, sequence)
+            drawn[sequence] = lib.llama_sampler_sample(chains[sequence], self._context, -1)
+        made = len(prompts)
+        for step in range(steps - 1):
+            for sequence, prompt in enumerate(prompts):
+                self._row(sequence, drawn[sequence], len(prompt) + step, sequence, output=True)
+            self._decode(len(prompts))
+            for sequence, chain in enumerate(chains):
+                drawn[sequence] = lib.llama_sampler_sample(chain, self._context, sequence)
+            made += len(prompts)
+        for chain in chains:
+            lib.llama_sampler_free(chain)
+        return made
+
+    def _prefill(self, tokens: Sequence[int], start: int, sequence: int) -> None:
+        for at in range(0, len(tokens), 2048):
+            chunk = tokens[at : at + 2048]
+            for index, token in enumerate(chunk):
+                self._row(index, token, start + at + index, sequence, output=index == len(chunk) - 1)
+            self._decode(len(chunk))
+
+    def _row(self, index: int, token: int, position: int, sequence: int, *, output: bool) -> None:
+        batch = self._batch
+        batch.token[index] = token
+        batch.pos[index] = position
+        batch.n_seq_id[index] = 1
+        batch.seq_id[index][0] = sequence
+        batch.logits[index] = output
+
+    def _decode(self, rows: int) -> None:
+        self._batch.n_tokens = rows
+        code = self._lib.llama_decode(self._context, self._batch)
+        if code:
+            raise RuntimeError(f"llama_decode answered {code}")
+
+    def _chain(self, drawing: Drawing, seed: int) -> Any:
+        lib = self._lib
+        chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        links: list[Any] = []
+        if drawing.temperature == 0:
+            links.append(lib.llama_sampler_init_greedy())
+        else:
+            if drawing.top_k:
+                links.append(lib.llama_sampler_init_top_k(drawing.top_k))
+            if drawing.top_p < 1:
+                links.append(lib.llama_sampler_init_top_p(drawing.top_p, 1))
+            links += [lib.llama_sampler_init_temp(drawing.temperature), lib.llama_sampler_init_dist(seed)]
+        for link in links:
+            lib.llama_sampler_chain_add(chain, link)
+        return chain

@@ -1,0 +1,359 @@
+"""What the engine's runtime costs beside the least that decoding takes, as ratios measured side by side in one run.
+
+    python tests/bench/runtime.py --vocabulary ggml-vocab-qwen2.gguf --only single batch
+    python tests/bench/runtime.py --model builtin --only single
+
+Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
+machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
+ones). Parts: single, batch, turns, spin, layer, memory, long.
+"""
+
+import argparse
+import cProfile
+import pstats
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
+
+from bare import GREEDY, NUCLEUS, Bare, Drawing  # noqa: E402
+from models import model_file  # noqa: E402
+from peers import LlamaPython, LlamaServer, batched_bench  # noqa: E402
+
+from engine import Completion, Engine, Usage, _data  # noqa: E402
+
+STREAMS = 16
+_WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all parts share."""
+
+    path: Path
+    threads: int
+    rounds: int
+    steps: int
+    server: Path | None
+    batched: Path | None
+
+    def engine(self, *, n_ctx: int = 4096, sequences: int = 1) -> Engine:
+        return Engine.load(
+            self.path,
+            n_ctx=n_ctx,
+            n_sequences=sequences,
+            n_threads=self.threads,
+            n_threads_batch=self.threads,
+            n_batch=2048,
+            preflight=False,
+        )
+
+    def bare(self, *, n_ctx: int = 4096, sequences: int = 1) -> Bare:
+        return Bare(self.path, n_ctx=n_ctx, sequences=sequences, threads=self.threads)
+
+
+def words(count: int, seed: int) -> str:
+    """A text of about so many tokens."""
+    return " ".join(random.Random(seed).choices(_WORDS, k=count))
+
+
+def speeds(contenders: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, float]:
+    """Tokens per second of each, the median over rounds in which each runs once. A first round warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            made = run()
+            if number:
+                taken[name].append(made / (time.perf_counter() - start))
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
+def report(title: str, measured: Mapping[str, float], base: str) -> None:
+    print(f"\n{title}")
+    for name, speed in measured.items():
+        print(f"  {name:34}{speed:10.1f} tokens/s{speed / measured[base]:8.3f} x {base}", flush=True)
+
+
+def made_by(completion: Completion) -> int:
+    """Tokens of an answer."""
+    return completion.usage.completion_tokens if completion.usage else 0
+
+
+def ask(llm: Engine, text: str, steps: int, drawing: Drawing, seed: int = 0) -> int:
+    """One streamed answer, event by event; the number of tokens made."""
+    stream = llm.stream(text, max_tokens=steps, seed=seed, **drawing.options)
+    for _ in stream:
+        pass
+    return made_by(stream.result())
+
+
+def ask_all(llm: Engine, texts: Sequence[str], steps: int, drawing: Drawing) -> int:
+    """All at once, read to their ends; the number of tokens made."""
+    streams = [llm.stream(text, max_tokens=steps, seed=seed, **drawing.options) for seed, text in enumerate(texts)]
+    return sum(made_by(stream.result()) for stream in streams)
+
+
+def single(setup: Setup) -> None:
+    """One stream: the engine, the bare loop, llama-cpp-python's own streaming."""
+    with setup.engine() as llm, setup.bare() as bare:
+        python = LlamaPython(setup.path, n_ctx=4096, threads=setup.threads)
+        texts = iter(words(64, seed) for seed in range(10_000))  # never the same twice: no prefix is found
+        for name, drawing in (("greedy", GREEDY), ("temperature 0.6, top-k 20, top-p 0.95", NUCLEUS)):
+
+            def prompt() -> list[int]:
+                return bare.tokens(llm.render(next(texts)).text)
+
+            contenders: dict[str, Callable[[], int]] = {
+                "bare loop": lambda drawing=drawing: bare.generate([prompt()], setup.steps, drawing),
+                "engine.stream": lambda drawing=drawing: ask(llm, next(texts), setup.steps, drawing),
+                "llama-cpp-python stream": lambda drawing=drawing: python.generate([prompt()], setup.steps, drawing),
+            }
+            report(f"single stream, {name}, {setup.steps} tokens", speeds(contenders, setup.rounds), "bare loop")
+        python.close()
+
+
+def batch(setup: Setup) -> None:
+    """Sixteen streams at once, with a shared prefix of 128 tokens and with distinct prompts of 512."""
+    n_ctx = STREAMS * (1100 + setup.steps)
+    with setup.engine(n_ctx=n_ctx, sequences=STREAMS) as llm, setup.bare(n_ctx=n_ctx, sequences=STREAMS) as bare:
+        python = LlamaPython(setup.path, n_ctx=1100 + setup.steps, threads=setup.threads)
+        for title, common, own in (("a shared prefix of 128 tokens", 128, 16), ("512 tokens of their own", 0, 512)):
+            turn = iter(range(10_000))
+
+            def texts(turn: Any = turn, common: int = common, own: int = own) -> list[str]:
+                number = next(turn)
+                return [words(common, number) + f" {at} " + words(own, number * 97 + at) for at in range(STREAMS)]
+
+            def prompts(texts: Callable[[], list[str]] = texts) -> list[list[int]]:
+                return [bare.tokens(llm.render(text).text) for text in texts()]
+
+            for drawing in (GREEDY, NUCLEUS):
+                shared = common and 120
+                contenders: dict[str, Callable[[], int]] = {
+                    "bare loop": lambda p=prompts, d=drawing, s=shared: bare.generate(p(), setup.steps, d, shared=s),
+                    "engine": lambda t=texts, d=drawing: ask_all(llm, t(), setup.steps, d),
+                    "llama-cpp-python one by one": lambda p=prompts, d=drawing: python.generate(
+                        p()[:2], setup.steps, d
+                    ),
+                }
+                measured = speeds(contenders, setup.rounds)
+                label = "greedy" if drawing is GREEDY else "top-k 20, top-p 0.95"
+                report(f"{STREAMS} streams, {title}, {label}, {setup.steps} tokens each", measured, "bare loop")
+                _server(setup, n_ctx, prompts, drawing, measured["engine"])
+        python.close()
+    if setup.batched is None:
+        print("  llama-batched-bench is not there: --batched-bench names it")
+    else:
+        speed = batched_bench(
+            setup.batched, setup.path, prompt=128, steps=setup.steps, sequences=STREAMS, threads=setup.threads
+        )
+        print(f"  llama-batched-bench, which draws nothing and counts no prompts: {speed:.1f} tokens/s")
+
+
+def _server(setup: Setup, n_ctx: int, prompts: Callable[[], list[list[int]]], drawing: Drawing, engine: float) -> None:
+    if setup.server is None:
+        print("  llama-server is not there: --server names it")
+        return
+    with LlamaServer(setup.server, setup.path, n_ctx=n_ctx, slots=STREAMS, threads=setup.threads) as server:
+        run: dict[str, Callable[[], int]] = {"server": lambda: server.generate(prompts(), setup.steps, drawing)}
+        speed = speeds(run, setup.rounds)["server"]
+    print(f"  {'llama-server over HTTP':34}{speed:10.1f} tokens/s; the engine is {engine / speed:.2f} x", flush=True)
+
+
+def turns(setup: Setup) -> None:
+    """A conversation's next turn at temperature 1.5: what is prefilled beside what is new, and the first token."""
+    wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    with setup.engine(n_ctx=8192) as llm:
+        history: list[Any] = []
+        print("\nturns of one conversation, temperature 1.5")
+        for number in range(6):
+            history.append({"role": "user", "content": words(1500 if number == 0 else 60, number)})
+            answer = llm.chat(history, max_tokens=200, seed=number, reasoning=False, **wild)
+            history.append(answer.message)
+            usage = answer.usage or Usage()
+            print(
+                f"  turn {number + 1}: prompt {usage.prompt_tokens:5}, prefilled "
+                f"{usage.prompt_tokens - usage.cached_tokens:5}, first token after {usage.time_to_first_token:.3f} s"
+            )
+
+
+def spin(setup: Setup) -> None:
+    """A stream beside a thread of the caller that never stops computing."""
+    with setup.engine() as llm:
+        quiet: list[float] = []
+        busy: list[float] = []
+        for number in range(setup.rounds + 1):
+            for found, beside in ((quiet, False), (busy, True)):
+                over = threading.Event()
+                spinner = threading.Thread(target=_spin, args=(over,))
+                if beside:
+                    spinner.start()
+                start = time.perf_counter()
+                made = ask(llm, words(32, number), setup.steps, GREEDY)
+                found.append(made / (time.perf_counter() - start))
+                over.set()
+                if beside:
+                    spinner.join()
+        alone, with_spin = statistics.median(quiet[1:]), statistics.median(busy[1:])
+        print(f"\nbeside a spinning thread: {with_spin:.1f} of {alone:.1f} tokens/s, {with_spin / alone:.3f} x")
+
+
+def _spin(over: threading.Event) -> None:
+    count = 0
+    while not over.is_set():
+        for _ in range(1000):
+            count += 1
+
+
+def layer(setup: Setup) -> None:
+    """Time a token spends in our code, by profile of the thread that owns the context."""
+    print("\nour layer, microseconds a token (profiled, which makes Python slower than it is)")
+    for streams in (1, STREAMS):
+        with setup.engine(n_ctx=streams * 512, sequences=streams) as llm:
+            ask_all(llm, [words(16, seed) for seed in range(streams)], 8, GREEDY)
+            profile = cProfile.Profile()
+            made = _profiled(llm, profile, streams, setup.steps)
+        stats: Any = pstats.Stats(profile)
+        ours = total = 0.0
+        for (_, _, name), (_, _, own, _, _) in stats.stats.items():
+            total += own
+            if not any(word in name for word in ("llama_decode", "wait", "acquire", "llama_sampler", "argmax", "get")):
+                ours += own
+        print(f"  {streams:3} streams: {1e6 * ours / made:7.1f} of {1e6 * total / made:9.1f}")
+
+
+def _profiled(llm: Engine, profile: cProfile.Profile, streams: int, steps: int) -> int:
+    """Run the streams while the engine's thread is profiled: the profile is switched on from inside a step."""
+    texts = [words(16, 100 + seed) for seed in range(streams)]
+    begun = False
+
+    def switch(tokens: Sequence[int], logits: Any) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            profile.enable()
+
+    first = llm.stream(texts[0], max_tokens=steps, temperature=0, logits_processors=[switch])
+    rest = [llm.stream(text, max_tokens=steps, temperature=0) for text in texts[1:]]
+    made = sum(made_by(stream.result()) for stream in [first, *rest])
+    profile.disable()
+    return made
+
+
+def memory(setup: Setup) -> None:
+    """Resident memory of a process that made one answer: with the engine, with the bare loop."""
+    here = Path(__file__).resolve()
+    for name in ("bare", "engine"):
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(here),
+                "--model",
+                str(setup.path),
+                "--threads",
+                str(setup.threads),
+                "--resident",
+                name,
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        print(f"  {name:10} {done.stdout.strip()} MiB resident at most")
+
+
+def resident(setup: Setup, name: str) -> None:
+    """Make one answer, print this process's peak resident memory in MiB."""
+    import resource
+
+    if name == "bare":
+        with setup.bare() as bare:
+            bare.generate([[1, 2, 3, 4]], 32, GREEDY)
+    else:
+        with setup.engine() as llm:
+            ask(llm, "hello", 32, GREEDY)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+
+
+def long(setup: Setup) -> None:
+    """One stream of 32,000 tokens: our layer's cost a token at its beginning and at its end.
+
+    What the layer takes is the wall time of a step less the time inside llama.cpp, which itself grows with the context.
+    """
+    from engine.runtime.llama_backend import LlamaBackend
+
+    spent: list[float] = []
+    plain = LlamaBackend.decode
+
+    def timed(self: LlamaBackend, rows: Any) -> None:
+        start = time.perf_counter()
+        plain(self, rows)
+        spent.append(time.perf_counter() - start)
+
+    LlamaBackend.decode = timed
+    try:
+        with setup.engine(n_ctx=33_000) as llm:
+            marks: list[float] = []
+            stream = llm.stream("hello", max_tokens=32_000, ignore_eos=True, **NUCLEUS.options)
+            marks += (time.perf_counter() for _ in stream)
+            made = made_by(stream.result())
+    finally:
+        LlamaBackend.decode = plain
+    tenth = made // 10
+    first, last = marks[tenth] - marks[0], marks[-1] - marks[-tenth]
+    inside_first, inside_last = sum(spent[-made : tenth - made]), sum(spent[-tenth:])
+    cost = [1e6 * (first - inside_first) / tenth, 1e6 * (last - inside_last) / tenth]
+    print(f"\n{made} tokens: outside decode {cost[0]:.1f} us a token in the first tenth, {cost[1]:.1f} in the last")
+    print(f"  ratio {cost[1] / cost[0]:.2f}")
+
+
+PARTS: dict[str, Callable[[Setup], None]] = {
+    "single": single,
+    "batch": batch,
+    "turns": turns,
+    "spin": spin,
+    "layer": layer,
+    "memory": memory,
+    "long": long,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="0.2B", help="0.2B, 0.6B (random weights), builtin, or a file")
+    parser.add_argument("--vocabulary", type=Path, help="ggml-vocab-qwen2.gguf, for the random weights")
+    parser.add_argument("--folder", type=Path, default=Path("bench-models"), help="where random weights are kept")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=64, help="tokens an answer")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--server", type=Path, help="the llama-server binary")
+    parser.add_argument("--batched-bench", type=Path, help="the llama-batched-bench binary")
+    parser.add_argument("--resident", choices=("bare", "engine"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.model in ("0.2B", "0.6B"):
+        if given.vocabulary is None:
+            parser.error("--vocabulary names ggml-vocab-qwen2.gguf of llama.cpp's models folder")
+        path = model_file(given.model, given.vocabulary, given.folder)
+    else:
+        path = _data.builtin_model() if given.model == "builtin" else Path(given.model)
+    setup = Setup(path, given.threads, given.rounds, given.steps, given.server, given.batched_bench)
+    if given.resident:
+        resident(setup, given.resident)
+        return
+    print(f"{path.name}, {given.threads} threads, medians of {given.rounds} rounds")
+    for name in given.only:
+        PARTS[name](setup)
+
+
+if __name__ == "__main__":
+    main()
