@@ -113,7 +113,8 @@ class ToolSyntax(Record):
     Markup: `section_also` are other spellings of the section's opening marker; `section_optional`: calls are found
     without the section's markers too; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
     when it names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool;
-    `code` are the marks around raw code for a tool called `python`. Names and ids: `name_prefix` is not part of the
+    `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response": ..}` holds the
+    answer (the generic form). Names and ids: `name_prefix` is not part of the
     name; `name_is_id`: prefix, name and counter together are the id; `id_end` ends an id written before the name,
     `id_open` begins one after it; `attributes_end` ends what follows the name;
     `call_empty` ends the name of a call without arguments, and the call. Arguments: `value_open` stands between
@@ -148,6 +149,7 @@ class ToolSyntax(Record):
     quote: str = ""
     code: tuple[str, str] = ("", "")
     bare: bool = False
+    answers: bool = False
     name_fields: tuple[str, ...] = ("name",)
     arguments_fields: tuple[str, ...] = ("arguments", "parameters")
     id_fields: tuple[str, ...] = ()
@@ -177,7 +179,7 @@ _NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
 _OF_ALL = frozenset(["shape", "section", "section_also", "code", "arguments_as", "id_length", "parallel"])
 _OF_CALL = frozenset(["section_optional", "call", "name_end"])
 _OF_SHAPE: Mapping[str, frozenset[str]] = {
-    "json": frozenset(["bare", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),
+    "json": frozenset(["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),
     "pythonic": frozenset(["bare"]),
     "tagged_json": _OF_CALL.union(
         ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "arguments_end"]

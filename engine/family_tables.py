@@ -66,8 +66,9 @@ class FamilyTables:
         self._tools_stated(name, table)
         for place, words in _WORDS.items():
             around = _part(table, place[:-1])
-            if isinstance(around, dict) and around.get(place[-1]) in words:
-                around[place[-1]] = None
+            if isinstance(around, dict):
+                part = cast("Table", around)
+                part[place[-1]] = None if part.get(place[-1]) in words else part.get(place[-1])
         return table
 
     def fault(self, name: str, place: Sequence[str], complaint: str) -> FamilyError:

@@ -54,7 +54,7 @@ def _is_live(family: str, held: str) -> bool:
     known = markers(family)
     rest = held.strip()
     tools = builtin_families().get(family).format.tools
-    pythonic = tools is not None and tools.shape == "pythonic"
+    pythonic = tools is not None and tools.shape in ("pythonic", "json")  # both hold literals as Python writes them
     if ESCAPE.fullmatch(held) or (pythonic and QUOTES.fullmatch(rest)):
         return True
     if tools is not None and tools.bare and rest[:1] in ("{", "["):

@@ -1,21 +1,22 @@
 """A call without any markers: JSON, or a pythonic list, which is one when it names a declared tool.
 
-Knows: how far text must be seen until that is decided, the wrapped forms (`{"tool_calls": [..]}`), and what else
-counts where the caller demanded a call: a code fence, a list, a named tool's arguments alone. Does not know: the
-inside of a call (`shapes`).
+Knows: how far text must be seen until that is decided, the wrapped forms (`{"tool_calls": [..]}`), the generic form's
+answer (`{"response": ..}`), and what else counts where the caller demanded a call: a code fence, a list, a named tool's
+arguments alone. Does not know: the inside of a call (`shapes`).
 """
 
 import re
 from collections.abc import Mapping
 
 from engine.families import ToolSyntax
+from engine.parsing.demands import Demands
 from engine.parsing.emitter import Emitter
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.marks import Spelling
 from engine.parsing.reader import WINDOW, Markers, Reader, Reading
 from engine.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.parsing.shapes.json_calls import WRAPPERS
-from engine.types import CallError, Tool, ToolChoice, ToolName
+from engine.types import CallError, Tool, ToolName
 
 _STRING = re.compile(r'"([^"\\]*)("?)')
 _SPACE = re.compile(r"\s*")
@@ -27,6 +28,8 @@ _LIST_KEY = re.compile(r'\{\s*"tool_calls"\s*:\s*')
 _FENCE = Markers(["```json", "```"])
 _CLOSE = Markers(["}"])
 _NOTHING = Markers([])
+_ANSWER = re.compile(r'\{\s*"response"\s*:\s*(?=\S)')
+_ANSWER_START = '{"response":'
 
 
 class BareCalls:
@@ -36,8 +39,9 @@ class BareCalls:
     """
 
     def __init__(
-        self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, choice: ToolChoice
+        self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, demands: Demands
     ) -> None:
+        choice = demands.choice
         json = syntax if syntax is not None and syntax.shape == "json" else ToolSyntax(shape="json", bare=True)
         self._syntax = json.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
         unmarked = Section(reader, emitter, self._syntax, spelling)
@@ -51,6 +55,7 @@ class BareCalls:
         # Families that write bare JSON may write a list of it; for all others a list is the demanded call's alone.
         self._in_lists = syntax is not None and syntax.shape == "json" and syntax.bare
         self._named = choice.name if isinstance(choice, ToolName) else None
+        self._answers = (syntax is None or syntax.answers) and not demands.json and self._named is None
 
     def read(self) -> Reading[None]:
         """The calls that stand here."""
@@ -58,7 +63,11 @@ class BareCalls:
         fenced = yield from reader.match(_FENCE)
         yield from reader.space()
         wrapped = _LIST.match(reader.buffer, reader.pos)
-        if wrapped is not None:
+        answer = _ANSWER.match(reader.buffer, reader.pos) if self._answers else None
+        if answer is not None:
+            reader.take(answer.end() - reader.pos, "marker")
+            yield from self._answer()
+        elif wrapped is not None:
             reader.take(wrapped.end() - reader.pos, "marker")
             yield from self._objects.read()
             yield from reader.space()
@@ -75,6 +84,19 @@ class BareCalls:
         if fenced:
             yield from reader.space()
             yield from reader.match(_FENCE)
+
+    def _answer(self) -> Reading[None]:
+        """The value of a wrapped answer, as content, and the brace that closes it."""
+        reader, part = self._reader, self._emitter.next_part()
+
+        def write(text: str) -> None:
+            if text:
+                self._emitter.delta("content", text, part)
+
+        read = self._json.unwrapped if reader.buffer[reader.pos] == '"' else self._json.value
+        if (yield from read(write, "content")) is Outcome.COMPLETE:
+            yield from reader.space("marker")
+            yield from reader.match(_CLOSE)
 
     def _is_object(self) -> Reading[bool]:
         """Whether the object at the front is a call; else it is a named tool's arguments alone."""
@@ -114,7 +136,13 @@ class BareCalls:
             return self._lists_a_tool(text)
         if self._named is not None and text.startswith("{"):
             return True
-        return self._names_a_tool(text)
+        named = self._names_a_tool(text)
+        if not self._answers or named is True:
+            return named
+        if _ANSWER.match(text):
+            return True
+        begun = _ANSWER_START.startswith("".join(text.split()))
+        return None if begun else named
 
     def _names_a_tool(self, text: str) -> bool | None:
         """The same for one object. Before the name only short string members may come, and wrappers."""

@@ -48,7 +48,7 @@ class ChannelTurn:
         self._syntax = syntax
         self._calls = demands.calls
         self._from_prompt = 0
-        self._bare = BareCalls(reader, emitter, None, spelling, demands.choice) if demands.demanded else None
+        self._bare = BareCalls(reader, emitter, None, spelling, demands) if demands.demanded else None
         self._role = syntax.role
         text = spelling.text
         self._start, self._channel = text(syntax.start), text(syntax.channel)
@@ -148,7 +148,10 @@ class ChannelTurn:
             yield from self._unparsed(raw)
         else:
             reader.note("header", raw)
-            yield from self._text("content", "marker", "space")
+            if self._bare is not None and (yield from self._bare.stands_here()):
+                yield from self._bare.read()
+            else:
+                yield from self._text("content", "marker", "space")
 
     def _text(self, kind: str, marker: str, edge: str) -> Reading[bool]:
         """A body of text, with the mark that ends it. False: the input ended first."""

@@ -29,7 +29,7 @@ class TextTurn:
         self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
         self._bare = None
         if demands.calls and (demands.demanded or (tools.bare if tools else emitter.tools is not None)):
-            self._bare = BareCalls(reader, emitter, tools, spelling, demands.choice)
+            self._bare = BareCalls(reader, emitter, tools, spelling, demands)
         self._marks = marks = _Marks(format_, spelling, fenced=demands.json)
         openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
         self._openers = openers

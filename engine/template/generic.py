@@ -11,7 +11,7 @@ from typing import Any, cast
 from engine.families import Format, ToolSyntax
 from engine.types import Message, Tool, ToolCall
 
-GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"))
+GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
 """The syntax that models without one of their own are asked for: one JSON object between tags, which most have seen."""
 
 _EXAMPLE = ToolCall(name="NAME", arguments='{"ARGUMENT": "VALUE"}')

@@ -1,6 +1,7 @@
 """Calls written as JSON objects: `{"name": .., "arguments": {..}}`, an array of such, or several.
 
-Knows: the keys, their order (any), the wrapped and the name-as-key forms. Does not know: what stands around a section.
+Knows: the keys, their order (any), the wrapped and the name-as-key forms, a code fence around, and the object as Python
+writes it, which some prompts show. Does not know: what stands around a section.
 """
 
 import json
@@ -10,12 +11,14 @@ from collections.abc import Callable
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
 from engine.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
-from engine.parsing.reader import Reading
+from engine.parsing.reader import Markers, Reading
+from engine.parsing.shapes.literals import LiteralReader
 from engine.parsing.shapes.section import Section
 
 WRAPPERS = ("function", "tool_call")
 _NEXT = re.compile(r"\s*[;,]?\s*\{")
 _MAYBE_NEXT = re.compile(r"\s*[;,]?\s*")
+_FENCE = Markers(["```json", "```"])
 
 
 class JsonShape:
@@ -57,10 +60,11 @@ class JsonShape:
             elif some and char in ",;}]":
                 # Separators, and brackets too many, which are a model's commonest slip.
                 reader.take(1, "marker")
-            elif some:
+            elif char == "`" and section.close.text and (yield from reader.match(_FENCE)):
+                continue
+            elif some or not (yield from section.no_call()):
                 return ""
             else:
-                yield from section.rest_is_malformed(section.emitter.call("", None))
                 some, in_array = True, False
 
     def another(self) -> Reading[bool]:
@@ -73,7 +77,11 @@ class JsonShape:
                 return True
             undecided = _MAYBE_NEXT.match(reader.buffer, reader.pos)
             assert undecided is not None  # it matches every text
-            if undecided.end() < len(reader.buffer) or reader.closed:
+            if undecided.end() < len(reader.buffer):
+                return False
+            if reader.closed:
+                if undecided.group().strip():
+                    reader.take(reader.left, "space")
                 return False
             yield
 
@@ -117,7 +125,8 @@ class JsonShape:
                 continue
             if state.has_arguments and (yield from reader.starts(self._section.closers)) is not None:
                 return Outcome.COMPLETE  # a closing brace too few, behind arguments that are whole
-            key = yield from self._json.text("marker")
+            state.python = state.python or char == "'"
+            key = yield from self._text(state, "marker")
             if key is not None:
                 yield from reader.space("marker")
                 if (yield from reader.more()) and reader.buffer[reader.pos] == ":":
@@ -135,7 +144,7 @@ class JsonShape:
             return Outcome.TRUNCATED
         first = reader.buffer[reader.pos]
         if key in syntax.name_fields and state.call is None:
-            name = yield from self._json.text("name")
+            name = yield from self._text(state, "name")
             if name is None:
                 return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
             state.named(name)
@@ -143,21 +152,38 @@ class JsonShape:
             return Outcome.COMPLETE
         if key in syntax.arguments_fields and not state.has_arguments:
             state.has_arguments = True
-            read = self._json.unwrapped if first == '"' else self._json.value
-            return (yield from read(state.write, "arguments"))
+            return (yield from self._value(state, state.write, "arguments", unwrapped=first == '"'))
         if key in syntax.id_fields:
             fragments: list[str] = []
-            outcome = yield from self._json.value(fragments.append, "id")
+            outcome = yield from self._value(state, fragments.append, "id")
             state.id = _id("".join(fragments))
             return outcome
         if syntax.name_is_key and state.call is None:
             state.named(key)
             reader.record = None
             state.has_arguments = True
-            return (yield from self._json.value(state.write, "arguments"))
+            return (yield from self._value(state, state.write, "arguments"))
         if key in WRAPPERS and first == "{":
             return (yield from self._members(state, depth + 1))
-        return (yield from self._json.value(lambda _: None, "marker"))
+        return (yield from self._value(state, lambda _: None, "marker"))
+
+    def _value(
+        self, state: "_JsonCall", write: Callable[[str], None], kind: str, *, unwrapped: bool = False
+    ) -> Reading[Outcome]:
+        """A member's value, its JSON handed to `write`. `unwrapped`: it is a string that holds JSON."""
+        if state.python:
+            return (yield from LiteralReader(self._reader, kind).value(write))
+        return (yield from (self._json.unwrapped if unwrapped else self._json.value)(write, kind))
+
+    def _text(self, state: "_JsonCall", kind: str) -> Reading[str | None]:
+        """A whole string's content; None when none stands here."""
+        if not state.python:
+            return (yield from self._json.text(kind))
+        fragments: list[str] = []
+        if (yield from LiteralReader(self._reader, kind).value(fragments.append)) is not Outcome.COMPLETE:
+            return None
+        value: object = json.loads("".join(fragments))
+        return LONE_SURROGATE.sub("\ufffd", value) if isinstance(value, str) else None
 
 
 def _id(text: str) -> str | None:
@@ -174,7 +200,7 @@ def _id(text: str) -> str | None:
 class _JsonCall:
     """What is known of a call while its object is read; arguments that come before the name wait for it."""
 
-    __slots__ = ("_emitter", "_pending", "_syntax", "call", "has_arguments", "id", "raw")
+    __slots__ = ("_emitter", "_pending", "_syntax", "call", "has_arguments", "id", "python", "raw")
 
     def __init__(self, emitter: Emitter, syntax: ToolSyntax) -> None:
         self._emitter = emitter
@@ -183,6 +209,7 @@ class _JsonCall:
         self.call: CallEmitter | None = None
         self.id: str | None = None
         self.has_arguments = False
+        self.python = False
         self.raw: list[str] = []
 
     def named(self, name: str) -> None:

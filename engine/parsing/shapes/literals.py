@@ -27,24 +27,25 @@ Write = Callable[[str], None]
 
 
 class LiteralReader:
-    """Reads literals from a reader."""
+    """Reads literals from a reader; `kind` is what the trace calls their text."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, kind: str = "arguments") -> None:
         self._reader = reader
+        self._kind = kind
 
     def value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
         """Consume one literal, its JSON handed to `write` as it comes. One nested too deeply is malformed."""
         reader = self._reader
         if depth > _DEEPEST:
             return Outcome.MALFORMED
-        yield from reader.space("arguments")
+        yield from reader.space(self._kind)
         if not (yield from reader.more()):
             return Outcome.TRUNCATED
         char = reader.buffer[reader.pos]
         if char in _RUNS:
             return (yield from self._string(write, char))
         if char in _BRACKETS:
-            reader.take(1, "arguments")
+            reader.take(1, self._kind)
             if char == "{":
                 return (yield from self._dictionary(write, depth + 1))
             return (yield from self._items(write, _BRACKETS[char], depth + 1))
@@ -82,12 +83,12 @@ class LiteralReader:
             text = "".join(key)
             write((", " if some else "") + (text if text.startswith('"') else f'"{quoted(text)}"') + ": ")
             some = True
-            yield from self._reader.space("arguments")
+            yield from self._reader.space(self._kind)
             if not (yield from self._reader.more()):
                 return Outcome.TRUNCATED
             if self._reader.buffer[self._reader.pos] != ":":
                 return Outcome.MALFORMED
-            self._reader.take(1, "arguments")
+            self._reader.take(1, self._kind)
             outcome = yield from self.value(write, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
@@ -97,18 +98,18 @@ class LiteralReader:
         reader = self._reader
         separated = first
         while True:
-            yield from reader.space("arguments")
+            yield from reader.space(self._kind)
             if not (yield from reader.more()):
                 return Outcome.TRUNCATED
             char = reader.buffer[reader.pos]
             if char == close:
-                reader.take(1, "arguments")
+                reader.take(1, self._kind)
                 return Outcome.COMPLETE
             if separated:
                 return None
             if char != ",":
                 return Outcome.MALFORMED
-            reader.take(1, "arguments")
+            reader.take(1, self._kind)
             separated = True
 
     def _word(self, write: Write) -> Reading[Outcome]:
@@ -119,7 +120,7 @@ class LiteralReader:
             run = _WORD.match(reader.buffer, reader.pos)
             if run is None:
                 break
-            parts.append(reader.take(run.end() - reader.pos, "arguments"))
+            parts.append(reader.take(run.end() - reader.pos, self._kind))
         else:
             return Outcome.TRUNCATED
         as_json = _constant("".join(parts))
@@ -136,15 +137,15 @@ class LiteralReader:
         while (yield from reader.more()):
             run = _RUNS[quote].match(reader.buffer, reader.pos)
             if run:
-                write(quoted(reader.take(run.end() - reader.pos, "arguments")))
+                write(quoted(reader.take(run.end() - reader.pos, self._kind)))
                 continue
             char = reader.buffer[reader.pos]
             if char == quote:
                 if (yield from self._ends(delimiter)):
-                    reader.take(len(delimiter), "arguments")
+                    reader.take(len(delimiter), self._kind)
                     write('"')
                     return Outcome.COMPLETE
-                write(quoted(reader.take(1, "arguments")))
+                write(quoted(reader.take(1, self._kind)))
             elif char != "\\":
                 return Outcome.MALFORMED
             elif not (yield from self._escape(write)):
@@ -158,11 +159,11 @@ class LiteralReader:
             yield
         opening = reader.buffer[reader.pos : reader.pos + 3]
         if opening == quote * 3:
-            return reader.take(3, "arguments")
+            return reader.take(3, self._kind)
         if opening[:2] == quote * 2:
-            reader.take(2, "arguments")
+            reader.take(2, self._kind)
             return ""
-        return reader.take(1, "arguments")
+        return reader.take(1, self._kind)
 
     def _ends(self, delimiter: str) -> Reading[bool]:
         reader = self._reader
@@ -178,14 +179,14 @@ class LiteralReader:
         while True:
             whole = _ESCAPE.match(reader.buffer, reader.pos)
             if whole:
-                write(_unescaped(reader.take(whole.end() - reader.pos, "arguments")))
+                write(_unescaped(reader.take(whole.end() - reader.pos, self._kind)))
                 return True
             start = _ESCAPE_START.match(reader.buffer, reader.pos)
             if start is None or start.end() < len(reader.buffer):
-                write(quoted(reader.take(1, "arguments")))  # not an escape: the backslash itself
+                write(quoted(reader.take(1, self._kind)))  # not an escape: the backslash itself
                 return True
             if reader.closed:
-                reader.take(reader.left, "arguments")
+                reader.take(reader.left, self._kind)
                 return False
             yield
 

@@ -50,10 +50,9 @@ class PythonicShape:
             elif _NAME.match(char):
                 yield from self.call()
                 some = True
-            elif some and not in_list:
+            elif (some and not in_list) or not (yield from section.no_call()):
                 return ""
             else:
-                yield from section.rest_is_malformed(section.emitter.call("", None))
                 some, in_list = True, False
 
     def call(self) -> Reading[None]:

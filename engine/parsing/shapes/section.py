@@ -16,6 +16,7 @@ from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
 _WORD = re.compile(r"[\"']?[\w.\-:/$@]+")
+_SPACE = re.compile(r"\s+")
 _LONGEST_NAME = 128
 
 
@@ -64,6 +65,14 @@ class Section:
         yield from self.reader.until(Markers([*self._resume.literals, *stops]), self.raw_writer(call))
         call.end("malformed")
 
+    def no_call(self) -> Reading[bool]:
+        """Put what stands where a call should on one without a name. False: a marker that reading resumes at stands
+        here, not consumed."""
+        if (yield from self.reader.starts(self._resume)) is not None:
+            return False
+        yield from self.rest_is_malformed(self.emitter.call("", None))
+        return True
+
     def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
         """Writes text on the call as it stands."""
 
@@ -87,7 +96,7 @@ class Section:
             if run is not None and room > 0:
                 parts.append(reader.take(min(run.end() - reader.pos, room), "name"))
                 continue
-            yield from reader.space("name")
+            parts.append((yield from self._space()))
             if (yield from reader.more()) and (yield from reader.starts(ends)) is not None:
                 break
             if reader.cut and _starts(reader.buffer[reader.pos :], ends.literals) is None:
@@ -98,7 +107,18 @@ class Section:
                 call.write(reader.plain("".join(parts)))
                 yield from self.rest_is_malformed(call, *self.closers.literals)
             return None
-        return reader.plain("".join(parts)).strip("\"'")
+        return reader.plain("".join(parts)).strip().strip("\"'")
+
+    def _space(self) -> Reading[str]:
+        """White space within a name, consumed."""
+        reader = self.reader
+        parts: list[str] = []
+        while (yield from reader.more()):
+            run = _SPACE.match(reader.buffer, reader.pos)
+            if run is None:
+                break
+            parts.append(reader.take(run.end() - reader.pos, "name"))
+        return "".join(parts)
 
     def begins(self, opener: str) -> Reading[bool]:
         """Whether a call can follow the opener at the front, so that prose about markers stays prose. Consumes nothing.
@@ -129,7 +149,8 @@ class Section:
         whole = self.syntax.shape in ("json", "pythonic")
         if whole or opener != self.call_open.text:
             inside = [self.close.text] if whole else [self.call_open.text, self.close.text]
-            found = _starts(text, ["{", "[", *inside])
+            fence = ["```"] if self.syntax.shape == "json" and self.close.text else []
+            found = _starts(text, ["{", "[", *fence, *inside])
             if found is not False or not whole:
                 return found
         if text in ('"', "'"):

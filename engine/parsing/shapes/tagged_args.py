@@ -88,7 +88,7 @@ class TaggedArgumentsShape:
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
         parts: list[str] = []
         hit = yield from reader.until(self._key_ends, parts.append)
-        key = reader.plain("".join(parts)).strip()
+        key = reader.plain("".join(parts)).strip().strip("\"'")
         reader.note("key", "".join(parts))
         if hit is None:
             return Outcome.TRUNCATED
@@ -135,6 +135,8 @@ class TaggedArgumentsShape:
         if cdata:
             yield from reader.until(_CDATA_CLOSE, write, tail=cut)
             yield from reader.match(_CDATA_CLOSE)
+            if (yield from _followed_by(reader, "", (self._value_end.text,), at_end=False)):
+                yield from reader.space()
         while True:
             hit = yield from reader.until(self._value_ends, write, tail=cut)
             if hit is None:
