@@ -10,17 +10,20 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
-from engine.errors import RequestError
+from engine.errors import EngineError, RequestError
 from engine.events import Finished
+from engine.parsing import Parser as TextParser
 from engine.parsing.piece import Piece
 from engine.runtime.backend import Backend, Vocab
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.runner import Runner
-from engine.runtime.stream import Mailbox, Stream
+from engine.runtime.state_file import read_state, write_state
+from engine.runtime.stream import Mailbox, Progress, Stream
 from engine.runtime.turns import TurnMemory
 from engine.template.prompt import Prompt
 from engine.types import SamplingParams
@@ -38,6 +41,7 @@ class Service:
         self._vocab = backend.vocab
         self._n_ctx = backend.n_ctx_sequence
         self._ids = itertools.count(1)
+        self._origin = lambda: backend.origin
         self._turns = TurnMemory(backend.vocab)
         self._post = _Post(self._turns)
         self._runner = Runner(backend, self._post.deliver, longest_draft=longest_draft)
@@ -72,6 +76,9 @@ class Service:
         deadline: float | None = None,
         reasoning_budget: int | None = None,
         reasoning_close: Sequence[Piece] = (),
+        keep: int | None = None,
+        dropped: int = 0,
+        progress: Progress | None = None,
     ) -> Stream:
         """Generate the turn that the prompt asks for; returns at once.
 
@@ -80,6 +87,10 @@ class Service:
         - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
         - `reasoning_budget`: reasoning tokens at most; then `reasoning_close`, the text that closes reasoning, is
         forced.
+        - `keep`: when the context is full, the older half of what stands behind the first `keep` tokens is given up and
+        the turn goes on; None: it ends. `dropped`: messages that are not in the prompt, for the usage.
+        - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must
+        be quick, and not wait for this engine. It stops the turn by answering False; what it raises ends the turn.
 
         Raises ContextOverflowError when the prompt does not fit, RequestError for options that make no sense,
         EngineError when the engine is closed or broken.
@@ -92,9 +103,70 @@ class Service:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._n_ctx)
         checkpoint = max(0, len(tokens) - max(1, len(self._vocab.encode(prompt.prefix, add_bos=False))))
-        ends, texts = self._single_tokens(prompt.stop)
+        limits = replace(
+            self._limits(sampling, prompt.stop, markers),
+            reasoning_budget=reasoning_budget,
+            reasoning_close=tuple(self._vocab.encode(reasoning_close, add_bos=False)),
+        )
+        request = Request(next(self._ids), tokens, parser, sampling, limits, checkpoint, priority, deadline)
+        request = replace(request, keep=keep, dropped=dropped, reports=progress is not None)
+        return self._start(request, Mailbox(prompt.text, tokens, progress))
+
+    def pin(self, tokens: Sequence[int], *, state: bytes = b"", progress: Progress | None = None) -> "PinnedPrefix":
+        """Evaluate a prefix and keep it for prompts that begin with it; waits for it. It takes a sequence for itself.
+
+        `state`: these tokens' own, as it was saved, in place of evaluating them. `progress`: as for `submit`. Raises
+        ContextOverflowError when the prefix does not fit, RequestError when no sequence may be taken for it, EngineError
+        when it was stopped.
+        """
+        if not tokens:
+            raise RequestError("The prefix is empty; give it at least one token.")
+        check_fits(len(tokens), self._n_ctx)
+        id_, reports = next(self._ids), progress is not None
+        request = Request(id_, tuple(tokens), _no_parser, pin=True, state=state, reports=reports)
+        stream = self._start(request, Mailbox(None, request.tokens, progress))
+        if stream.result().finish_reason != "stop":
+            raise EngineError("The prefix was not pinned: it was stopped on the way, or the engine was closed.")
+        runner = self._runner
+        return PinnedPrefix(len(tokens), lambda path: self._save(id_, path), lambda: runner.unpin(id_))
+
+    def restore(self, path: Path) -> "PinnedPrefix":
+        """Pin a prefix that was saved. Raises RequestError for a file that is none, or that belongs to another model or
+        other settings, and what `pin` raises."""
+        saved = read_state(path, self._origin())
+        return self.pin(saved.tokens, state=saved.state)
+
+    def _save(self, pin: int, path: Path) -> None:
+        id_ = next(self._ids)
+        mailbox = self._post.open(id_, Mailbox(None, ()))
+        try:
+            self._runner.save(id_, pin)
+        except BaseException:
+            self._post.shut(id_)
+            raise
+        reply = mailbox.queue.get()
+        if reply.saved is None:
+            raise reply.error or EngineError("The prefix was not saved.")
+        write_state(path, self._origin(), reply.saved)
+
+    def _start(self, request: Request, mailbox: Mailbox) -> Stream:
+        runner, id_ = self._runner, request.id
+        self._post.open(id_, mailbox)
+        mailbox.cancel = lambda: runner.cancel(id_)
+        # A stream holds the service, so that what it reads goes on; a mailbox, which the service holds, must not.
+        stream = Stream(mailbox, lambda: self._runner.cancel(id_), lambda: self._runner.end_reasoning(id_))
+        try:
+            runner.submit(request)
+        except BaseException:
+            self._post.shut(id_)
+            raise
+        return stream
+
+    def _limits(self, sampling: SamplingParams, stop: Sequence[str], markers: frozenset[str]) -> Limits:
+        """What ends the turn: by the caller's word, and by the template's `stop`."""
+        ends, texts = self._single_tokens(stop)
         anywhere = sampling.stop_in == "all"
-        limits = Limits(
+        return Limits(
             max_tokens=sampling.max_tokens,
             stop=texts if anywhere else (*sampling.stop, *texts),
             stop_anywhere=sampling.stop if anywhere else (),
@@ -102,18 +174,7 @@ class Service:
             ends=ends,
             markers=self._single_tokens(markers)[0],
             ignore_eos=sampling.ignore_eos,
-            reasoning_budget=reasoning_budget,
-            reasoning_close=tuple(self._vocab.encode(reasoning_close, add_bos=False)),
         )
-        id_ = next(self._ids)
-        mailbox = self._post.open(id_, Mailbox(prompt.text, tokens))
-        stream = Stream(mailbox, lambda: self._runner.cancel(id_), lambda: self._runner.end_reasoning(id_))
-        try:
-            self._runner.submit(Request(id_, tokens, parser, sampling, limits, checkpoint, priority, deadline))
-        except BaseException:
-            self._post.shut(id_)
-            raise
-        return stream
 
     def close(self) -> None:
         """Cancel what runs and free the model's context. Streams that were running end with reason "cancelled"."""
@@ -136,6 +197,37 @@ class Service:
             else:
                 others.append(text)
         return frozenset(tokens), tuple(others)
+
+
+class PinnedPrefix:
+    """A prefix that stays in the KV cache, of `tokens` tokens, until `release` (or the end of a `with`, or until nobody
+    holds it any more)."""
+
+    def __init__(self, tokens: int, save: Callable[[Path], None], release: Callable[[], None]) -> None:
+        self.tokens = tokens
+        self._save = save
+        self._release = weakref.finalize(self, release)
+        self._release.atexit = False
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file, for `Engine.restore` with the same model and settings. Raises RequestError for a place that
+        cannot be written and for a prefix that was released, EngineError when the engine is closed."""
+        self._save(Path(path))
+
+    def release(self) -> None:
+        """What is held stays until its room is needed; twice is fine."""
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _no_parser() -> TextParser:
+    """For a prompt that nothing is drawn after."""
+    return TextParser("content-only")
 
 
 class _Post:
@@ -161,6 +253,8 @@ class _Post:
         sleepers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for reply in replies:
             box = self._boxes[reply.id]
+            if box.progress is not None and reply.prefilled > box.prefilled:
+                _report(reply, box, box.progress)
             if reply.final:
                 # Before the reader hears of the end: its next prompt may follow at once.
                 self._settle(reply, box)
@@ -176,11 +270,25 @@ class _Post:
 
     def _settle(self, reply: Reply, box: Mailbox) -> None:
         """A request is over."""
+        self.shut(reply.id)
+        if box.text is None:
+            return
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"
         self._tally.add(finished.reason, finished.usage)
         self._turns.remember(box.text, box.tokens, reply.output)
-        self.shut(reply.id)
+
+
+def _report(reply: Reply, box: Mailbox, progress: Progress) -> None:
+    """Tell how far the prefill is."""
+    box.prefilled = reply.prefilled
+    try:
+        stopped = progress(reply.prefilled, len(box.tokens)) is False
+    except Exception as error:  # noqa: BLE001 - the caller's code; the turn's reader hears of it
+        box.fault, stopped = error, True
+    if stopped:
+        box.progress = None
+        box.cancel()
 
 
 def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:

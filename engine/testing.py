@@ -7,6 +7,7 @@ weights. What the engine decodes is checked at each draw: the sequence must hold
 accepted since.
 """
 
+import json
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +17,8 @@ from engine.errors import DecodeError, EngineError
 from engine.parsing.piece import Piece
 from engine.runtime.backend import Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
+from engine.runtime.prefix import common_prefix
+from engine.runtime.state_file import Origin
 from engine.types import SamplingParams
 
 
@@ -96,10 +99,10 @@ class _Cell:
 
 @dataclass(slots=True)
 class ScriptedSampler:
-    """The script of one request: what it still has to say. `prompt` are the tokens that it was made with."""
+    """The script of one request: what it still has to say. `tokens` are those it knows of, the prompt's first."""
 
     params: SamplingParams
-    prompt: tuple[int, ...] = ()
+    tokens: list[int] = field(default_factory=list[int])
     digest: int | None = None
     reply: list[int] = field(default_factory=list)
     drawn: int = 0
@@ -107,6 +110,7 @@ class ScriptedSampler:
     closed: bool = False
 
     def accept(self, token: int) -> None:
+        self.tokens.append(token)
         if self.digest is not None:
             self.digest = hash((self.digest, token))
             self.forced = True
@@ -178,11 +182,14 @@ class ScriptedBackend:
             raise DecodeError(f"a decode of {len(rows)} rows was aborted.", "aborted")
         self._check(rows)
         for row in rows:
-            cells = self._cells[row.sequence]
-            cells.append(_Cell(row.token, hash((cells[-1].digest if cells else 0, row.token))))
-        self.used += len(rows)
+            self._append(row.sequence, row.token)
         self.evaluated += len(rows)
         self._rows = tuple(rows)
+
+    def _append(self, sequence: int, token: int) -> None:
+        cells = self._cells[sequence]
+        cells.append(_Cell(token, hash((cells[-1].digest if cells else 0, token))))
+        self.used += 1
 
     def _check(self, rows: Sequence[Row]) -> None:
         if not 0 < len(rows) <= self.n_batch:
@@ -213,7 +220,7 @@ class ScriptedBackend:
         self._aborted.clear()
 
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> ScriptedSampler:
-        sampler = ScriptedSampler(params, tuple(tokens))
+        sampler = ScriptedSampler(params, list(tokens))
         self.samplers.append(sampler)
         return sampler
 
@@ -224,7 +231,7 @@ class ScriptedBackend:
         digest = self._cells[at.sequence][at.position].digest
         if sampler.digest is None:
             sampler.reply = self._next_reply(at)
-        elif sampler.digest != digest:
+        elif sampler.digest != digest and not self._is_shifted(sampler, at):
             raise EngineError(
                 f"sequence {at.sequence} does not hold its prompt and the accepted tokens up to {at.position}: "
                 "sequences were mixed up. Report this as a bug."
@@ -235,7 +242,15 @@ class ScriptedBackend:
         sampler.drawn += 1
         sampler.forced = False
         sampler.digest = hash((digest, token))
+        sampler.tokens.append(token)
         return token
+
+    def _is_shifted(self, sampler: ScriptedSampler, at: Row) -> bool:
+        """Whether the sequence holds the sampler's tokens less some in the middle: the context was shifted, and they were
+        evaluated again."""
+        held, known = self.tokens(at.sequence)[: at.position + 1], sampler.tokens
+        head = common_prefix(held, known, len(held))
+        return 0 < head < len(held) < len(known) and held[head:] == known[head - len(held) :]
 
     def _with_output(self, row: int) -> Row:
         at = self._rows[row]
@@ -274,6 +289,33 @@ class ScriptedBackend:
             self.used -= not cell.sequences
         del cells[position:]
         return True
+
+    def shift(self, sequence: int, start: int, stop: int) -> bool:
+        cells = self._cells[sequence]
+        if not self.trimmable:
+            return False
+        if any(cell.sequences > 1 for cell in cells[stop:]):
+            raise EngineError(f"sequence {sequence} shares cells that would move; copy or cut them first.")
+        for cell in cells[start:stop]:
+            cell.sequences -= 1
+            self.used -= not cell.sequences
+        del cells[start:stop]
+        return True
+
+    def save(self, sequence: int) -> bytes:
+        return json.dumps(self.tokens(sequence)).encode()
+
+    def restore(self, sequence: int, state: bytes) -> None:
+        self.trim(sequence, 0)
+        tokens = json.loads(state)
+        if self.used + len(tokens) > self.n_ctx:
+            raise DecodeError(f"the KV cache is full: a state of {len(tokens)} tokens does not fit.", "no_slot")
+        for token in tokens:
+            self._append(sequence, token)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin("scripted", "testing", "none", "none", "off", 0.0, 0.0, swa_full=True)
 
     def copy(self, source: int, target: int, positions: int) -> None:
         if self._cells[target]:

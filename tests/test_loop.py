@@ -381,7 +381,7 @@ def test_a_sampler_or_a_draw_that_fails_fails_its_request(monkeypatch: pytest.Mo
     assert "1 replies and request 2" in str(bench.error(ids[1]))
     assert bench.backend.samplers[1].closed
 
-    def refuse(params: SamplingParams) -> None:
+    def refuse(params: SamplingParams, tokens: list[int]) -> None:
         raise EngineError("no such sampler")
 
     monkeypatch.setattr(bench.backend, "sampler", refuse)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from engine.parsing.piece import Piece
 from engine.runtime.logprobs import TokenLogprobs
+from engine.runtime.state_file import Origin
 from engine.types import SamplingParams
 
 
@@ -138,6 +139,24 @@ class Backend(Protocol):
 
     def copy(self, source: int, target: int, positions: int) -> None:
         """Let `target` (empty) share the first `positions` positions of `source`. No computation."""
+        ...
+
+    def shift(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget positions `start` to `stop` (exclusive) and move those behind them down; no cell that moves may be
+        shared. False, with nothing changed, when this model's memory cannot."""
+        ...
+
+    def save(self, sequence: int) -> bytes:
+        """What the sequence holds, for `restore` under the same origin."""
+        ...
+
+    def restore(self, sequence: int, state: bytes) -> None:
+        """Replace what the sequence holds by a saved state. Raises DecodeError; the sequence is empty then."""
+        ...
+
+    @property
+    def origin(self) -> Origin:
+        """What saved states belong to. For any thread."""
         ...
 
     def close(self) -> None: ...

@@ -45,6 +45,11 @@ class Drafter:
             return ()
         return tuple(tokens[found + 1 : found + 1 + min(self._size, room)])
 
+    def restart(self) -> None:
+        """The sequence lost tokens in its middle: what was known of places in it is void."""
+        self._places.clear()
+        self._indexed = _RUN - 1
+
     def judged(self, drafted: int, accepted: int) -> None:
         """So many of the last draft's tokens came true."""
         self.drafted += drafted

@@ -18,7 +18,7 @@ from engine.types import Usage
 @dataclass(slots=True, eq=False)
 class Live:
     """A request under way. Times are the clock's; None until it happened. `outbox` are the events since the last
-    reply."""
+    reply, `prefilled` is what the next one tells. `shifted` tokens were given up for room."""
 
     request: Request
     job: Job
@@ -32,6 +32,13 @@ class Live:
     strikes: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     drafter: Drafter | None = None
+    prefilled: int = 0
+    shifted: int = 0
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """What was generated behind the prompt; nothing, once it does not stand behind the prompt any more."""
+        return () if self.shifted else tuple(self.job.tokens[len(self.request.tokens) :])
 
     def take(self) -> tuple[tuple[Event, ...], tuple[TokenLogprobs, ...]]:
         """What came since the last reply."""
@@ -53,4 +60,6 @@ class Live:
             decode_seconds=0.0 if first is None else now - first,
             drafted_tokens=0 if self.drafter is None else self.drafter.drafted,
             accepted_tokens=0 if self.drafter is None else self.drafter.accepted,
+            dropped_messages=self.request.dropped,
+            shifted_tokens=self.shifted,
         )

@@ -269,6 +269,21 @@ class LlamaBackend:
             if positions < held:
                 self._remove(self._memory, target, positions, -1)
 
+    def shift(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget positions `start` to `stop` (exclusive) and move those behind them down. False, with nothing changed,
+        for recurrent and hybrid models, sliding windows without `swa_full`, and positions of several dimensions.
+
+        The keys that move are turned anew in the next decode. What they were computed from is not: they still know of
+        what was forgotten.
+        """
+        self._handle()
+        if self._is_stateful or self._window or not self._lib.llama_memory_can_shift(self._memory):
+            return False
+        if not self._remove(self._memory, sequence, start, stop):
+            return False
+        self._lib.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
+        return True
+
     def save(self, sequence: int) -> bytes:
         """The state of one sequence, for `restore` in a context of the same model and options."""
         context = self._handle()

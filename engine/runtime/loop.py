@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from engine.errors import ContextOverflowError, DecodeError
+from engine.errors import ContextOverflowError, DecodeError, RequestError
 from engine.events import Event, Finished
 from engine.runtime.backend import Backend
 from engine.runtime.drafts import Drafter
 from engine.runtime.generation import Generation
 from engine.runtime.live import Live
+from engine.runtime.pace import Pace
 from engine.runtime.prefix import Blocked, PrefixCache
 from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.scheduler import Chunk, Job, Scheduler
+from engine.runtime.state_file import SavedState
 from engine.types import FinishReason
 
-_FIRST_CHUNK = 64
-_SMALLEST_CHUNK = 8
 _CHUNK_ALONE = 64
 """Prefill rows of a step that holds up nobody are at least so many; an abort ends it early."""
 _DRAFTING_ROWS = 32
@@ -48,20 +48,20 @@ class Loop:
         self._backend = backend
         self._cache = PrefixCache(backend)
         self._scheduler = Scheduler(backend.n_batch)
-        self._scheduler.prefill_limit = min(_FIRST_CHUNK, backend.n_batch)
+        self._pace = Pace(backend.n_batch, chunk_seconds)
+        self._scheduler.prefill_limit = self._pace.rows
         self._scheduler.draft_limit = min(backend.n_outputs, _DRAFTING_ROWS)
         self._longest_draft = longest_draft
         self._scheduler.alone_limit = _CHUNK_ALONE
         self._decoding: Sequence[Chunk] = []
-        self._decode_seconds = 0.0
         self._longest = backend.n_ctx_sequence
-        self._chunk_seconds = chunk_seconds
         self._clock = clock
         self._lives: dict[int, Live] = {}
         self._of_job: dict[Job, Live] = {}
         self._touched: dict[Live, None] = {}
         self._replies: list[Reply] = []
         self._deadlines: dict[int, float] = {}
+        self._pins: dict[int, int] = {}
         self._admit_again = False
 
     @property
@@ -80,8 +80,10 @@ class Loop:
             generation = Generation(self._backend.vocab, request.parser(), request.limits)
             opening = generation.start()
             check_fits(len(request.tokens) + len(opening.forced), self._longest)
+            if request.pin:
+                self._check_pins()
         except Exception as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
-            self.refuse(request, error)
+            self.refuse(request.id, error)
             return
         job = Job([*request.tokens, *opening.forced], request.priority)
         live = Live(request, job, generation, now)
@@ -92,9 +94,32 @@ class Loop:
         self._scheduler.add(job)
         self._admit_again = True
 
-    def refuse(self, request: Request, error: Exception) -> None:
-        """Answer a request with an error, without starting it."""
-        self._replies.append(Reply(request.id, (Finished("error"),), final=True, error=error))
+    def refuse(self, id_: int, error: Exception) -> None:
+        """Answer with an error, without starting anything."""
+        self._replies.append(Reply(id_, (Finished("error"),), final=True, error=error))
+
+    def _check_pins(self) -> None:
+        pins = len(self._pins) + sum(live.request.pin for live in self._lives.values())
+        if pins + 1 >= self._backend.n_sequences:
+            raise RequestError(
+                f"A pinned prefix takes a sequence; of {self._backend.n_sequences}, {pins} are taken so, and one must stay "
+                "for requests. Release one, or load with a larger n_sequences."
+            )
+
+    def unpin(self, id_: int) -> None:
+        """What this request pinned may be forgotten when its cells are needed."""
+        if (sequence := self._pins.pop(id_, None)) is not None:
+            self._cache.unpin(sequence)
+            self._admit_again = True
+
+    def save(self, id_: int, pin: int) -> None:
+        """Answer, under `id_`, with the state of what request `pin` pinned."""
+        sequence = self._pins.get(pin)
+        if sequence is None:
+            self.refuse(id_, RequestError("This prefix was released; pin it again."))
+            return
+        saved = SavedState(tuple(self._cache.held(sequence)), self._backend.save(sequence))
+        self._replies.append(Reply(id_, (Finished("stop"),), final=True, saved=saved))
 
     def cancel(self, id_: int) -> None:
         """End a request with reason "cancelled"; one that is over or unknown is left alone."""
@@ -130,7 +155,7 @@ class Loop:
         replies, self._replies = self._replies, []
         for live in self._touched:
             events, logprobs = live.take()
-            replies.append(Reply(live.request.id, events, logprobs=logprobs))
+            replies.append(Reply(live.request.id, events, logprobs=logprobs, prefilled=live.prefilled))
         self._touched.clear()
         return replies
 
@@ -155,7 +180,8 @@ class Loop:
         finally:
             self._decoding = []
         self._evaluated(chunks)
-        self._adapt(chunks, len(rows), self._clock() - began)
+        self._pace.took(len(rows), len(chunks), self._clock() - began)
+        self._scheduler.prefill_limit = self._pace.rows
 
     def _expire(self) -> None:
         now = self._clock()
@@ -181,9 +207,20 @@ class Loop:
                 continue
             live.started, live.cached = self._clock(), lease.reused
             try:
+                if live.request.state and self._load(live):
+                    self._finish(live, "stop")
+                    continue
                 live.sampler = self._backend.sampler(live.request.sampling, job.tokens)
             except Exception as error:  # noqa: BLE001 - whatever these options led to, it concerns this request only
                 self._finish(live, "error", error)
+
+    def _load(self, live: Live) -> bool:
+        """Put a saved state in place of evaluating the tokens; False if there is no room for it, so that they are
+        evaluated, which makes room."""
+        job = live.job
+        loaded = self._cache.load(job.sequence, job.tokens, live.request.state)
+        job.evaluated = live.cached = len(job.tokens) if loaded else 0
+        return loaded
 
     def _plan(self) -> list[Chunk]:
         """The next chunks, with room for them: idle prefixes are forgotten first, then the youngest request gives
@@ -233,20 +270,6 @@ class Loop:
         except ContextOverflowError as error:
             self._finish(live, "error", error)
 
-    def _adapt(self, chunks: Sequence[Chunk], rows: int, seconds: float) -> None:
-        """Size the prefill of the next steps after the speed of this one.
-
-        Where a single token takes long already (a large model reads all its weights for it), a chunk may take twice as
-        long: smaller ones would waste most of each pass.
-        """
-        if rows == len(chunks):
-            self._decode_seconds = seconds
-            return
-        target = max(self._chunk_seconds, 2 * self._decode_seconds)
-        possible = int(target * rows / seconds) if seconds > 0 else self._scheduler.n_batch
-        limit = min(possible, 2 * max(rows, self._scheduler.prefill_limit), self._scheduler.n_batch)
-        self._scheduler.prefill_limit = max(limit, _SMALLEST_CHUNK)
-
     def _evaluated(self, chunks: Sequence[Chunk]) -> None:
         """The batch of these chunks was decoded: write the books, then draw where a token is due."""
         due: list[tuple[Live, int, tuple[int, ...]]] = []
@@ -261,12 +284,20 @@ class Loop:
                 self._cache.extend(job.sequence, chunk.draft)
             if job.evaluated == job.checkpoint:
                 self._cache.keep(job.sequence)
+            if live.request.reports and live.first_token is None:
+                live.prefilled = job.evaluated
+                self._touched[live] = None
             if chunk.output:
                 due.append((live, row + chunk.stop - chunk.start - 1, chunk.draft))
             row += chunk.size
         for live, at, draft in due:
             try:
-                finish = self._draw_along(live, at, draft) if draft else self._draw(live, at)
+                if live.request.pin:
+                    finish = "stop"
+                else:
+                    finish = self._draw_along(live, at, draft) if draft else self._draw(live, at)
+                if finish is None and len(live.job.tokens) > self._longest and not self._shift(live):
+                    finish = "length"
                 if finish is not None:
                     self._finish(live, finish)
             except Exception as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
@@ -303,7 +334,30 @@ class Loop:
         for token in forced:
             sampler.accept(token)
             job.tokens.append(token)
-        return "length" if finish is None and len(job.tokens) > self._longest else finish
+        return finish
+
+    def _shift(self, live: Live) -> bool:
+        """The context is full: give up the older half of what stands behind the kept tokens, where the request allows it.
+
+        Where the memory cannot move what is left (or others share it), it is evaluated again.
+        """
+        job, keep = live.job, live.request.keep
+        if keep is None:
+            return False
+        stop = keep + (len(job.tokens) - keep) // 2
+        given_up = stop - keep
+        if len(job.tokens) - given_up > self._longest or stop > job.evaluated:
+            return False
+        del job.tokens[keep:stop]
+        if self._cache.shift(job.sequence, keep, stop):
+            job.evaluated -= given_up
+        else:
+            job.evaluated = self._cache.cut(job.sequence, keep)
+        job.checkpoint = 0
+        live.shifted += given_up
+        if live.drafter is not None:
+            live.drafter.restart()
+        return True
 
     def _emit(self, live: Live, events: Sequence[Event]) -> None:
         if events:
@@ -315,7 +369,7 @@ class Loop:
         job = live.job
         self._scheduler.remove(job)
         if job.sequence >= 0:
-            (self._cache.release if error is None else self._cache.drop)(job.sequence)
+            self._leave(live, reason, error)
         if live.sampler is not None:
             live.sampler.close()
         del self._lives[live.request.id], self._of_job[job]
@@ -331,8 +385,20 @@ class Loop:
         assert isinstance(last, Finished), "a parser's last event is Finished"
         events, logprobs = live.take()
         events = (*events, *closing, replace(last, usage=usage))
-        output = tuple(job.tokens[len(live.request.tokens) :])
-        self._replies.append(Reply(live.request.id, events, final=True, error=error, output=output, logprobs=logprobs))
+        self._replies.append(
+            Reply(live.request.id, events, True, error, live.output, logprobs=logprobs, prefilled=live.prefilled)
+        )
+
+    def _leave(self, live: Live, reason: FinishReason, error: Exception | None) -> None:
+        """The request needs its sequence no longer."""
+        sequence = live.job.sequence
+        if error is not None:
+            self._cache.drop(sequence)
+        elif live.request.pin and reason == "stop":
+            self._cache.pin(sequence)
+            self._pins[live.request.id] = sequence
+        else:
+            self._cache.release(sequence)
 
     def _recover(self, chunks: Sequence[Chunk], error: DecodeError) -> None:
         """A decode failed: read back what the sequences hold, then find out whose fault it was."""

@@ -1,11 +1,11 @@
 """Which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice.
 
 Knows: the tokens and cells of each sequence, who is using it, what its user is about to add; how to continue a
-sequence (trim), to share one (copy) and to forget the least recently used. Does not know: requests, steps, llama.cpp.
-A prompt is never reused whole: its last token is evaluated again, for its logits.
+sequence (trim), to share one (copy), to pin one, to shift one, and to forget the least recently used. Does not know:
+requests, steps, llama.cpp. A prompt is never reused whole: its last token is evaluated again, for its logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -32,6 +32,10 @@ class Memory(Protocol):
 
     def copy(self, source: int, target: int, positions: int) -> None: ...
 
+    def shift(self, sequence: int, start: int, stop: int) -> bool: ...
+
+    def restore(self, sequence: int, state: bytes) -> None: ...
+
 
 class Lease(NamedTuple):
     """A sequence to use, and how many of the prompt's leading tokens it already holds."""
@@ -51,17 +55,23 @@ class Blocked(Enum):
 @dataclass(slots=True)
 class _Slot:
     """`cells[i]` is the cell of `tokens[i]`; `plan` are the tokens that its user is evaluating (None: it is idle), of
-    which the first `checkpoint` will be kept apart on the way."""
+    which the first `checkpoint` will be kept apart on the way. A pinned one is copied from, never changed."""
 
     tokens: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
     plan: Sequence[int] | None = None
     checkpoint: int = 0
     used: int = 0
+    pinned: bool = False
 
     @property
     def idle(self) -> bool:
         return self.plan is None
+
+    @property
+    def spare(self) -> bool:
+        """Whether it may be changed or forgotten."""
+        return self.plan is None and not self.pinned
 
 
 class PrefixCache:
@@ -106,22 +116,22 @@ class PrefixCache:
         whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied into an empty or
         the least recently used one. The user will call `keep` when `checkpoint` tokens are evaluated (0: never).
         """
-        idle = [index for index, slot in enumerate(self._slots) if slot.idle]
-        if not idle:
+        spare = self._spare()
+        if not spare:
             return Blocked.SEQUENCES
         source, reuse = self._best(tokens)
         if self._worth_waiting(tokens, reuse):
             return Blocked.SHARED
         if not self._affordable(tokens, source, reuse):
             return Blocked.CELLS
-        if source is not None and (not self._slots[source].idle or not self._in_place(source, reuse, idle)):
-            target = min((index for index in idle if index != source), key=lambda index: self._slots[index].used)
+        if source is not None and (source not in spare or not self._in_place(source, reuse, spare)):
+            target = self._oldest(index for index in spare if index != source)
             self._forget(target)
             reuse = self._share(source, target, reuse)
         elif source is not None:
             target, reuse = source, self._cut(source, reuse)
         else:
-            target = min(idle, key=lambda index: self._slots[index].used)
+            target = self._oldest(spare)
             self._forget(target)
         self._slots[target].plan, self._slots[target].checkpoint = tokens, checkpoint
         self._touch(target)
@@ -143,13 +153,12 @@ class PrefixCache:
         """Keep what the sequence holds now as an idle sequence of its own, for prompts that part from it later.
 
         That is how a memory that cannot be cut serves a conversation whose last turn changes when it becomes history.
-        False if no sequence is idle, or one holds the same already.
+        False if no sequence is to spare, or one holds the same already.
         """
-        held = self._slots[sequence].tokens
-        idle = [index for index, slot in enumerate(self._slots) if slot.idle]
-        if not idle or any(slot.idle and slot.tokens == held for slot in self._slots):
+        held, spare = self._slots[sequence].tokens, self._spare()
+        if not spare or any(slot.idle and slot.tokens == held for slot in self._slots):
             return False
-        target = min(idle, key=lambda index: self._slots[index].used)
+        target = self._oldest(spare)
         self._forget(target)
         self._share(sequence, target, len(held))
         self._touch(target)
@@ -159,6 +168,44 @@ class PrefixCache:
         """Nobody uses the sequence any more; what it holds stays for others until its cells are needed."""
         self._slots[sequence].plan = None
         self._touch(sequence)
+
+    def pin(self, sequence: int) -> None:
+        """Nobody uses the sequence any more, and what it holds stays until `unpin`."""
+        self._slots[sequence].pinned = True
+        self.release(sequence)
+
+    def unpin(self, sequence: int) -> None:
+        """What it holds stays until its cells are needed."""
+        self._slots[sequence].pinned = False
+
+    def load(self, sequence: int, tokens: Sequence[int], state: bytes) -> bool:
+        """Put a saved state of these tokens into a sequence in use; False if there is no room. Raises DecodeError when the
+        memory refuses the state; the sequence is empty then."""
+        self._forget(sequence)
+        if not self.make_room(len(tokens)):
+            return False
+        self._memory.restore(sequence, state)
+        self.extend(sequence, tokens)
+        return True
+
+    def shift(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget tokens `start` to `stop` (exclusive) of a sequence in use, and move what lies behind them to their
+        place. False, with nothing changed, where the memory cannot, or a cell that would move is another user's too; idle
+        sequences let go of theirs."""
+        slot = self._slots[sequence]
+        moving = set(slot.cells[stop:])
+        others = [index for index in range(len(self._slots)) if index != sequence]
+        sharing = [index for index in others if not moving.isdisjoint(self._slots[index].cells)]
+        if self._whole_only or not all(self._slots[index].spare for index in sharing):
+            return False
+        for index in sharing:
+            cells = self._slots[index].cells
+            self._cut(index, next(place for place, cell in enumerate(cells) if cell in moving))
+        if not self._memory.shift(sequence, start, stop):
+            return False
+        self._give_back(slot.cells[start:stop])
+        del slot.cells[start:stop], slot.tokens[start:stop]
+        return True
 
     def drop(self, sequence: int) -> None:
         """Release the sequence and forget what it holds."""
@@ -179,10 +226,10 @@ class PrefixCache:
         False if that is not enough.
         """
         while self.free < cells:
-            idle = [index for index, slot in enumerate(self._slots) if slot.idle and slot.tokens]
-            if not idle:
+            filled = [index for index in self._spare() if self._slots[index].tokens]
+            if not filled:
                 return False
-            oldest = min(idle, key=lambda index: self._slots[index].used)
+            oldest = self._oldest(filled)
             self._cut(oldest, max(0, len(self._slots[oldest].tokens) - max(cells - self.free, _CUT)))
         return True
 
@@ -191,8 +238,8 @@ class PrefixCache:
         self._capacity = min(self._capacity, self.used + cells - 1)
 
     def clear(self) -> bool:
-        """Forget every idle sequence; whether there was anything to forget."""
-        filled = [index for index, slot in enumerate(self._slots) if slot.idle and slot.tokens]
+        """Forget every idle sequence that is not pinned; whether there was anything to forget."""
+        filled = [index for index in self._spare() if self._slots[index].tokens]
         for index in filled:
             self._forget(index)
         return bool(filled)
@@ -212,13 +259,19 @@ class PrefixCache:
         assert sorted(self._unused) == [cell for cell, count in enumerate(holders) if not count], "a cell leaked"
         assert self.used <= self._memory.n_ctx, f"{self.used} cells of {self._memory.n_ctx} are in use"
 
+    def _spare(self) -> list[int]:
+        return [index for index, slot in enumerate(self._slots) if slot.spare]
+
+    def _oldest(self, indices: Iterable[int]) -> int:
+        return min(indices, key=lambda index: self._slots[index].used)
+
     def _best(self, tokens: Sequence[int]) -> tuple[int | None, int]:
-        """The sequence that shares most with the prompt (idle ones win ties), and how much can be reused of it."""
+        """The sequence that shares most with the prompt (spare ones win ties), and how much can be reused of it."""
         best: tuple[int, bool, int] = (0, False, -1)
         for index, slot in enumerate(self._slots):
             shared = common_prefix(slot.tokens, tokens, len(tokens) - 1)
             if shared and not (self._whole_only and shared < len(slot.tokens)):
-                best = max(best, (shared, slot.idle, index))
+                best = max(best, (shared, slot.spare, index))
         return (None, 0) if best[2] < 0 else (best[2], best[0])
 
     def _worth_waiting(self, tokens: Sequence[int], reuse: int) -> bool:
@@ -244,15 +297,15 @@ class PrefixCache:
         needed = len(tokens) - reuse + 1 + promised
         if self.free >= needed:
             return True
-        kept = {cell for slot in busy for cell in slot.cells}
+        kept = {cell for slot in self._slots if not slot.spare for cell in slot.cells}
         if source is not None:
             kept.update(self._slots[source].cells[:reuse])
         return self._capacity - len(kept) >= needed
 
-    def _in_place(self, source: int, reuse: int, idle: Sequence[int]) -> bool:
+    def _in_place(self, source: int, reuse: int, spare: Sequence[int]) -> bool:
         """Continue the sequence itself, unless that loses more of it than is shared and another one is at hand."""
         tail = len(self._slots[source].tokens) - reuse
-        return tail <= reuse or len(idle) == 1
+        return tail <= reuse or len(spare) == 1
 
     def _share(self, source: int, target: int, reuse: int) -> int:
         """Copy the whole, then cut it: so a memory that cannot be cut is found out before anybody relies on it."""
@@ -283,11 +336,14 @@ class PrefixCache:
         slot.used = 0
 
     def _release_cells(self, slot: _Slot, keep: int) -> None:
-        for cell in slot.cells[keep:]:
+        self._give_back(slot.cells[keep:])
+        del slot.cells[keep:], slot.tokens[keep:]
+
+    def _give_back(self, cells: Sequence[int]) -> None:
+        for cell in cells:
             self._holders[cell] -= 1
             if not self._holders[cell]:
                 self._unused.append(cell)
-        del slot.cells[keep:], slot.tokens[keep:]
 
     def _new_cell(self) -> int:
         if self._unused:

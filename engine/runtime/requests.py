@@ -11,6 +11,7 @@ from engine.errors import ContextOverflowError
 from engine.events import Event
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.logprobs import TokenLogprobs
+from engine.runtime.state_file import SavedState
 from engine.types import SamplingParams
 
 
@@ -22,6 +23,11 @@ class Request:
     process). The first `checkpoint` tokens are likely to be continued otherwise later (what comes behind opens the
     turn). Of `limits`, `max_tokens` and `stop` are those of `sampling`. `priority`: higher goes first. `deadline`:
     seconds from submission after which it ends with reason "deadline".
+
+    `keep`: when the context is full, tokens behind the first `keep` are given up and the turn goes on; None: it ends.
+    `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
+    `Backend.save` gave for these tokens, to be put in place of evaluating them. `reports`: replies tell how far the
+    prefill is. `dropped`: messages that were left out of the prompt, for the usage.
     """
 
     id: int
@@ -32,6 +38,11 @@ class Request:
     checkpoint: int = 0
     priority: int = 0
     deadline: float | None = None
+    keep: int | None = None
+    pin: bool = False
+    state: bytes = b""
+    reports: bool = False
+    dropped: int = 0
 
 
 def check_fits(tokens: int, n_ctx: int) -> None:
@@ -47,7 +58,9 @@ class Reply(NamedTuple):
     """The events of one step for one request.
 
     A `final` one is the last; `error` says why it failed, if it did; `output` are the tokens that were generated, the
-    end token left out. `logprobs` are those of the tokens drawn since the last reply, if they were asked for.
+    end token left out (none, where the context was shifted: they do not follow the prompt). `logprobs` are those of the
+    tokens drawn since the last reply, if they were asked for. `prefilled`: tokens of the prompt that are evaluated, if
+    that was asked for. `saved` is what a `Save` asked for.
     """
 
     id: int
@@ -56,6 +69,8 @@ class Reply(NamedTuple):
     error: Exception | None = None
     output: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prefilled: int = 0
+    saved: SavedState | None = None
 
 
 class Submit(NamedTuple):
@@ -76,8 +91,21 @@ class EndReasoning(NamedTuple):
     id: int
 
 
+class Unpin(NamedTuple):
+    """What this request pinned need not stay."""
+
+    id: int
+
+
+class Save(NamedTuple):
+    """Answer, under `id`, with the state of what request `pin` pinned."""
+
+    id: int
+    pin: int
+
+
 class Close(NamedTuple):
     """Cancel everything and stop."""
 
 
-Command: TypeAlias = Submit | Cancel | EndReasoning | Close
+Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Close

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from engine.errors import EngineError
 from engine.runtime.backend import Backend
 from engine.runtime.loop import Loop
-from engine.runtime.requests import Cancel, Close, Command, EndReasoning, Reply, Request, Submit
+from engine.runtime.requests import Cancel, Close, Command, EndReasoning, Reply, Request, Save, Submit, Unpin
 
 _log = logging.getLogger("engine.runner")
 
@@ -36,10 +36,21 @@ class Runner:
 
     def submit(self, request: Request) -> None:
         """Accept a request. Raises EngineError after `close`, or when the loop broke."""
+        self._accept(Submit(request))
+
+    def save(self, id_: int, pin: int) -> None:
+        """Ask for the state of what request `pin` pinned; the reply has this id. Raises EngineError like `submit`."""
+        self._accept(Save(id_, pin))
+
+    def unpin(self, id_: int) -> None:
+        """What a request pinned need not stay."""
+        self._inbox.put(Unpin(id_))
+
+    def _accept(self, command: Submit | Save) -> None:
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
-            self._inbox.put(Submit(request))
+            self._inbox.put(command)
 
     def cancel(self, id_: int) -> None:
         """End a request at the next chunk boundary, or in the middle of a chunk of its own where the backend can stop.
@@ -90,6 +101,10 @@ class Runner:
                 loop.cancel(command.id)
             elif isinstance(command, EndReasoning):
                 loop.end_reasoning(command.id)
+            elif isinstance(command, Unpin):
+                loop.unpin(command.id)
+            elif isinstance(command, Save):
+                loop.save(command.id, command.pin)
             else:
                 return False
             if not loop.busy and (replies := loop.drain()):
@@ -107,4 +122,6 @@ class Runner:
         while not self._inbox.empty():
             command = self._inbox.get()
             if isinstance(command, Submit):
-                self._loop.refuse(command.request, refusal)
+                self._loop.refuse(command.request.id, refusal)
+            elif isinstance(command, Save):
+                self._loop.refuse(command.id, refusal)

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from queue import SimpleQueue
-from typing import Self
+from typing import Self, TypeAlias
 
 from engine.errors import RequestError
 from engine.events import Event, fold
@@ -17,23 +17,34 @@ from engine.runtime.logprobs import TokenLogprobs, described
 from engine.runtime.requests import Reply
 from engine.types import Completion, TokenLogprob
 
+Progress: TypeAlias = Callable[[int, int], bool | None]
+"""Told how many of a prompt's tokens are evaluated, and how many there are; stops the turn by answering False."""
+
 
 class Mailbox:
     """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits.
 
     `over` is set when the final reply is there: who wants the whole turn is woken once. A `patient` future too is
-    for that one only. `text` and `tokens` are the prompt's.
+    for that one only. `text` and `tokens` are the prompt's; a text of None is no turn. `progress` is told of the prefill
+    (see `Service.submit`), `fault` is what it raised, `cancel` ends the request.
     """
 
-    __slots__ = ("future", "over", "patient", "queue", "text", "tokens")
+    __slots__ = ("cancel", "fault", "future", "over", "patient", "prefilled", "progress", "queue", "text", "tokens")
 
-    def __init__(self, text: str, tokens: tuple[int, ...]) -> None:
+    def __init__(self, text: str | None, tokens: tuple[int, ...], progress: Progress | None = None) -> None:
         self.text = text
         self.tokens = tokens
+        self.progress = progress
+        self.prefilled = 0
+        self.cancel: Callable[[], None] = _nothing
+        self.fault: Exception | None = None
         self.queue: SimpleQueue[Reply] = SimpleQueue()
         self.over = threading.Event()
         self.future: asyncio.Future[None] | None = None
         self.patient = False
+
+
+def _nothing() -> None: ...
 
 
 class Stream:
@@ -137,7 +148,7 @@ class Stream:
         self._unread.extend(reply.events)
         self._logprobs += reply.logprobs
         if reply.final:
-            self._final, self._error = True, reply.error
+            self._final, self._error = True, reply.error or self._mailbox.fault
 
     def _take_all(self) -> None:
         """Take what is there already."""

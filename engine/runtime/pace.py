@@ -1,0 +1,30 @@
+"""How many prefill rows a step may take, learnt from the time that steps took.
+
+Knows: the target, and the speeds seen. Does not know: requests, clocks.
+"""
+
+_FIRST = 64
+_SMALLEST = 8
+
+
+class Pace:
+    """Sizes prefill so that a step takes about `seconds`; a batch has at most `n_batch` rows."""
+
+    def __init__(self, n_batch: int, seconds: float) -> None:
+        self._n_batch = n_batch
+        self._seconds = seconds
+        self._decode_seconds = 0.0
+        self.rows = min(_FIRST, n_batch)
+
+    def took(self, rows: int, sequences: int, seconds: float) -> None:
+        """A step of so many rows for so many sequences took so long.
+
+        Where a single token takes long already (a large model reads all its weights for it), prefill may take twice as
+        long: smaller chunks would waste most of each pass.
+        """
+        if rows == sequences:
+            self._decode_seconds = seconds
+            return
+        target = max(self._seconds, 2 * self._decode_seconds)
+        possible = int(target * rows / seconds) if seconds > 0 else self._n_batch
+        self.rows = max(min(possible, 2 * max(rows, self.rows), self._n_batch), _SMALLEST)
