@@ -147,13 +147,15 @@ def _place(format_: Format, can: Capabilities) -> str | None:
 
 
 def _kept(messages: Sequence[Message], index: int, format_: Format) -> bool:
-    """Whether the family's rule keeps the reasoning of this message. "none" leaves that to the template, which drops
-    it."""
+    """Whether the family's rule keeps the reasoning of this message. Templates that read tags inside the content drop
+    those that their rule drops, and "none" is left to the template too."""
     rule = format_.reasoning.history if format_.reasoning else "unknown"
+    if format_.reasoning and "" in format_.reasoning.fields:
+        return True
     if rule == "last_user":
         return not any(message.role == "user" for message in messages[index:])
     if rule == "last_answer":
-        return all(message.role != "assistant" or message.tool_calls for message in messages[index + 1 :])
+        return all(message.role != "assistant" or message.tool_calls for message in messages[index:])
     return rule in ("all", "none")
 
 

@@ -18,12 +18,13 @@ _NAMES = {"on": "True", "off": "False", "low": '"low"', "medium": '"medium"', "h
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """How a request for reasoning is carried out: template variables, or words put into the conversation, and whether
-    an open block is closed by us."""
+    """How a request for reasoning is carried out: template variables, or words put into the conversation (and those
+    `against` it taken out of the message that they are put into), and whether an open block is closed by us."""
 
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
     place: str = ""
     words: str = ""
+    against: tuple[str, ...] = ()
     close: bool = False
 
 
@@ -76,7 +77,10 @@ def _turned(gate: Gate, position: str) -> Switch | None:
     value: Any = getattr(gate, position)
     if value is None:
         return None
-    return Switch({gate.kwarg: value}) if gate.place == "variable" else Switch(place=gate.place, words=str(value))
+    if gate.place == "variable":
+        return Switch({gate.kwarg: value})
+    others = (str(getattr(gate, name) or "") for name in _NAMES if name != position)
+    return Switch(place=gate.place, words=str(value), against=tuple(filter(None, others)))
 
 
 def _is_inert(gate: Gate, position: str, chosen: Switch, renders: Renders) -> bool:
@@ -89,20 +93,25 @@ def _is_inert(gate: Gate, position: str, chosen: Switch, renders: Renders) -> bo
 
 def with_words(messages: Sequence[Message], turned: Switch) -> list[Message]:
     """The conversation with the switch's words in it: before the system text, or behind the last user's."""
-    if not turned.words:
-        return list(messages)
     changed = list(messages)
+    if not turned.place or not changed:
+        return changed
     asked = [number for number, message in enumerate(changed) if message.role == "user"]
     if turned.place == "user" and asked:
-        last = changed[asked[-1]]
-        text = f"{last.content or ''}\n\n{turned.words}".lstrip()
-        changed[asked[-1]] = last.model_copy(update={"content": text})
-    elif changed and changed[0].role in ("system", "developer"):
-        text = f"{turned.words}\n\n{changed[0].content or ''}".rstrip()
-        changed[0] = changed[0].model_copy(update={"content": text})
-    elif changed:
+        changed[asked[-1]] = _with(changed[asked[-1]], turned, behind=True)
+    elif changed[0].role in ("system", "developer"):
+        changed[0] = _with(changed[0], turned, behind=False)
+    elif turned.words:
         changed.insert(0, Message(role="system", content=turned.words))
     return changed
+
+
+def _with(message: Message, turned: Switch, *, behind: bool) -> Message:
+    text = message.content or ""
+    for word in turned.against:
+        text = text.replace(word, "")
+    parts = (text, turned.words) if behind else (turned.words, text)
+    return message.model_copy(update={"content": "\n\n".join(filter(None, parts))})
 
 
 def _named(gate: Gate) -> str:
