@@ -1,311 +1,221 @@
 """A `Format` for a template that no family knows, found by comparing renders, and believed only if it round-trips.
 
-Knows: how a turn's parts stand out when one render differs from another in one known text. Does not know: families,
-what any marker means. Three syntaxes of calls are recognised: JSON between markers, a name in markup with JSON
-arguments, name and arguments in markup; what is found is handed to the parser with the renders it was found in, and
-kept only if it reads them.
+Knows: how a turn's parts stand out when one render differs from another in one known text, and that a guess is judged
+by reading the renders with it. Does not know: families, what any marker means, the shapes of calls (`call_syntax`).
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice, product
+from typing import Any, TypeAlias
 
-from engine.errors import TemplateError
 from engine.events import fold
-from engine.families import Format, ReasoningSyntax, ToolSyntax
+from engine.families import Format, ReasoningSyntax
 from engine.parsing import Parser
+from engine.template.call_syntax import Bodies, guesses
 from engine.template.capabilities import Capabilities
-from engine.template.conversation import as_mapping
 from engine.template.env import Template
+from engine.template.probes import (
+    BOTH,
+    FIRST,
+    HARD,
+    NAME,
+    SAID,
+    SECOND,
+    TAG,
+    TOOL,
+    VALUES,
+    WHY,
+    Turns,
+    turns_of,
+)
 from engine.template.prompt import common
-from engine.template.variables import values
-from engine.types import Tool
 
-_NAME, _SAID, _WHY = "zq_first", "SAIDQTEXT", "WHYQTEXT"
-_KEYS = ("kq_one", "kq_two")
-_VALUES = ("VALQONE", "VALQTWO")
-_LONGEST = 200
-"""Characters of the longest marker believed: a longer one is text that happens to stand there."""
-_HARD = 'a "q" é\n<x> {y} [z]'
-_IDS = ("a1b2c3d4e", "f5g6h7i8j")
-_NUMBER = "kq_number"
-_PROPERTIES = {
-    **{key: {"type": "string", "description": "A text."} for key in _KEYS},
-    _NUMBER: {"type": "integer", "description": "A number."},
-}
-_TOOL = Tool(name=_NAME, description="Probes.", parameters={"type": "object", "properties": _PROPERTIES})
-_TAG_AT_END = re.compile(r"(<[^<>\s]+>|\[[^\[\]\s]+\])\s*$")
-_TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]|<\|?\w")
+_ATOM = re.compile(TAG.pattern + r"|\s+|\w+|.")
+_NET = "think"
+_MOST = 16
+"""Formats without calls that are tried with calls: a bound on the work, far above what any template needed."""
+_Read: TypeAlias = "tuple[str, str, list[tuple[str, object]]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """A format, and in words what it lacks: what the template does not show, or what no guess could read."""
+
+    format: Format | None
+    missing: tuple[str, ...] = ()
 
 
 def derive(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Format | None:
     """The template's format, or None where nothing is found that reads its own renders back.
 
-    Where the calls do not come out, reasoning alone may: then the format has no tools.
+    Where the calls do not come out, the rest may: then the format has no tools.
     """
-    renders = _Renders(template, fixed, can)
-    turn = renders.turn({"role": "assistant", "content": _SAID})
-    if turn is None or _SAID not in turn:
-        return None
-    before, _, after = turn.partition(_SAID)
-    stop = after.strip() or fixed.get("eos_token", "")
-    reasoning = _reasoning(renders, before)
-    start = _start(renders, before, reasoning)
-    plain = Format(start=start, stops=(stop,) if stop else (), reasoning=reasoning)
-    tools = _tools(renders, plain)
-    if tools is not None and any(len(mark) > _LONGEST for mark in (*tools.section, *tools.call, tools.name_end)):
-        tools = None
-    candidates = [plain.model_copy(update={"tools": tools})] if tools else []
-    if reasoning is not None:
-        candidates.append(plain)
-    return next((format_ for format_ in candidates if _reads_back(format_, renders)), None)
+    return derivation(template, fixed, can).format
 
 
-@dataclass(frozen=True, slots=True)
-class _Renders:
-    """Renders of one template: what an assistant's message adds to a question."""
-
-    template: Template
-    fixed: Mapping[str, str]
-    can: Capabilities
-
-    def text(self, messages: Sequence[Mapping[str, Any]], *, generates: bool = False) -> str | None:
-        tools: Any = [_TOOL.openai()] if self.can.tools else [] if self.can.empty_tools else None
-        try:
-            return self.template.render(values(self.template, self.fixed, messages, tools, generates=generates))
-        except TemplateError:
-            return None  # a refusal says that there is nothing to compare
-
-    def turn(self, message: Mapping[str, Any]) -> str | None:
-        """The assistant's turn: what the render has beyond the question's."""
-        question = {"role": "user", "content": "ASKQTEXT"}
-        whole, asked = self.text([question, message]), self.text([question])
-        return None if whole is None or asked is None else whole[common(whole, asked) :]
-
-    def prompt(self) -> str:
-        """What asking for an answer adds to a question."""
-        question = {"role": "user", "content": "ASKQTEXT"}
-        asking, asked = self.text([question], generates=True), self.text([question])
-        return "" if asking is None or asked is None else asking[common(asking, asked) :]
-
-    def calls(self, *arguments: Mapping[str, object], why: str = "") -> str | None:
-        """The turn with a call for each set of arguments."""
-        calls = [
-            {"id": id_, "type": "function", "function": {"name": _NAME, "arguments": self._form(each)}}
-            for id_, each in zip(_IDS, arguments, strict=False)
-        ]
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if self.can.null_content else "",
-            "tool_calls": calls,
-        }
-        if why:
-            message[self.can.reasoning_fields[0]] = why
-        return self.turn(message)
-
-    def _form(self, arguments: Mapping[str, object]) -> Any:
-        return dict(arguments) if "object" in self.can.arguments else json.dumps(arguments)
+def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Derivation:
+    """The same, with what is missing."""
+    turns = turns_of(template, fixed, can)
+    if turns is None:
+        return Derivation(None, ("it does not show an answer",))
+    missing = () if turns.one else ("it does not show calls",)
+    if not (turns.field or turns.gate):
+        missing += ("it does not read reasoning",)
+    first: Format | None = None
+    for plain in islice(_plain(turns, fixed.get("eos_token", "")), _MOST if turns.one else 1):
+        first = first or plain
+        found = next((each for each in _with_calls(plain, turns) if _reads_calls(each, turns, can)), None)
+        if found is not None:
+            stopped = _with_stop(found, turns)
+            return Derivation(stopped if _reads_calls(stopped, turns, can) else found, missing)
+    unread = "answers" if first is None else "calls" if turns.one else ""
+    return Derivation(first, (*missing, f"no guess reads its {unread} back") if unread else missing)
 
 
-def _reasoning(renders: _Renders, before: str) -> ReasoningSyntax | None:
-    """The marks around reasoning: from the field that the template reads, else from the tags that it cuts at."""
-    if not renders.can.reasoning_fields:
-        tagged = "</think>" in renders.template.source
-        return ReasoningSyntax(open="<think>\n", close="\n</think>\n\n") if tagged else None
-    field = renders.can.reasoning_fields[0]
-    turn = renders.turn({"role": "assistant", "content": _SAID, field: _WHY})
-    if turn is None or _WHY not in turn:
-        turn = renders.calls({_KEYS[0]: _VALUES[0]}, why=_WHY)
-    if turn is None or _WHY not in turn:
-        return None
-    head, _, rest = turn.partition(_WHY)
-    tag = _TAG_AT_END.search(head)
-    opening = tag.group() if tag else head[common(head, before) :]
-    end = rest.find(_SAID)
-    close = rest[:end] if end >= 0 else _first_tag(rest)
-    if not opening.strip() or not _TAG.search(close):
-        return None
-    return ReasoningSyntax(open=opening, close=close, history="last_user", fields=(field,))
+def _plain(turns: Turns, eos: str) -> Iterator[Format]:
+    """Formats without calls that read answers and reasoning back, the likelier first."""
+    for reasoning in _reasonings(turns):
+        for start, (opening, closing, end) in product(_starts(turns, reasoning), _ends(turns, reasoning)):
+            format_ = Format(start=start, reasoning=reasoning, content=(opening, closing), **_ended(end, turns, eos))
+            if _reads_answers(format_, turns):
+                yield format_
 
 
-def _first_tag(text: str) -> str:
-    found = re.match(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])\s*", text)
-    return found.group() if found else ""
+def _starts(turns: Turns, reasoning: ReasoningSyntax) -> list[str]:
+    """What may begin a turn: what asking for one adds, less the marks of reasoning."""
+    head = turns.said.partition(SAID)[0]
+    start = turns.prompt or _to_tag(head[: common(head, turns.one)])
+    for mark in (reasoning.open.strip(), reasoning.close.strip()):
+        start = start.partition(mark)[0]
+    shared = _to_tag(start[: common(start, head)]) if turns.prompt else start
+    return list(dict.fromkeys([start, shared, re.sub(r"(?<=\s)[^\w\s]+\Z", "", start)]))
 
 
-def _start(renders: _Renders, before: str, reasoning: ReasoningSyntax | None) -> str:
-    start = renders.prompt() or before
-    if reasoning is not None and (place := start.find(reasoning.open.strip())) >= 0:
-        start = start[:place]
-    return start
+def _ends(turns: Turns, reasoning: ReasoningSyntax) -> Iterator[tuple[str, str, str]]:
+    """What may open an answer, close it, and end the turn; first what ends turns with calls too."""
+    head, _, tail = turns.said.partition(SAID)
+    yield "", "", tail
+    places = {0, len(tail), *(match.start() for match in TAG.finditer(tail))}
+    calls = turns.one.rstrip()
+    shared = {tail[place:]: calls.endswith(tail[place:].strip()) for place in sorted(places)}
+    for start in _starts(turns, reasoning):
+        shown = _read(Format(start=start, reasoning=reasoning), head + SAID)[1]
+        opening = shown.partition(SAID)[0].lstrip()
+        found = [(opening, tail[: len(tail) - len(end)], end) for end in shared] if opening else []
+        yield from sorted(found, key=lambda each: (_rank(each[2], shared), abs(_atoms(each[0]) - _atoms(each[1]))))
 
 
-def _tools(renders: _Renders, plain: Format) -> ToolSyntax | None:
-    one = _body(renders.calls({_KEYS[0]: _VALUES[0]}), plain)
-    two = _body(renders.calls({_KEYS[0]: _VALUES[0]}, {_KEYS[1]: _VALUES[1]}), plain)
-    if one is None or _NAME not in one:
-        return None
-    as_json = _json_syntax(one)
-    if as_json is not None:
-        return as_json
-    if (as_python := _pythonic(one)) is not None:
-        return as_python
-    if two is None or two.count(_NAME) != 2:
-        return None
-    both = _body(renders.calls(dict(zip(_KEYS, _VALUES, strict=True))), plain)
-    in_markup = _tagged_args(one, two, both) if both and _IDS[0] not in one else None
-    return _tagged_json(one, two) or _dictionary(one, two) or in_markup
+def _rank(end: str, shared: Mapping[str, bool]) -> int:
+    """Best is an end that turns with calls share, worst one that they lack."""
+    return 1 if not end else 0 if shared[end] else 2
 
 
-def _body(turn: str | None, plain: Format) -> str | None:
-    """A turn less its start, its empty reasoning and its end."""
-    if turn is None:
-        return None
-    body = turn.removeprefix(plain.start)
-    if plain.reasoning is not None:
-        opening, closing = plain.reasoning.open.strip(), plain.reasoning.close.strip()
-        head, found, tail = body.partition(closing)
-        if found and not head.strip().removeprefix(opening).strip():
-            body = tail.lstrip()
-    for stop in plain.stops:
-        body = body.partition(stop)[0]
-    return body
+def _ended(end: str, turns: Turns, eos: str) -> dict[str, Any]:
+    """What ends a turn: the first marker of what follows an answer that no turn goes on after; what stands before it
+    is written as text. Where nothing follows, the next message's first marker, or the vocabulary's end of text."""
+    marks = list(TAG.finditer(end)) or list(re.finditer(r"\S+", end))
+    for mark in marks:
+        if not any(
+            _goes_on(turn.partition(mark.group())[2]) for turn in (turns.why, turns.why_one, turns.one, turns.two)
+        ):
+            before = end[: mark.start()].strip()
+            return {"stops": (mark.group(),), "ends": (before,) if before else ()}
+    next_ = TAG.match(turns.ended.lstrip()) if not end else None
+    stop = next_.group() if next_ and not _goes_on(turns.why.partition(next_.group())[2]) else eos
+    return {"stops": (stop,) if stop else (), "ends": (end.strip(),) if end.strip() else ()}
 
 
-def _json_syntax(one: str) -> ToolSyntax | None:
-    """A JSON object that holds the name: its keys, and the marks around it."""
-    for place in (match.start() for match in re.finditer(r"\{", one[: one.index(_NAME)])):
-        try:
-            value, end = json.JSONDecoder().raw_decode(one, place)
-        except ValueError:
-            continue
-        call = as_mapping(value) or {}
-        keys = _keys(call)
-        opening, closing = one[:place], one[end:]
-        if opening.endswith("["):
-            opening, closing = opening[:-1], closing.lstrip().removeprefix("]")
-        if _NAME in call and opening.strip():
-            return ToolSyntax(shape="json", section=(opening, closing.rstrip()), name_is_key=True)
-        if keys is None:
-            return None
-        name, arguments, id_, id_last = keys
-        ids = (id_,) if id_ else ()
-        bare = not opening.strip()
-        return ToolSyntax(
-            shape="json",
-            section=("", "") if bare else (opening, closing.rstrip()),
-            bare=bare,
-            name_fields=(name,),
-            arguments_fields=(arguments,),
-            id_fields=ids,
-            id_last=id_last,
-        )
+def _goes_on(rest: str) -> bool:
+    """Whether a text holds any of the probes'."""
+    return any(probe in rest for probe in (SAID, WHY, NAME, *VALUES))
+
+
+def _reasonings(turns: Turns) -> Iterator[ReasoningSyntax]:
+    """What may stand around reasoning: found in the turns, else in the prompts with reasoning on and off, else the tags
+    that the template cuts at, else, as a net, the tags that most models write."""
+    if turns.field:
+        for turn, base in ((turns.why, turns.said), (turns.why_one, turns.one)):
+            for opening, closing in _pairs(turn, base, turns.prompt) if turn else ():
+                yield _reasoning(turns, opening, closing, history=turns.history, fields=(turns.field,))
+        return
+    more: dict[str, Any] = {"history": "none", "fields": ("",)} if turns.cut else {"history": "unknown", "fields": ()}
+    if (pair := _switched(turns.on, turns.off)) is not None:
+        yield _reasoning(turns, *pair, **more)
+    if turns.cut:
+        yield _reasoning(turns, turns.cut.replace("/", "") + "\n", f"\n{turns.cut}\n\n", **more)
+    if turns.gate is None:
+        more["off"] = "nothing"
+    yield _reasoning(turns, f"<{_NET}>\n", f"\n</{_NET}>\n\n", **more)
+
+
+def _reasoning(turns: Turns, opening: str, closing: str, **more: Any) -> ReasoningSyntax:
+    forced = (turns.on or turns.prompt).rstrip().endswith(opening.rstrip())
+    if opening.endswith("\n") and closing == closing.strip():
+        closing = f"\n{closing}\n\n"  # what is not written is not missed
+    if turns.gate is not None:
+        more["off"] = "gate"
+    return ReasoningSyntax(open=opening, close=closing, forced_open=forced, gate=turns.gate, **more)
+
+
+def _pairs(turn: str, base: str, prompt: str) -> list[tuple[str, str]]:
+    """The marks that may stand around reasoning in a turn; `base` is the same turn without reasoning.
+
+    First the tag next to it, then what the turn has beyond its base, then growing numbers of tags, alike pairs first.
+    """
+    head, _, rest = turn.partition(WHY)
+    rest = re.split(f"{SAID}|{NAME}", rest)[0]
+    shown = base[: common(base, head)]
+    asked = prompt[common(prompt, head) :]
+    atoms, after = _ATOM.findall(head), _ATOM.findall(rest)
+    near = [i for i in range(len(atoms) - 1, -1, -1) if TAG.fullmatch(atoms[i])][:1]
+    openings = ["".join(atoms[near[0] :])] if near and len("".join(atoms[near[0] :]).split()) == 1 else []
+    openings += [head[len(_to_tag(shown)) :], asked]
+    openings += ["".join(atoms[-count:]) for count in range(1, 6)]
+    told = _common_end(rest, re.split(f"{SAID}|{NAME}", base)[0])
+    tag = TAG.search(told)
+    closings = [rest.removesuffix(told[tag.start() :]) if tag else rest, rest]
+    closings += ["".join(after[:count]) for count in range(1, 7)]
+    likely = [
+        pair
+        for pair in product(openings[:3], closings[: 2 if SAID in turn else 1])
+        if pair[0].strip() and TAG.search(pair[1])
+    ]
+    likely = [pair for pair in likely if pair[0].strip() != pair[1].strip()]
+    pairs = [(one, other) for one, other in product(openings, closings) if TAG.search(one) and TAG.search(other)]
+    pairs = [pair for pair in pairs if pair[0].strip() != pair[1].strip()]
+    return list(dict.fromkeys([*likely, *sorted(pairs, key=_unlikeness)]))
+
+
+def _unlikeness(pair: tuple[str, str]) -> tuple[bool, int, int]:
+    """How unlike markers two texts are: not tags at their edges, of unequal numbers of words and tags; the shorter
+    first."""
+    opening, closing = (text.strip() for text in pair)
+    edged = TAG.match(opening) and TAG.match(closing) and closing[-1] in ">]"
+    return not edged, abs(_atoms(opening) - _atoms(closing)), len(opening + closing)
+
+
+def _atoms(text: str) -> int:
+    return sum(not atom.isspace() for atom in _ATOM.findall(text))
+
+
+def _switched(on: str, off: str) -> tuple[str, str] | None:
+    """The marks of reasoning from the prompts that have it on and off: an open block, and an empty or closed one."""
+    shared = _to_tag(on[: common(on, off)])
+    opened, closed = on[len(shared) :], off[len(shared) :]
+    tags = [match.group() for match in TAG.finditer(closed)]
+    if not opened and len(tags) == 2:  # the model opens reasoning itself
+        first, second = (closed.index(tag) for tag in tags)
+        space = re.match(r"\s*", closed[first + len(tags[0]) :])
+        return closed[first : first + len(tags[0])] + ("\n" if space and space.group() else ""), closed[second:]
+    if opened and len(tags) == 1:
+        return opened, closed
+    found = re.search(rf"({TAG.pattern})\s*$", on)
+    if not opened and len(tags) == 1 and found is not None:
+        return found.group(), closed
     return None
-
-
-def _keys(call: Mapping[str, Any]) -> tuple[str, str, str, bool] | None:
-    """The keys of a call's name, arguments and id ("" for none), and whether the id comes last."""
-    name = next((key for key, value in call.items() if value == _NAME), None)
-    arguments = next((key for key, value in call.items() if as_mapping(value) or _KEYS[0] in str(value)), None)
-    id_ = next((key for key, value in call.items() if value == _IDS[0]), "")
-    order = list(call)
-    if name is None or arguments is None:
-        return None
-    return name, arguments, id_, bool(id_) and order.index(id_) > order.index(arguments)
-
-
-def _tagged_json(one: str, two: str) -> ToolSyntax | None:
-    """A name in markup, then its arguments as JSON; an id before or after the name, or made of it."""
-    head, _, rest = one.partition(_NAME)
-    brace = rest.find("{")
-    try:
-        value, end = json.JSONDecoder().raw_decode(rest, brace) if brace >= 0 else (None, 0)
-    except ValueError:
-        return None
-    if value != {_KEYS[0]: _VALUES[0]}:
-        return None
-    name_end, spelt, tail = rest[:brace], rest[brace:end], rest[end:]
-    more: dict[str, Any] = {}
-    if _IDS[0] in head:
-        head, _, more["id_end"] = head.partition(_IDS[0])
-    elif _IDS[0] in name_end:
-        more["id_open"], _, name_end = name_end.partition(_IDS[0])
-    between = two.partition(spelt)[2].partition(_IDS[1] if "id_end" in more else _NAME)[0]
-    parts = _nested(head, between, tail)
-    if parts is None:
-        return None
-    section, call = parts
-    if name_end.startswith(":0") and f"{_NAME}:1" in two:
-        place = call[0].rfind(">") + 1
-        more |= {"name_is_id": True, "name_prefix": call[0][place:]}
-        name_end, call = name_end[2:], (call[0][:place], call[1])
-    return ToolSyntax(shape="tagged_json", section=section, call=call, name_end=name_end, **more)
-
-
-def _tagged_args(one: str, two: str, both: str) -> ToolSyntax | None:
-    """Name and arguments in markup."""
-    if any(text not in one for text in (_KEYS[0], _VALUES[0])):
-        return None
-    head, _, rest = one.partition(_NAME)
-    to_key, _, rest = rest.partition(_KEYS[0])
-    key_end, _, tail = rest.partition(_VALUES[0])
-    between = both.partition(_VALUES[0])[2].partition(_KEYS[1])[0]
-    opening = _from_tag(_common_end(to_key, between))
-    if opening == to_key:
-        opening = opening.lstrip()
-    closing = _common_start(between[: len(between) - len(opening)], tail)
-    name_end, after = to_key[: len(to_key) - len(opening)], tail[len(closing) :]
-    if not opening.strip() or not closing.strip() or not key_end:
-        return None
-    parts = _nested(head, two.partition(_VALUES[0] + closing)[2].partition(_NAME)[0], after)
-    return parts and ToolSyntax(
-        shape="tagged_args",
-        section=parts[0],
-        call=parts[1],
-        name_end=name_end,
-        argument=(opening, closing),
-        key_end=key_end,
-    )
-
-
-def _pythonic(one: str) -> ToolSyntax | None:
-    """A list of Python calls."""
-    found = re.search(rf"\[{_NAME}\({_KEYS[0]}=['\"]{_VALUES[0]}['\"]\)\]", one)
-    if found is None or not one[: found.start()].strip():
-        return None
-    return ToolSyntax(shape="pythonic", section=(one[: found.start()], one[found.end() :]))
-
-
-def _dictionary(one: str, two: str) -> ToolSyntax | None:
-    """Bare keys, and strings between marks of their own."""
-    head, _, rest = one.partition(_NAME)
-    found = re.match(rf"\{{{_KEYS[0]}:(\S+?){_VALUES[0]}\1\}}", rest)
-    if found is None:
-        return None
-    parts = _nested(head, two.partition(found.group())[2].partition(_NAME)[0], rest[found.end() :])
-    return parts and ToolSyntax(shape="dictionary", section=parts[0], call=parts[1], quote=found.group(1))
-
-
-def _nested(head: str, between: str, tail: str) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """The section's marks and the call's: `head` comes before the first call, `between` stands between two calls,
-    `tail` after the last. What repeats belongs to the call."""
-    opening = _from_tag(_common_end(head, between))
-    closing = _common_start(between[: len(between) - len(opening)], tail)
-    if not opening.strip():
-        return None
-    return (head[: len(head) - len(opening)], tail[len(closing) :].rstrip()), (opening, closing)
-
-
-def _from_tag(end: str) -> str:
-    """What two texts share at their ends, less the rest of a tag that it begins inside of."""
-    inside = end.partition("<")[0]
-    return end[inside.rindex(">") + 1 :] if ">" in inside else end
-
-
-def _common_start(first: str, second: str) -> str:
-    return first[: common(first, second)]
 
 
 def _common_end(first: str, second: str) -> str:
@@ -313,32 +223,104 @@ def _common_end(first: str, second: str) -> str:
     return first[len(first) - length :]
 
 
-def _reads_back(format_: Format, renders: _Renders) -> bool:
-    """Whether the parser reads the probes' renders as the messages that they were made of."""
-    said = renders.turn({"role": "assistant", "content": _SAID})
-    if said is None or _read(format_, said) != ("", _SAID, []):
-        return False
-    if renders.can.reasoning_fields and format_.reasoning is not None:
-        turn = renders.turn({"role": "assistant", "content": _SAID, renders.can.reasoning_fields[0]: _WHY})
-        if turn is not None and _WHY in turn and _read(format_, turn) != (_WHY, _SAID, []):
-            return False
-    if format_.tools is None:
-        return True
-    first, second = {_KEYS[0]: _VALUES[0]}, {_KEYS[1]: _VALUES[1]}
-    one, two = renders.calls(first), renders.calls(first, second)
-    if one is None or _read(format_, one) != ("", "", [(_NAME, first)]):
-        return False
-    hard: dict[str, object] = {_KEYS[1]: _HARD, _NUMBER: 7, _KEYS[0]: "02134"}
-    if _read(format_, renders.calls(hard) or "") != ("", "", [(_NAME, hard)]):
-        return False
-    several = two is not None and renders.can.parallel_calls
-    return not several or _read(format_, two or "") == ("", "", [(_NAME, first), (_NAME, second)])
+def _to_tag(text: str) -> str:
+    """The text less the beginning of a tag that it ends with."""
+    place = text.rfind("<")
+    return text[:place] if place >= 0 and ">" not in text[place:] else text
 
 
-def _read(format_: Format, turn: str) -> tuple[str, str, list[tuple[str, object]]]:
+def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
+    """The format with each syntax of calls that its turns may be written in, after a heading that names the function
+    too or without one."""
+    for headed, heading in _headings(format_, turns):
+        one, two, both, hard, beside = (
+            (_read(headed, turn)[1] if turn else "").replace(heading or "\0", "")
+            for turn in (turns.one, turns.two, turns.both, turns.hard, turns.beside)
+        )
+        told = beside.partition(SAID)[2]
+        lead = told[: len(told) - len(told.lstrip())] if told.lstrip()[:1] == one.lstrip()[:1] else ""
+        for tools in guesses(Bodies(one, two, both, hard, lead)):
+            yield headed.model_copy(update={"tools": tools})
+
+
+def _headings(format_: Format, turns: Turns) -> Iterator[tuple[Format, str]]:
+    """The format without a heading before its calls, and with one; with the text that begins a further message."""
+    yield format_, ""
+    one = turns.one.removeprefix(format_.start)
+    before, _, rest = one.partition(NAME)
+    tag = TAG.match(rest)
+    if tag and NAME in rest and before.strip():
+        heading = format_.start + before + NAME + tag.group()
+        yield format_.model_copy(update={"header": (before, tag.group())}), heading
+
+
+def _with_stop(format_: Format, turns: Turns) -> Format:
+    """The format with what ends a turn with calls, where that is something else: a marker behind calls that have no
+    section, the first one between a call and its result, or what closes the section."""
+    tools = format_.tools
+    if tools is None or not turns.answered:
+        return format_
+    opening, closing = (mark.strip() for mark in tools.section)
+    if closing and not opening and not tools.bare:
+        bare = tools.model_copy(update={"section": ("", "")})
+        return format_.model_copy(update={"tools": bare, "stops": (*format_.stops, closing)})
+    rest = turns.answered
+    for mark in (tools.argument[1], tools.arguments_end, tools.call[1], tools.section[1]):
+        place = rest.find(mark.strip())
+        rest = rest[place + len(mark.strip()) :] if place >= 0 else rest
+    found = TAG.match(rest.lstrip())
+    for stop in (found.group() if found else "", closing):
+        turn = (each.removeprefix(format_.start) for each in (turns.why, turns.why_one, turns.two))
+        if TAG.fullmatch(stop) and not any(_goes_on(each.partition(stop)[2]) for each in turn):
+            if stop in format_.stops:
+                return format_
+            return format_.model_copy(update={"stops": (*format_.stops, stop)})
+    return format_
+
+
+def _reads_answers(format_: Format, turns: Turns) -> bool:
+    """Whether the parser reads the turns without calls as the messages that they were made of."""
+    said = _read(format_, turns.said)
+    if said != ("", SAID, []) and not _left_open(format_, turns, said):
+        return False
+    return not turns.why or (WHY, SAID, []) in (_read(format_, turns.why), _read_asked(format_, turns, turns.why))
+
+
+def _left_open(format_: Format, turns: Turns, said: _Read) -> bool:
+    """Whether the template's own answers stand in reasoning that its prompt opens and nothing closes."""
+    syntax = format_.reasoning
+    opened = syntax is not None and syntax.forced_open and turns.said.startswith(turns.prompt)
+    return opened and (said[0].strip(), *said[1:]) == (SAID, "", []) and not turns.why
+
+
+def _reads_calls(format_: Format, turns: Turns, can: Capabilities) -> bool:
+    """Whether the parser reads the turns with calls as the messages that they were made of."""
+    one, two = [(NAME, FIRST)], [(NAME, FIRST), (NAME, SECOND)]
+    wanted = [
+        (turns.one, ("", "", one)),
+        (turns.hard, ("", "", [(NAME, HARD)])),
+        (turns.both, ("", "", [(NAME, BOTH)])),
+        (turns.two if can.parallel_calls else "", ("", "", two)),
+    ]
+    opened = turns.prompt and _left_open(format_, turns, _read(format_, turns.said))
+    if turns.beside.find(SAID) < turns.beside.find(NAME) and not opened:
+        wanted.append((turns.beside, ("", SAID, one)))
+    if any(turn and _read(format_, turn) != message for turn, message in wanted):
+        return False
+    why = ("" if WHY not in turns.why_one else WHY, "", one)
+    return not turns.why_one or why in (_read(format_, turns.why_one), _read_asked(format_, turns, turns.why_one))
+
+
+def _read_asked(format_: Format, turns: Turns, turn: str) -> _Read:
+    """What a parser makes of a turn whose beginning the prompt writes and the history leaves out."""
+    return _read(format_, turns.prompt + turn.removeprefix(format_.start))
+
+
+def _read(format_: Format, turn: str) -> _Read:
     for stop in format_.stops:
-        turn = turn.partition(stop)[0]
-    parser = Parser(format_, tools=[_TOOL])
+        ends = (match.start() for match in re.finditer(re.escape(stop), turn))
+        turn = turn[: next((end for end in ends if not _goes_on(turn[end:])), len(turn))]
+    parser = Parser(format_, tools=[TOOL] if format_.tools else None)
     completion = fold([*parser.feed(turn), *parser.close()])
     calls: list[tuple[str, object]] = [
         (call.name, call.error or json.loads(call.arguments)) for call in completion.tool_calls
