@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parsing_cases import (
+    CASES,
     FAMILIES,
     TOOLS,
     Case,
@@ -34,6 +35,57 @@ _VALUE = re.compile(r'\{\s*"city":\s*"')
 
 def test_every_family_has_cases() -> None:
     assert set(FAMILIES) == set(builtin_families().names()) - {"content-only"}
+
+
+@each_family
+def test_the_cases_of_a_family_cover_what_models_do(family: str) -> None:
+    """No call, one, several, text on both sides, every JSON type, bad and cut arguments, every state of reasoning."""
+    format_ = builtin_families().get(family).format
+    seen = _seen(family)
+    # A family that always begins with reasoning has no content alone; a template may leave null arguments out.
+    wanted: set[str] = set() if format_.reasoning is not None and format_.reasoning.implicit else {"content alone"}
+    if format_.tools is not None or format_.channels is not None:
+        wanted |= {"one call", "text after a call", "no arguments", "every type", "escapes", "malformed", "truncated"}
+        if format_.tools is None or not format_.tools.bare or format_.tools.section[0]:
+            wanted |= {"several calls", "text before a call"}
+    if format_.reasoning is not None or format_.channels is not None:
+        wanted |= {"reasoning", "cut in reasoning"}
+    if format_.reasoning is not None and not format_.reasoning.implicit:
+        wanted |= {"forced open", "closed by the prompt", "blank reasoning"}
+    assert wanted <= seen, wanted - seen
+
+
+def _seen(family: str) -> set[str]:
+    """What the family's cases show, told by what they hold and not by their names."""
+    seen: set[str] = set()
+    reasoning = builtin_families().get(family).format.reasoning
+    for case in [case for case in CASES if case.family == family]:
+        completion = fold(run(case.parser(), [case.output], case.finish))
+        kinds = [part.type for part in completion.parts]
+        calls = completion.tool_calls
+        errors = {call.error for call in calls}
+        arguments = [json.loads(call.arguments) for call in calls if call.error is None]
+        opened = Parser(family, case.prefix, tools=TOOLS).in_reasoning
+        shown = {
+            "content alone": kinds == ["text"],
+            "one call": len(calls) == 1,
+            "several calls": len(calls) > 1,
+            "text before a call": ("text", "tool_call") in pairwise(kinds),
+            "text after a call": ("tool_call", "text") in pairwise(kinds),
+            "no arguments": {} in arguments,
+            "every type": any({*TOOLS[2].parameters["properties"]} - {"n"} <= values.keys() for values in arguments),
+            "escapes": any(set('"\\\n\té日') <= set(str(values.get("s"))) for values in arguments),
+            "malformed": "malformed" in errors,
+            "truncated": "truncated" in errors and case.finish == "length",
+            "reasoning": bool(case.reasoning),
+            "cut in reasoning": kinds == ["reasoning"] and case.finish == "length",
+            "forced open": opened and bool(case.reasoning and case.content),
+            "blank reasoning": kinds == ["text"] and reasoning is not None and reasoning.close.strip() in case.output,
+        }
+        if reasoning is not None and reasoning.close.strip() in case.prefix:
+            shown["closed by the prompt"] = bool(case.content) and not case.reasoning
+        seen |= {name for name, holds in shown.items() if holds}
+    return seen
 
 
 @each_case
