@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from engine.inspection import Inspection
     from engine.parsing import Parser, Piece
     from engine.runtime.metrics import Metrics
-    from engine.service import Service, Stream
+    from engine.service import PinnedPrefix, Service, Stream
     from engine.template.prompt import Prompt
     from engine.tools import ToolLike, as_tool, as_tools
     from engine.types import (
@@ -83,6 +83,7 @@ __all__ = [
     "Parser",
     "Part",
     "Piece",
+    "PinnedPrefix",
     "Prompt",
     "ReasoningDelta",
     "ReasoningPart",
@@ -126,7 +127,7 @@ _MODULES = {
     "engine.inspection": "Inspection",
     "engine.parsing": "Parser Piece",
     "engine.runtime.metrics": "Metrics",
-    "engine.service": "Service Stream",
+    "engine.service": "PinnedPrefix Service Stream",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolLike as_tool as_tools",
     "engine.types": "CallError Completion FinishReason Message Part ReasoningPart ResponseFormat Role SamplingParams "

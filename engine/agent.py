@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, Self, TypeAlias
 
-from engine.errors import RequestError
+from engine.errors import ContextOverflowError, RequestError
 from engine.events import Event, ToolResult
 from engine.tools import ToolOutcome, error_text, is_async, run, run_async
 from engine.types import Completion, Message, Tool, ToolCall
 
-RunEnd: TypeAlias = Literal["stop", "length", "cancelled", "deadline", "error", "pending", "max_steps"]
+RunEnd: TypeAlias = Literal["stop", "length", "cancelled", "deadline", "error", "pending", "max_steps", "overflow"]
 
 
 class Turn(Protocol):
@@ -52,7 +52,8 @@ class Run:
     `messages` is the whole history, the caller's first: continue with `llm.run([*run.messages, ...])`. `stopped` says
     why it ended: "stop", the model answered; "pending", it called a tool that has no function (`pending` holds those
     calls: append their results as tool messages and run again); "max_steps", the last step's calls were run but the
-    model has not answered yet; "error", a turn failed; else the last turn's own end.
+    model has not answered yet; "overflow", the conversation grew beyond the context (shorten `messages` and run
+    again, or pass overflow="truncate_oldest"); "error", a turn failed; else the last turn's own end.
     """
 
     messages: tuple[Message, ...]
@@ -182,12 +183,20 @@ class _Loop:
             return None
         try:
             self.turn = generate(tuple(self.messages))
-        except Exception:
-            self.stopped = "error"
-            raise
+        except Exception as error:
+            if not self.outgrown(error):
+                raise
+            return None
         if self.cancelled:
             self.turn.cancel()
         return self.turn
+
+    def outgrown(self, error: Exception) -> bool:
+        """A turn failed; whether because of what the run itself added to the conversation, so that it ends with what it
+        has."""
+        self.turn = None
+        self.stopped = "overflow" if isinstance(error, ContextOverflowError) and self.step else "error"
+        return self.stopped == "overflow"
 
     def marked(self, event: Event) -> Event:
         return replace(event, step=self.step) if self.step else event
@@ -262,9 +271,10 @@ def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
             for event in turn:
                 yield loop.marked(event)
             jobs = loop.end(turn.completion)
-        except Exception:
-            loop.stopped = "error"
-            raise
+        except Exception as error:
+            if not loop.outgrown(error):
+                raise
+            return
         finally:
             turn.cancel()
         for job in jobs:
@@ -279,9 +289,10 @@ async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event,
             async for event in turn:
                 yield loop.marked(event)
             jobs = loop.end(turn.completion)
-        except Exception:
-            loop.stopped = "error"
-            raise
+        except Exception as error:
+            if not loop.outgrown(error):
+                raise
+            return
         finally:
             turn.cancel()
         tasks = [asyncio.create_task(_outcome(job, one_at_a_time)) for job in jobs]

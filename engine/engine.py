@@ -3,38 +3,39 @@
 Knows: which room does what, and the options a caller may give. Does not know: how any of it is done.
 """
 
-import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from engine import _data
-from engine import preflight as checks
+from engine import loading
 from engine.agent import Run, RunStream, stream_run
 from engine.chat_template import ChatTemplate
-from engine.errors import ModelLoadError, RequestError
+from engine.errors import RequestError
 from engine.explanation import Asked, Explanation, explain_turn
 from engine.families import Family, Format
 from engine.inspection import Inspection, inspect_model
-from engine.memory import ReasoningMemory, RememberingParser, Restored
-from engine.options import AllowedChoice, LoadOptions, TurnOptions, refuse_unknown, sampling_params
+from engine.loading import Loaded, Reading
+from engine.memory import ReasoningMemory, RememberingParser
+from engine.options import (
+    ContextLoadOptions,
+    LoadOptions,
+    TurnOptions,
+    refuse_unknown,
+    sampling_params,
+)
 from engine.parsing import Piece
+from engine.prompting import Fitted, Prompts, allowed_choice
 from engine.runtime.backend import Backend
 from engine.runtime.llama import Model, ModelInfo
 from engine.runtime.metrics import Metrics
-from engine.runtime.options import ContextOptions, ModelOptions
-from engine.service import Service, Stream
+from engine.service import PinnedPrefix, Service, Stream
 from engine.template.conversation import MessagesLike, check_last, conversation_of
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, Message, SamplingParams
-
-_SMALL = 16 << 20
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+from engine.types import Completion, Message, SamplingParams, Tool
 
 
 class Engine:
@@ -58,6 +59,7 @@ class Engine:
         self._model = model
         self._seed = seed
         self._memory = ReasoningMemory()
+        self._prompts = Prompts(template, self._service.tokens, self._service.n_ctx)
 
     @classmethod
     def load(
@@ -88,34 +90,35 @@ class Engine:
         fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for
         options that make no sense.
         """
-        path = _data.builtin_model() if model is None else _file(model)
-        load, context = _load_options({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options})
-        if preflight and path.is_file():  # what is no file is refused below, sooner
-            load = checks.prepare(load, context)
-        with ExitStack() as undo:
-            weights = undo.enter_context(Model.load(path, load, progress=progress))
-            info = weights.info
-            template = ChatTemplate.for_model(
-                info.chat_template,
-                info.bos_text,
-                info.eos_text,
-                family,
-                chat_template,
-                named={further.name: further.source for further in info.named_templates},
-                architecture=info.architecture,
-                name=info.name,
-                control_tokens=weights.vocab.control_tokens,
-                trials=checks.cache_directory() / "templates" if preflight else None,
-            )
-            made = cls(
-                weights.backend(_few_threads(context, info)),
-                template,
-                model=weights,
-                seed=seed,
-                longest_draft=longest_draft,
-            )
-            undo.pop_all()
-            return made
+        settings = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}
+        reading = Reading(chat_template, family)
+        loaded = loading.load(model, settings, reading, preflight=preflight, progress=progress)
+        return cls._over(loaded, seed, longest_draft)
+
+    @classmethod
+    def from_llama(
+        cls,
+        llama: Any,
+        *,
+        n_ctx: int | None = None,
+        chat_template: str | Path | None = None,
+        family: str | Family | Format | None = None,
+        seed: int | None = None,
+        longest_draft: int = 0,
+        **options: Unpack[ContextLoadOptions],
+    ) -> Self:
+        """An engine over the weights of an open `llama_cpp.Llama`, which stays usable beside it and must stay open.
+
+        The context is a new one, as long and with as many threads as the Llama's unless said otherwise; LoRA adapters
+        of the Llama's context are not taken over. The options are those of `load`. Raises what `load` raises.
+        """
+        settings = {"n_ctx": n_ctx, **options}
+        return cls._over(loading.adopt(llama, settings, Reading(chat_template, family)), seed, longest_draft)
+
+    @classmethod
+    def _over(cls, loaded: Loaded, seed: int | None, longest_draft: int) -> Self:
+        weights, backend, template = loaded.weights, loaded.backend, loaded.template
+        return cls(backend, template, model=weights, seed=seed, longest_draft=longest_draft)
 
     def chat(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -134,22 +137,55 @@ class Engine:
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template rejects
         them, ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
         """
+        return self._turns(messages, tools, options, 1)[0]
+
+    def choices(
+        self,
+        messages: MessagesLike,
+        n: int,
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> list[Stream]:
+        """`n` answers to one conversation, each a stream of its own; its prompt is evaluated once.
+
+        With a seed the first answer is drawn with it, the next with the next number, and so on. Load with
+        `n_sequences=n` to decode them together. Raises what `stream` raises.
+        """
+        if n < 1:
+            raise RequestError(f"n={n} makes no sense; ask for at least 1 answer.")
+        return self._turns(messages, tools, options, n)
+
+    def _turns(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions, n: int
+    ) -> list[Stream]:
         known = as_tools(tools)
         sampling = self._sampling(options)
-        choice = _choice(options)
+        _ = allowed_choice(options)
         restored = self._memory.restore(conversation_of(messages))
-        conversation, prompt = restored.messages, self._rendered(restored, known, options)
-        view = options.get("reasoning_format", "deepseek")
+        fitted = self._prompts.fitted(restored, known, options)
+        # The parser remembers the conversation as the caller has it, and will send it again.
+        return [
+            self._submit(fitted, restored.messages, known, _seeded(sampling, number), options) for number in range(n)
+        ]
+
+    def _submit(
+        self,
+        fitted: Fitted,
+        conversation: Sequence[Message],
+        known: Sequence[Tool],
+        sampling: SamplingParams,
+        options: TurnOptions,
+    ) -> Stream:
+        prompt, template, vocabulary = fitted.prompt, self.template, self._service.vocab.control_tokens
         salt = _salt(prompt, sampling)
-        template, vocabulary = self.template, self._service.vocab.control_tokens
         return self._service.submit(
             prompt,
             lambda: RememberingParser(
                 template.parser(
                     prompt,
                     known,
-                    choice,
-                    reasoning_format=view,
+                    allowed_choice(options),
+                    reasoning_format=options.get("reasoning_format", "deepseek"),
                     control_tokens=vocabulary,
                     id_salt=salt,
                     builtin_tools=options.get("builtin_tools", ()),
@@ -163,7 +199,33 @@ class Engine:
             deadline=options.get("deadline"),
             reasoning_budget=options.get("reasoning_budget"),
             reasoning_close=self._reasoning_close(),
+            keep=fitted.keep,
+            dropped=fitted.dropped,
+            progress=options.get("progress"),
         )
+
+    def pin(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> PinnedPrefix:
+        """Evaluate what the prompts of all conversations that begin so have in common (a system message and tools, for
+        one), and keep it until it is released: `with llm.pin(messages, tools) as prefix`. It waits for that.
+
+        A pinned prefix takes one of the engine's `n_sequences` for itself. `prefix.save(path)` writes it to a file, for
+        `restore`. Raises what `stream` raises, RequestError too when no sequence is left for it.
+        """
+        known = as_tools(tools)
+        _ = self._sampling(options)
+        restored = self._memory.restore(conversation_of(messages))
+        if restored.messages[-1].role in ("user", "tool"):
+            tokens = self._service.tokens(self._prompts.rendered(restored, known, options))
+        else:
+            tokens = self._prompts.head(restored.messages, known, options)
+        return self._service.pin(tokens, progress=options.get("progress"))
+
+    def restore(self, path: str | Path) -> PinnedPrefix:
+        """Pin a prefix that was saved, without evaluating it. Raises RequestError for a file that is damaged or belongs
+        to another model or other settings, and what `pin` raises."""
+        return self._service.restore(Path(path))
 
     def generate(
         self,
@@ -204,7 +266,7 @@ class Engine:
     ) -> RunStream:
         """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
         known = as_tools(tools)
-        _ = self._sampling(options), _choice(options)
+        _ = self._sampling(options), allowed_choice(options)
 
         def turn(history: Sequence[Message]) -> Stream:
             return self.stream(history, known, **options)
@@ -217,7 +279,7 @@ class Engine:
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
         """The prompt that `stream` would send."""
-        return self._rendered(self._memory.restore(conversation_of(messages)), tools, options)
+        return self._prompts.fitted(self._memory.restore(conversation_of(messages)), as_tools(tools), options).prompt
 
     def explain(
         self,
@@ -233,38 +295,18 @@ class Engine:
         `.data()` plain values. Raises what `stream` raises, but for prompts that are too long.
         """
         restored = self._memory.restore(conversation_of(messages))
-        prompt = self._rendered(restored, tools, options)
+        prompt = self._prompts.rendered(restored, tools, options)
         asked = Asked(
             restored.messages,
             prompt,
-            self._rendered(restored, tools, options, authors=True),
+            self._prompts.rendered(restored, tools, options, authors=True),
             as_tools(tools),
-            _choice(options),
+            allowed_choice(options),
             options.get("builtin_tools", ()),
             output,
             self._service.tokens(prompt),
         )
         return explain_turn(self.template, asked, self._service.vocab)
-
-    def _rendered(
-        self,
-        restored: Restored,
-        tools: Sequence[ToolLike] | None,
-        options: TurnOptions,
-        *,
-        authors: bool = False,
-    ) -> Prompt:
-        prompt = self.template.render(
-            restored.messages,
-            tools,
-            options.get("reasoning"),
-            _choice(options),
-            template_kwargs=options.get("template_kwargs"),
-            documents=options.get("documents"),
-            builtin_tools=options.get("builtin_tools", ()),
-            authors=authors,
-        )
-        return replace(prompt, restored=restored.numbers)
 
     def inspect(self) -> Inspection:
         """What the engine understood of the model."""
@@ -317,13 +359,11 @@ class Engine:
         return sampling_params(options, {**self.family.sampling, "seed": self._seed})
 
 
-def _choice(options: TurnOptions) -> AllowedChoice:
-    choice = options.get("tool_choice", "auto")
-    if choice not in ("auto", "none"):
-        raise RequestError(
-            f'tool_choice={choice!r} cannot be enforced yet; use "auto" (say in the prompt which to call) or "none".'
-        )
-    return choice
+def _seeded(sampling: SamplingParams, number: int) -> SamplingParams:
+    """The sampling of one answer among several."""
+    if sampling.seed is None or not number:
+        return sampling
+    return sampling.model_copy(update={"seed": (sampling.seed + number) % 2**32})
 
 
 def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
@@ -331,32 +371,3 @@ def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
     if sampling.seed is None and sampling.temperature != 0:
         return secrets.token_hex(16)
     return sha256(f"{sampling.seed} {prompt.text}".encode(errors="surrogatepass")).hexdigest()
-
-
-def _file(model: str | Path) -> Path:
-    path, name = Path(model).expanduser(), str(model)
-    if not path.exists() and _HUB_NAME.fullmatch(name) and not name.endswith(".gguf") and not path.parent.exists():
-        repository, _, quantization = name.partition(":")
-        wanted = f"*{quantization or 'Q4_K_M'}*.gguf"
-        raise ModelLoadError(
-            f"There is no file {name!r}, and names on the Hugging Face Hub are not supported yet. Download it first: "
-            f'hf download {repository} --include "{wanted}" --local-dir models, then pass the path of the GGUF file.'
-        )
-    return path
-
-
-def _load_options(options: Mapping[str, Any]) -> tuple[ModelOptions, ContextOptions]:
-    """The options split over their two records (`check_memory` is in both)."""
-    of_model = {field.name for field in fields(ModelOptions)}
-    of_context = {field.name for field in fields(ContextOptions)}
-    if unknown := sorted(set(options) - of_model - of_context):
-        raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
-    load = ModelOptions(**{name: value for name, value in options.items() if name in of_model})
-    return load, ContextOptions(**{name: value for name, value in options.items() if name in of_context})
-
-
-def _few_threads(context: ContextOptions, info: ModelInfo) -> ContextOptions:
-    """Weights that fit a core's own cache are not worth a second thread: it would only wait for the first."""
-    if context.n_threads is not None or info.size_bytes > _SMALL:
-        return context
-    return replace(context, n_threads=1)

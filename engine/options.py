@@ -11,26 +11,21 @@ from typing import Any, Literal, TypeAlias, TypedDict
 from pydantic import ValidationError
 
 from engine.errors import RequestError
+from engine.overflow import Overflow
 from engine.runtime.options import CacheType, FlashAttention, SplitMode
+from engine.runtime.stream import Progress
 from engine.template.conversation import DocumentLike
 from engine.types import LogitsProcessor, Reasoning, ReasoningFormat, SamplerName, SamplingParams, StopIn
 
 AllowedChoice: TypeAlias = Literal["auto", "none"]
 
 
-class LoadOptions(TypedDict, total=False):
-    """How weights and context are made, beyond the everyday options; see `ModelOptions` and `ContextOptions`.
+class ContextLoadOptions(TypedDict, total=False):
+    """How a context is made, beyond the everyday options; see `ContextOptions`.
 
     `n_sequences` conversations are decoded at once and share the context's `n_ctx` tokens.
     """
 
-    split_mode: SplitMode
-    main_gpu: int
-    tensor_split: tuple[float, ...]
-    use_mmap: bool
-    use_mlock: bool
-    use_extra_bufts: bool
-    check_tensors: bool
     check_memory: bool
     n_batch: int
     n_ubatch: int
@@ -47,6 +42,18 @@ class LoadOptions(TypedDict, total=False):
     swa_full: bool
     rope_freq_base: float
     rope_freq_scale: float
+
+
+class LoadOptions(ContextLoadOptions, total=False):
+    """How weights and context are made, beyond the everyday options; see `ModelOptions` and `ContextOptions`."""
+
+    split_mode: SplitMode
+    main_gpu: int
+    tensor_split: tuple[float, ...]
+    use_mmap: bool
+    use_mlock: bool
+    use_extra_bufts: bool
+    check_tensors: bool
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -97,6 +104,13 @@ class TurnOptions(SamplingOptions, total=False):
       was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to run
       the calls.
     - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
+    - `overflow`: "error" refuses a prompt that is too long, and a full context ends the turn by "length".
+      "truncate_oldest" leaves out the oldest turns, each whole, until `max_tokens` fit behind the prompt (a quarter of
+      the context, if not said; half of it at most); system messages, the last question and what came of it last stay.
+      "shift" gives up the older half of a full context, less its head (system messages and tools), and goes on: what
+      the model wrote on it stays as it was.
+    - `progress`: called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must be
+      quick, and not wait for this engine. It stops the turn by answering False.
     """
 
     reasoning: Reasoning | None
@@ -108,6 +122,8 @@ class TurnOptions(SamplingOptions, total=False):
     builtin_tools: Sequence[str]
     priority: int
     deadline: float | None
+    overflow: Overflow
+    progress: Progress | None
 
 
 def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:

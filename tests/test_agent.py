@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.agent import Run, RunStream, stream_run
-from engine.errors import ContextOverflowError, RequestError
+from engine.errors import ContextOverflowError, DecodeError, RequestError
 from engine.events import (
     ContentDelta,
     Event,
@@ -284,12 +284,38 @@ async def test_one_kind_of_iteration_at_a_time() -> None:
 
 
 def test_an_error_of_the_engine_is_raised_and_the_run_so_far_kept() -> None:
-    script = Script(turn(call(0, "add", '{"a": 1, "b": 1}')), ContextOverflowError("too long"))
+    script = Script(turn(call(0, "add", '{"a": 1, "b": 1}')), DecodeError("no luck"))
     stream = start(script)
-    with pytest.raises(ContextOverflowError):
+    with pytest.raises(DecodeError):
         stream.result()
     assert stream.run.stopped == "error"
     assert results(stream.run) == ["2"]
+
+
+async def test_a_conversation_that_outgrows_the_context_ends_the_run() -> None:
+    for wait in (False, True):
+        script = Script(turn(call(0, "add", '{"a": 1, "b": 1}')), ContextOverflowError("too long"))
+        stream = start(script)
+        run = await stream if wait else stream.result()
+        assert run.stopped == "overflow"
+        assert results(run) == ["2"]
+        assert [message.role for message in run.messages] == ["user", "assistant", "tool"]
+        with pytest.raises(ContextOverflowError):
+            start(Script(ContextOverflowError("too long"))).result()
+
+
+async def test_a_turn_that_finds_out_later_that_it_does_not_fit() -> None:
+    class Full(ScriptedTurn):
+        @property
+        def completion(self) -> Completion:
+            raise ContextOverflowError("too long")
+
+    for wait in (False, True):
+        turns = [ScriptedTurn(turn(call(0, "add", '{"a": 1, "b": 1}'))), Full(answer())]
+        full = turns[1]
+        stream = stream_run(lambda _messages, turns=turns: turns.pop(0), ASK, as_tools((add,)))
+        run = await stream if wait else stream.result()
+        assert (run.stopped, results(run), full.cancelled) == ("overflow", ["2"], True)
 
 
 class FailingTurn(ScriptedTurn):

@@ -5,7 +5,6 @@ came from.
 """
 
 from collections.abc import Callable
-
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.types import TokenLogprob

@@ -1,0 +1,124 @@
+"""Weights, context and template for what the caller named: a file, or a `llama_cpp.Llama` that is there already.
+
+Knows: the order of the checks before anything is loaded, and what is undone when a later one fails. Does not know:
+turns, services.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from engine import _data
+from engine import preflight as checks
+from engine.chat_template import ChatTemplate
+from engine.errors import ModelLoadError, RequestError
+from engine.families import Family, Format
+from engine.runtime.llama import Model, ModelInfo
+from engine.runtime.llama_backend import LlamaBackend
+from engine.runtime.options import ContextOptions, ModelOptions
+
+_SMALL = 16 << 20
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a model's prompts and output are read, as far as the caller says: see `ChatTemplate.for_model`."""
+
+    chat_template: str | Path | None = None
+    family: str | Family | Format | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that can talk; `weights` own the backend."""
+
+    weights: Model
+    backend: LlamaBackend
+    template: ChatTemplate
+
+
+def load(
+    model: str | Path | None,
+    options: Mapping[str, Any],
+    reading: Reading,
+    *,
+    preflight: bool = True,
+    progress: Callable[[float], bool | None] | None = None,
+) -> Loaded:
+    """Load a GGUF file; None is the built-in model. Raises as `Engine.load` says."""
+    path = _data.builtin_model() if model is None else _file(model)
+    load_options, context = _load_options(options)
+    if preflight and path.is_file():  # what is no file is refused below, sooner
+        load_options = checks.prepare(load_options, context)
+    weights = Model.load(path, load_options, progress=progress)
+    return _completed(weights, _few_threads(context, weights.info), reading, trials=preflight)
+
+
+def adopt(llama: Any, options: Mapping[str, Any], reading: Reading) -> Loaded:
+    """A context of our own over the weights of a `llama_cpp.Llama`, as long and with as many threads as its own unless
+    the options say otherwise. Raises as `Engine.from_llama` says."""
+    of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
+    if given := sorted(of_weights.intersection(options)):
+        raise RequestError(
+            f"{given[0]} is an option of the weights, which this Llama has loaded already; leave it out, or use "
+            "Engine.load."
+        )
+    weights = Model.adopt(llama)
+    same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
+    _, context = _load_options({**same, **{name: value for name, value in options.items() if value is not None}})
+    # Its build has decoded in this process, or will: there is nothing to protect by trying the options first.
+    return _completed(weights, context, reading, trials=True)
+
+
+def _completed(weights: Model, context: ContextOptions, reading: Reading, *, trials: bool) -> Loaded:
+    with ExitStack() as undo:
+        undo.callback(weights.close)
+        info = weights.info
+        template = ChatTemplate.for_model(
+            info.chat_template,
+            info.bos_text,
+            info.eos_text,
+            reading.family,
+            reading.chat_template,
+            named={further.name: further.source for further in info.named_templates},
+            architecture=info.architecture,
+            name=info.name,
+            control_tokens=weights.vocab.control_tokens,
+            trials=checks.cache_directory() / "templates" if trials else None,
+        )
+        loaded = Loaded(weights, weights.backend(context), template)
+        undo.pop_all()
+        return loaded
+
+
+def _file(model: str | Path) -> Path:
+    path, name = Path(model).expanduser(), str(model)
+    if not path.exists() and _HUB_NAME.fullmatch(name) and not name.endswith(".gguf") and not path.parent.exists():
+        repository, _, quantization = name.partition(":")
+        wanted = f"*{quantization or 'Q4_K_M'}*.gguf"
+        raise ModelLoadError(
+            f"There is no file {name!r}, and names on the Hugging Face Hub are not supported yet. Download it first: "
+            f'hf download {repository} --include "{wanted}" --local-dir models, then pass the path of the GGUF file.'
+        )
+    return path
+
+
+def _load_options(options: Mapping[str, Any]) -> tuple[ModelOptions, ContextOptions]:
+    """The options split over their two records (`check_memory` is in both)."""
+    of_model = {field.name for field in fields(ModelOptions)}
+    of_context = {field.name for field in fields(ContextOptions)}
+    if unknown := sorted(set(options) - of_model - of_context):
+        raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
+    load = ModelOptions(**{name: value for name, value in options.items() if name in of_model})
+    return load, ContextOptions(**{name: value for name, value in options.items() if name in of_context})
+
+
+def _few_threads(context: ContextOptions, info: ModelInfo) -> ContextOptions:
+    """Weights that fit a core's own cache are not worth a second thread: it would only wait for the first."""
+    if context.n_threads is not None or info.size_bytes > _SMALL:
+        return context
+    return replace(context, n_threads=1)
