@@ -28,9 +28,9 @@ class Gate(Record):
     """The template variable that switches reasoning: its name, and the value for each position it has.
 
     A position that is absent does not exist (gpt-oss cannot be switched off). `default` is what the template does
-    when the variable is not given. `place`: where the model reads words in place of a variable, which has no `kwarg`
-    then and words as its values ("" for none): at the beginning of the system message, or at the end of the last user
-    message.
+    when the variable is not given ("model": it leaves that to the model). `place`: where the model reads words in
+    place of a variable, which has no `kwarg` then and words as its values ("" for none): at the beginning of the
+    system message, or at the end of the last user message.
     """
 
     kwarg: str = ""
@@ -40,7 +40,7 @@ class Gate(Record):
     low: Any = None
     medium: Any = None
     high: Any = None
-    default: Literal["on", "off"] = "on"
+    default: Literal["on", "off", "model"] = "on"
 
     @model_validator(mode="after")
     def _named(self) -> Self:

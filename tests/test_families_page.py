@@ -71,7 +71,8 @@ def gated(gate: Gate | None) -> str:
     if gate is None:
         return "no switch"
     switch = code(gate.kwarg) if gate.place == "variable" else f"{code(str(gate.off))} in the {gate.place} message"
-    return f"{switch}, {gate.default} by default" + ("" if gate.off is not None else ", never off")
+    default = "left to the model" if gate.default == "model" else gate.default
+    return f"{switch}, {default} by default" + ("" if gate.off is not None else ", never off")
 
 
 def reasoning(syntax: ReasoningSyntax | None) -> tuple[str, str]:
