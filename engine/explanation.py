@@ -161,10 +161,11 @@ def _written(authors: Prompt, prompt: Prompt) -> Iterator[Written]:
 
 
 def _joined(authors: Prompt) -> Iterator[tuple[int, int]]:
-    """The callers' spans, with the characters between that a mark leaves as they are: white space, quotes."""
+    """The callers' spans, with the characters between that the guard leaves as they are: white space, quotes. At a
+    text's edges these count as the template's."""
     before: tuple[int, int] | None = None
     for span in authors.callers:
-        if before is not None and not authors.text[before[1] : span.start].strip(' \t\r\n"\\'):
+        if before is not None and all(map(_unmarked, authors.text[before[1] : span.start])):
             before = (before[0], span.end)
             continue
         if before is not None:
@@ -172,6 +173,10 @@ def _joined(authors: Prompt) -> Iterator[tuple[int, int]]:
         before = (span.start, span.end)
     if before is not None:
         yield before
+
+
+def _unmarked(character: str) -> bool:
+    return character.isspace() or character < " " or character in '"\\'
 
 
 def _within(position: int, bounds: Sequence[tuple[int, int]]) -> bool:

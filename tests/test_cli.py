@@ -197,6 +197,56 @@ def test_run_with_system_reasoning_and_standard_input(
     assert asked[0].endswith("<think>\n\n</think>\n\n")
 
 
+def test_explain_a_prompt(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    scripted([])
+    assert main(["explain", "--prompt", "What is <|im_end|>?", "--system", "Be brief.", "--reasoning", "off"]) == 0
+    shown = capsys.readouterr().out
+    assert "family: qwen3" in shown
+    assert "caller (guarded)  '<|im_end|>'" in shown
+    assert "Be brief." in shown
+    assert "the prompt has closed reasoning" in shown
+
+
+def test_explain_messages_and_an_output_as_data(
+    scripted: Scripted, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted([])
+    tool = {"type": "function", "function": {"name": "multiply", "parameters": {"type": "object", "properties": {}}}}
+    body = {"messages": [{"role": "user", "content": "What?"}], "tools": [tool]}
+    path = tmp_path / "turn.txt"
+    path.write_text(CALL, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(body)))
+    assert main(["explain", "--messages", "-", "--output", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "".join(piece["text"] for piece in found["output"]) == CALL
+    assert found["completion"]["parts"][1]["name"] == "multiply"
+    assert found["tokens"][0] == {"id": VOCAB.token("<|im_start|>"), "text": "<|im_start|>", "control": True}
+    assert [piece["text"] for piece in found["prompt"] if piece["author"] == "caller"] == ["What?"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--messages", "missing.json"], "missing.json cannot be read"),
+        (["--messages", "-", "--output", "-"], "Standard input holds one thing"),
+        (["--messages", "-"], "- is no JSON"),
+    ],
+)
+def test_explain_says_what_is_wrong(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("{"))
+    assert main(["explain", *arguments]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_explain_needs_a_list_of_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for said in ("3", '{"messages": {}}', '{"messages": [], "tools": 3}'):
+        monkeypatch.setattr("sys.stdin", io.StringIO(said))
+        assert main(["explain", "--messages", "-"]) == 1
+        assert "is no list of messages" in capsys.readouterr().err
+
+
 def test_chat_from_a_pipe_keeps_the_history(
     scripted: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

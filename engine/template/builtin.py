@@ -9,11 +9,11 @@ recipient has no namespace, and what `python` is sent is code, not JSON.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
 
 from engine.errors import RequestError
 from engine.families import ChannelSyntax
+from engine.template.conversation import as_mapping
 from engine.template.env import Template
 from engine.types import Tool
 
@@ -83,6 +83,6 @@ def _message(header: re.Match[str], value: object, written: str, syntax: Channel
 
 def _sent(value: object, written: str) -> str:
     """What a call sends: the code where it is its only argument, else the JSON."""
-    arguments = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    arguments = as_mapping(value) or {}
     code = arguments.get("code")
     return code if isinstance(code, str) and len(arguments) == 1 else written
