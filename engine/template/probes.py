@@ -190,7 +190,8 @@ class _Frame:
         if asked is None or said is None or SAID not in said:
             return None
         lead = asked[: common(asked, said)]
-        if lead != asked:
+        always = asked == renders.after(generates=True) and said.endswith(asked)
+        if lead != asked or always:
             tag = TAG.match(lead)
             lead = tag.group() if tag else ""
         return cls(renders, lead, asked)
