@@ -10,6 +10,7 @@ checkpoint is written; `export.py` turns any of them into a GGUF.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import random
 import time
@@ -115,8 +116,10 @@ class Trainer:
         self.maker.rng.seed(f"{self.steps} {self.rank}")  # or the same conversations would come again
         return facts["seconds"]
 
-    def run(self, seconds: float, before: float = 0.0, rate: float = 1.0) -> None:
-        start = saved = told = time.time()
+    def run(self, seconds: float, before: float = 0.0, rate: float = 1.0, skip: float = 0.0) -> None:
+        """Train for so many seconds, of which an earlier run did the first `skip`."""
+        saved = told = time.time()
+        start = saved - skip
         first, tokens = self.steps, self.tokens
         if not before:
             self.warm_up(limit=seconds / 8)
@@ -132,7 +135,7 @@ class Trainer:
             total, count = total + self.step(self.maker.next(), scale), count + 1
             self.worth = self.worth_before + self.maker.worth * self.processes
             if time.time() - told > 30:
-                told, speed = time.time(), (self.tokens - tokens) / elapsed
+                told, speed = time.time(), (self.tokens - tokens) / (elapsed - skip)
                 mean, total, count = total / count, 0.0, 0.0
                 self._say(
                     f"{elapsed:.0f} s step {self.steps} tokens {self.tokens / 1e6:.2f} M "
@@ -140,9 +143,10 @@ class Trainer:
                 )
             if time.time() - saved > 300:
                 saved = time.time()
-                self.save("latest", before + elapsed)
+                give_back_memory()
+                self.save("latest", before + elapsed - skip)
         self.meet()
-        self.save("final", before + time.time() - start)
+        self.save("final", before + time.time() - start - skip)
 
     def _first(self, value: float) -> float:
         """The first process's value: all must agree on when to stop and on the learning rate."""
@@ -155,6 +159,13 @@ class Trainer:
     def _say(self, text: str) -> None:
         if self.rank == 0:
             print(text, flush=True)
+
+
+def give_back_memory() -> None:
+    """Hand free memory back to the system: batches of ever other shapes leave holes in the heap that add up."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
 
 
 def schedule(fraction: float) -> float:
@@ -176,6 +187,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=5)
     parser.add_argument("--feed-forward", type=int, default=704)
     parser.add_argument("--rate", type=float, default=1.0, help="times the schedule's learning rate")
+    parser.add_argument("--skip", type=float, default=0, help="minutes of the schedule that an earlier run did")
     parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")
     parser.add_argument("--processes", type=int, default=1, help="one core each")
     parser.add_argument("--port", type=int, default=29571, help="where the processes meet")
@@ -202,7 +214,7 @@ def train(rank: int, options: argparse.Namespace) -> None:
     if rank == 0:
         print("parameters", sum(p.numel() for p in trainer.model.parameters()), "vocabulary", config.vocabulary)
     before = trainer.resume(options.resume) if options.resume else 0.0
-    trainer.run(options.minutes * 60, before, options.rate)
+    trainer.run(options.minutes * 60, before, options.rate, options.skip * 60)
 
 
 if __name__ == "__main__":
