@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from engine import _data
 from engine.errors import EngineWarning, RequestError, TemplateError
-from engine.families import Detection, Family, Format, builtin_families
+from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families
 from engine.parsing import Parser
 from engine.template import builtin
 from engine.template.capabilities import Capabilities, probe
@@ -44,7 +44,8 @@ class ChatTemplate:
 
     source: the template's text; None takes the family's own from `templates/`.
     bos_token, eos_token: the texts of these tokens, which some templates write.
-    family: a family's name, a `Family`, a `Format`, or None: found out from the template.
+    family: a family's name, a `Family` or a `Format`; or it is found out from the template, among the `Families` given
+        or (None) the shipped ones.
     control_tokens: the texts of the vocabulary's control and user-defined tokens. None: not known; callers' text is
         then guarded by what looks like one.
 
@@ -56,7 +57,7 @@ class ChatTemplate:
         source: str | None,
         bos_token: str = "",
         eos_token: str = "",
-        family: str | Family | Format | None = None,
+        family: FamilyLike | None = None,
         *,
         control_tokens: frozenset[str] | None = None,
         now: Callable[[], datetime] = datetime.now,
@@ -75,7 +76,7 @@ class ChatTemplate:
         fixed = {"bos_token": bos_token, "eos_token": eos_token}
         template = Template(source, now)
         self.capabilities: Capabilities = probe(template, fixed)
-        if family is None and not _is_known(self.detection):
+        if _recognises(family) and not _is_known(self.detection):
             self.detection = _derived(template, fixed, self.capabilities) or self.detection
             self.family = self.detection.family
         declared = self.family.format
@@ -93,7 +94,7 @@ class ChatTemplate:
         embedded: str | None,
         bos_token: str = "",
         eos_token: str = "",
-        family: str | Family | Format | None = None,
+        family: FamilyLike | None = None,
         chat_template: str | Path | None = None,
         *,
         named: Mapping[str, str] | None = None,
@@ -114,10 +115,11 @@ class ChatTemplate:
         source = embedded if chat_template is None else _text_of(chat_template)
         further = (named or {}) if chat_template is None else {}
         tool_use, rag = further.get("tool_use"), further.get("rag")
-        if family is None and source is None:
-            family = builtin_families().detect(None, architecture, name).family
-        elif family is None and tool_use is not None:
-            family = max(map(builtin_families().detect, (source, tool_use)), key=_is_known).family
+        known = family if isinstance(family, Families) else builtin_families()
+        if _recognises(family) and source is None:
+            family = known.detect(None, architecture, name).family
+        elif _recognises(family) and tool_use is not None:
+            family = max(map(known.detect, (source, tool_use)), key=_is_known).family
         elif chat_template is None and isinstance(family, str | Family) and embedded is not None:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
@@ -270,9 +272,11 @@ def stated_tools(tools: Sequence[ToolLike] | None, choice: ToolChoice) -> tuple[
     return () if choice == "none" else known
 
 
-def _detection(source: str | None, family: str | Family | Format | None) -> Detection:
+def _detection(source: str | None, family: FamilyLike | None) -> Detection:
     if family is None:
         return builtin_families().detect(source)
+    if isinstance(family, Families):
+        return family.detect(source)
     if isinstance(family, Family):
         return Detection(family, "the caller gave it")
     if isinstance(family, str):
@@ -302,6 +306,11 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
     family = Family(name="derived", title="derived from the chat template", verified="its own renders", format=format_)
     reason = f"no family in models.toml matches; comparing renders of its chat template shows {' and '.join(found)}"
     return Detection(family, reason)
+
+
+def _recognises(family: FamilyLike | None) -> bool:
+    """Whether the family is to be found out."""
+    return family is None or isinstance(family, Families)
 
 
 def _is_ours(source: str) -> bool:

@@ -15,7 +15,7 @@ from engine.agent import Run, RunStream, stream_run
 from engine.chat_template import ChatTemplate
 from engine.errors import RequestError
 from engine.explanation import Asked, Explanation, explain_turn
-from engine.families import Family, Format
+from engine.families import Family, FamilyLike
 from engine.inspection import Inspection, inspect_model
 from engine.loading import Loaded, Reading
 from engine.memory import ReasoningMemory, RememberingParser
@@ -69,7 +69,7 @@ class Engine:
         n_ctx: int | None = None,
         n_gpu_layers: int = 0,
         chat_template: str | Path | None = None,
-        family: str | Family | Format | None = None,
+        family: FamilyLike | None = None,
         seed: int | None = None,
         longest_draft: int = 0,
         preflight: bool = True,
@@ -80,11 +80,11 @@ class Engine:
 
         n_ctx: tokens of context; None is the smaller of the training length and what fits into memory.
         n_gpu_layers: layers to offload, -1 for all. chat_template: its text, or the path of a .jinja file, in place of
-        the model's own. family: read the output as this family's (a name of models.toml, or a record). seed: of every
-        turn that names none. longest_draft: tokens guessed at once from what the conversation holds already, and
-        verified in one decode; 0 for none. The answer is the same, sooner where it repeats much. preflight: try these
-        options in a child process first, so that a native fault does not end this one. progress: called with 0.0 to
-        1.0, answers False to stop.
+        the model's own. family: read the output as this family's (a name of models.toml, or a record), or find the
+        family among these (`Families`). seed: of every turn that names none. longest_draft: tokens guessed at once
+        from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same,
+        sooner where it repeats much. preflight: try these options in a child process first, so that a native fault
+        does not end this one. progress: called with 0.0 to 1.0, answers False to stop.
 
         Raises ModelLoadError for what is not a model that can chat, ContextOverflowError for a context that does not
         fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for
@@ -102,7 +102,7 @@ class Engine:
         *,
         n_ctx: int | None = None,
         chat_template: str | Path | None = None,
-        family: str | Family | Format | None = None,
+        family: FamilyLike | None = None,
         seed: int | None = None,
         longest_draft: int = 0,
         **options: Unpack[ContextLoadOptions],

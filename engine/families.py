@@ -282,7 +282,11 @@ class Detection:
 
 
 class Families:
-    """The families known, in order of precedence."""
+    """Families to recognise a model's by, in order of precedence: `Families(rows)`, or `Families.load(path)`.
+
+    `builtin_families().extended(own)` asks one's own first, then the shipped ones; give it to `Engine.load(family=..)`
+    or `ChatTemplate(family=..)`.
+    """
 
     def __init__(self, rows: Sequence[Family]) -> None:
         self._rows = {row.name: row for row in rows}
@@ -316,7 +320,7 @@ class Families:
         """The family of a model. Its template decides; architecture and name serve when it has none.
 
         The first row whose rule holds wins, so models.toml lists the more specific first. Nothing matching gives
-        `content-only`.
+        `content-only`, whether it is one of these families or not.
         """
         for row in self._rows.values():
             rule = row.detect
@@ -328,7 +332,12 @@ class Families:
                 parts = [part for part in rule.names if part.casefold() in name.casefold()]
                 if parts or not rule.names:
                     return Detection(row, f"it has no chat template; architecture {architecture!r}, name {name!r}")
-        return Detection(self.get("content-only"), "no family in models.toml matches its chat template")
+        other = self._rows.get("content-only", _CONTENT_ONLY)
+        return Detection(other, "no family in models.toml matches its chat template")
+
+
+FamilyLike: TypeAlias = str | Family | Format | Families
+"""What callers may name a family by: a name, a record of their own, or families to find it among."""
 
 
 @cache
@@ -367,3 +376,6 @@ def _row(name: str, tables: FamilyTables) -> Family:
         field = first.get("ctx", {}).get("field", "")
         place = (*(str(item) for item in first["loc"]), *([field] if field else []))
         raise tables.fault(name, place, f"{first['msg']}. Correct it there") from error
+
+
+_CONTENT_ONLY = Family(name="content-only", title="any other template", verified="", format=Format())

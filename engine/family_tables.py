@@ -120,10 +120,12 @@ def _read(path: Path) -> tuple[dict[str, Table], str]:
 
 
 def _part(table: Table, place: Place) -> object:
-    node: object = table
-    for key in place:
-        node = cast("Table", node).get(key) if isinstance(node, dict) else None
-    return node
+    if not place:
+        return table
+    inner: object = table.get(place[0])
+    if isinstance(inner, dict):
+        return _part(cast("Table", inner), place[1:])
+    return None if place[1:] else inner
 
 
 def _copied(node: object) -> object:

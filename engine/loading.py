@@ -15,7 +15,7 @@ from engine import _data
 from engine import preflight as checks
 from engine.chat_template import ChatTemplate
 from engine.errors import ModelLoadError, RequestError
-from engine.families import Family, Format
+from engine.families import FamilyLike
 from engine.runtime.llama import Model, ModelInfo
 from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.options import ContextOptions, ModelOptions
@@ -29,7 +29,7 @@ class Reading:
     """How a model's prompts and output are read, as far as the caller says: see `ChatTemplate.for_model`."""
 
     chat_template: str | Path | None = None
-    family: str | Family | Format | None = None
+    family: FamilyLike | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from engine.chat_template import ChatTemplate
 from engine.errors import FamilyError
 from engine.events import fold
 from engine.families import Detect, Families, Family, ToolSyntax, builtin_families
@@ -204,6 +205,18 @@ def test_a_row_like_its_own_name_changes_the_shipped_one(tmp_path: Path) -> None
     assert changed == shipped.model_copy(
         update={"format": shipped.format.model_copy(update={"stops": ("<|im_end|>", "<|done|>")})}
     )
+
+
+def test_a_template_finds_its_family_among_ones_own(tmp_path: Path) -> None:
+    own = Families.load(write(tmp_path, OWN))
+    source = "{{ '<|mine|>' }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    both = builtin_families().extended(own)
+    for families in (own, both):
+        assert ChatTemplate(source, family=families).family.name == "mine"
+        assert ChatTemplate.for_model(source, family=families).family.name == "mine"
+    assert ChatTemplate.for_model(None, family=both, architecture="qwen3", name="Qwen3 0.6B").family.name == "qwen3"
+    other = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    assert own.detect(other).family.name == "content-only"
 
 
 def test_families_made_in_python() -> None:
