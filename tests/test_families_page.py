@@ -35,13 +35,13 @@ SHAPES = {
 DECISIONS = """
 ## What requests decide
 
-*Reasoning off*: what `reasoning=False` does. *After a result*: what the prompt does behind a tool result while reasoning
-is on. *A call in open reasoning*: whether call markup there ends reasoning or is quoted text. *Opened although closed*:
-an opening marker that the model writes although the prompt closed reasoning. *Control tokens*: markers that are matched
+*Reasoning off*: what `reasoning=False` does. *After a result*: what the prompt does behind a tool result while
+reasoning is on. *Call in reasoning*: whether call markup there ends reasoning or is quoted text. *Opened again*: an
+opening marker that the model writes although the prompt closed reasoning. *Control tokens*: markers that are matched
 only as tokens, where the vocabulary has them. Reasoning is never constrained; a demanded call is, in the family's own
 syntax or, where it has none, the generic one.
 
-| family | reasoning off | after a result | a call in open reasoning | opened although closed | calls | stops | control tokens |
+| family | reasoning off | after a result | call in reasoning | opened again | calls | stops | control tokens |
 |---|---|---|---|---|---|---|---|
 """
 OWN = """
