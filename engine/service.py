@@ -89,8 +89,8 @@ class Service:
         forced.
         - `keep`: when the context is full, the older half of what stands behind the first `keep` tokens is given up and
         the turn goes on; None: it ends. `dropped`: messages that are not in the prompt, for the usage.
-        - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must
-        be quick, and not wait for this engine. It stops the turn by answering False; what it raises ends the turn.
+        - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it
+        must be quick, and not wait for this engine. It stops the turn by answering False; what it raises ends it too.
 
         Raises ContextOverflowError when the prompt does not fit, RequestError for options that make no sense,
         EngineError when the engine is closed or broken.
@@ -116,8 +116,8 @@ class Service:
         """Evaluate a prefix and keep it for prompts that begin with it; waits for it. It takes a sequence for itself.
 
         `state`: these tokens' own, as it was saved, in place of evaluating them. `progress`: as for `submit`. Raises
-        ContextOverflowError when the prefix does not fit, RequestError when no sequence may be taken for it, EngineError
-        when it was stopped.
+        ContextOverflowError when the prefix does not fit, RequestError when no sequence may be taken for it,
+        EngineError when it was stopped.
         """
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
@@ -210,8 +210,8 @@ class PinnedPrefix:
         self._release.atexit = False
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, for `Engine.restore` with the same model and settings. Raises RequestError for a place that
-        cannot be written and for a prefix that was released, EngineError when the engine is closed."""
+        """Write it to a file, for `Engine.restore` with the same model and settings. Raises RequestError for a place
+        that cannot be written and for a prefix that was released, EngineError when the engine is closed."""
         self._save(Path(path))
 
     def release(self) -> None:

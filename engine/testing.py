@@ -246,8 +246,8 @@ class ScriptedBackend:
         return token
 
     def _is_shifted(self, sampler: ScriptedSampler, at: Row) -> bool:
-        """Whether the sequence holds the sampler's tokens less some in the middle: the context was shifted, and they were
-        evaluated again."""
+        """Whether the sequence holds the sampler's tokens less some in the middle: the context was shifted, and what
+        was left evaluated again."""
         held, known = self.tokens(at.sequence)[: at.position + 1], sampler.tokens
         head = common_prefix(held, known, len(held))
         return 0 < head < len(held) < len(known) and held[head:] == known[head - len(held) :]

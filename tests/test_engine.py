@@ -173,6 +173,52 @@ def test_generate_keeps_the_order_and_decodes_together() -> None:
     assert not alone
 
 
+def test_choices_share_the_prefill_and_have_seeds_of_their_own() -> None:
+    with scripted(lambda _: ANSWER, n_sequences=3, seed=2**32 - 2) as llm:
+        backend = backend_of(llm)
+        streams = llm.choices("What is 1 + 2? " * 9, 3)
+        completions = [stream.result() for stream in streams]
+        prompt = completions[0].usage.prompt_tokens if completions[0].usage else 0
+        assert [completion.content for completion in completions] == ["It is 3."] * 3
+        assert backend.evaluated < prompt + 2 + 3 * (len(ANSWER) + 1)
+        assert [sampler.params.seed for sampler in backend.samplers] == [2**32 - 2, 2**32 - 1, 0]
+        assert len({stream.result().usage for stream in streams}) == 3
+        first, second = llm.choices("x", 2, tools=[add], seed=5)
+        assert {first.result().content, second.result().content} == {"It is 3."}
+        assert len(llm.choices("x", 1)) == 1
+        for n in (0, -1):
+            with pytest.raises(RequestError, match=f"n={n} makes no sense"):
+                llm.choices("x", n)
+
+
+def test_log_probabilities_reach_the_caller() -> None:
+    with scripted(lambda _: "ab") as llm:
+        completion = llm.chat("x", reasoning=False, logprobs=1)
+        stream = llm.stream("x", reasoning=False, logprobs=0)
+        events = list(stream)
+        assert fold(events).parts == stream.completion.parts
+        assert llm.chat("x", reasoning=False).logprobs == ()
+    assert [entry.text for entry in completion.logprobs] == ["a", "b", "<|im_end|>"]
+    assert [entry.top[0].text for entry in completion.logprobs] == ["a", "b", "<|im_end|>"]
+    assert [entry.top for entry in stream.logprobs] == [(), (), ()]
+    assert Completion.model_validate_json(completion.model_dump_json()) == completion
+
+
+def test_what_ends_a_turn() -> None:
+    def reply(prompt: str) -> str:
+        return "<think>\none END two\n</think>\n\nthree END four"
+
+    with scripted(reply) as llm:
+        everywhere = llm.chat("x", stop="END", stop_in="all")
+        content = llm.chat("x", stop="END")
+        token = llm.chat("x", stop_tokens=[ord("w")])
+        endless = llm.chat("x", ignore_eos=True, max_tokens=100)
+    assert (everywhere.reasoning, everywhere.content) == ("one ", "")
+    assert (content.reasoning, content.content) == ("one END two", "three ")
+    assert (token.reasoning, token.finish_reason) == ("one END t", "stop")
+    assert (endless.content, endless.finish_reason) == ("three END four", "length")
+
+
 def test_generate_takes_a_list_and_stops_at_a_mistake() -> None:
     with scripted(lambda _: ANSWER) as llm:
         assert llm.generate([]) == []
@@ -236,11 +282,26 @@ def test_options_that_make_no_sense() -> None:
             ({"max_tokens": 0}, "max_tokens=0"),
             ({"deadline": -1.0}, "deadline"),
             ({"reasoning": "high"}, "reasoning='high'"),
+            ({"samplers": ["top_q"]}, "makes no sense"),
+            ({"top_k": -1}, "top_k=-1 makes no sense"),
+            ({"top_p": 2}, "top_p=2 makes no sense"),
+            ({"temperature": float("nan")}, "temperature=nan makes no sense"),
+            ({"mirostat": 3}, "mirostat=3 makes no sense"),
+            ({"seed": -1}, "seed=-1 makes no sense"),
+            ({"logprobs": 101}, "logprobs=101 makes no sense"),
+            ({"penalty_last_n": 0}, "penalty_last_n=0 makes no sense"),
+            ({"logit_bias": {300: 1.0}}, "logit_bias names token 300; this model has the tokens 0 to 261"),
+            ({"stop_tokens": [-1]}, "stop_tokens"),
+            ({"stop_tokens": [300]}, "stop_tokens names token 300"),
+            ({"stop_in": "reasoning"}, "stop_in='reasoning' makes no sense"),
+            ({"overflow": "drop"}, "overflow='drop' is unknown"),
+            ({"reasoning_budget": -1}, "reasoning_budget=-1"),
         ):
             for call in (llm.chat, llm.run):
                 with pytest.raises(RequestError) as caught:
                     call("x", **options)  # pyright: ignore[reportArgumentType]
                 assert words in str(caught.value)
+        assert not backend_of(llm).decodes, "all of that is refused before any decode"
         with pytest.raises(RequestError, match="no option 'n_contexts'"):
             Engine.load("x.gguf", n_contexts=1)  # pyright: ignore[reportCallIssue]
 
@@ -504,3 +565,48 @@ def test_llama_cpp_is_quiet(
         other.chat("Hello!", max_tokens=5)
     assert capfd.readouterr() == ("", "")
     assert caplog.records
+
+
+def test_an_engine_over_a_llama(builtin_model_path: Path, llm: Engine) -> None:
+    import llama_cpp
+
+    llama: Any = llama_cpp.Llama(str(builtin_model_path), n_ctx=512, n_threads=1, verbose=False)
+    with Engine.from_llama(llama, n_sequences=2) as other:
+        assert other.n_ctx == 512
+        assert other.family.name == "qwen3"
+        asked = "What is the weather in Paris?"
+        assert (
+            other.chat(asked, [get_weather], temperature=0).parts == llm.chat(asked, [get_weather], temperature=0).parts
+        )
+        llama.eval(llama.tokenize(b"Hello!"))
+    assert llama.n_tokens > 0, "the Llama is as it was"
+    with Engine.from_llama(llama, n_ctx=256, family="llama-3", type_k="f32") as other:
+        assert (other.n_ctx, other.family.name) == (256, "llama-3")
+    with pytest.raises(RequestError, match="use_mmap is an option of the weights"):
+        Engine.from_llama(llama, use_mmap=False)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(RequestError, match="n_batch=0 makes no sense"):
+        Engine.from_llama(llama, n_batch=0)
+    llama.close()
+    with pytest.raises(ModelLoadError, match="closed"):
+        Engine.from_llama(llama)
+    with pytest.raises(ModelLoadError, match="no open llama_cpp"):
+        Engine.from_llama("model.gguf")
+
+
+def test_choices_of_a_model_differ_and_repeat(llm: Engine) -> None:
+    def drawn(n: int, seed: int) -> list[object]:
+        streams = llm.choices("Hello!", n, temperature=50, top_k=0, top_p=1.0, min_p=0.0, max_tokens=12, seed=seed)
+        return [stream.result().parts for stream in streams]
+
+    three = drawn(3, 7)
+    assert len(set(map(str, three))) == 3
+    assert drawn(1, 8) == three[1:2], "the second is drawn with the next seed"
+
+
+def test_log_probabilities_of_a_model(llm: Engine) -> None:
+    completion = llm.chat("Hello!", temperature=0, logprobs=3, max_tokens=8)
+    assert len(completion.logprobs) == 8
+    for entry in completion.logprobs:
+        assert len(entry.top) == 3
+        assert (entry.token, entry.logprob) == (entry.top[0].token, entry.top[0].logprob), "greedy draws the best"
+        assert sum(2.71828182846**other.logprob for other in entry.top) <= 1.0001

@@ -102,8 +102,8 @@ class Loop:
         pins = len(self._pins) + sum(live.request.pin for live in self._lives.values())
         if pins + 1 >= self._backend.n_sequences:
             raise RequestError(
-                f"A pinned prefix takes a sequence; of {self._backend.n_sequences}, {pins} are taken so, and one must stay "
-                "for requests. Release one, or load with a larger n_sequences."
+                f"A pinned prefix takes a sequence; of {self._backend.n_sequences}, {pins} are taken so, and one must "
+                "stay for requests. Release one, or load with a larger n_sequences."
             )
 
     def unpin(self, id_: int) -> None:
@@ -337,9 +337,9 @@ class Loop:
         return finish
 
     def _shift(self, live: Live) -> bool:
-        """The context is full: give up the older half of what stands behind the kept tokens, where the request allows it.
+        """The context is full: give up the older half of what stands behind the kept tokens, where the request allows.
 
-        Where the memory cannot move what is left (or others share it), it is evaluated again.
+        Where the memory cannot move what is left (or others share it), that is evaluated again.
         """
         job, keep = live.job, live.request.keep
         if keep is None:

@@ -179,8 +179,8 @@ class PrefixCache:
         self._slots[sequence].pinned = False
 
     def load(self, sequence: int, tokens: Sequence[int], state: bytes) -> bool:
-        """Put a saved state of these tokens into a sequence in use; False if there is no room. Raises DecodeError when the
-        memory refuses the state; the sequence is empty then."""
+        """Put a saved state of these tokens into a sequence in use; False if there is no room. Raises DecodeError when
+        the memory refuses the state; the sequence is empty then."""
         self._forget(sequence)
         if not self.make_room(len(tokens)):
             return False
@@ -190,8 +190,7 @@ class PrefixCache:
 
     def shift(self, sequence: int, start: int, stop: int) -> bool:
         """Forget tokens `start` to `stop` (exclusive) of a sequence in use, and move what lies behind them to their
-        place. False, with nothing changed, where the memory cannot, or a cell that would move is another user's too; idle
-        sequences let go of theirs."""
+        place; idle sequences that share it let go of it. False where the memory cannot, or another user shares it."""
         slot = self._slots[sequence]
         moving = set(slot.cells[stop:])
         others = [index for index in range(len(self._slots)) if index != sequence]

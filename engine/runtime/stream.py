@@ -25,8 +25,8 @@ class Mailbox:
     """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits.
 
     `over` is set when the final reply is there: who wants the whole turn is woken once. A `patient` future too is
-    for that one only. `text` and `tokens` are the prompt's; a text of None is no turn. `progress` is told of the prefill
-    (see `Service.submit`), `fault` is what it raised, `cancel` ends the request.
+    for that one only. `text` and `tokens` are the prompt's; a text of None is no turn. `progress` is told of the
+    prefill (see `Service.submit`), `fault` is what it raised, `cancel` ends the request.
     """
 
     __slots__ = ("cancel", "fault", "future", "over", "patient", "prefilled", "progress", "queue", "text", "tokens")
