@@ -1,34 +1,32 @@
 """What parsing costs: microseconds per token, fed one by one, for every shape at 1 k, 10 k and 100 k tokens.
 
 Flat is the promise: the last column, the cost per token at the longest over that at the shortest, stays near 1.
-Beside it, in the same run: what long prose and many calls cost, inputs made to be expensive, `openai-harmony`'s parser
-where it is installed and has its vocabulary, and the naive way (parse the whole text again for each token) as a
-baseline. Times are of the processor, so that other processes do not count.
+Beside it, in the same run: what long prose and many calls cost, inputs made to be expensive, every family once, and the
+parsers of others as far as they are installed (`parsing_peers` says which and how). Times are of the processor, so that
+other processes do not count.
 """
 
 import argparse
-import importlib
 import math
 import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
 
-from parsing_cases import TOOLS, load  # noqa: E402
+import parsing_peers as peers  # noqa: E402
+from parsing_cases import TOOLS, Case, load  # noqa: E402
+from parsing_peers import cut, filled, timed  # noqa: E402
 
 from engine.families import builtin_families  # noqa: E402
 from engine.parsing import Parser  # noqa: E402
 
-TOKEN = 4
-BOUND = 20.0
-_PROSE = "The quick brown fox, having seen 12 dogs, jumps over the lazy one; then it rests. "
+_PROSE = peers.PROSE
 _SHAPES = (
     *("qwen3", "llama-3", "mistral-small-3.2", "kimi-k2-thinking", "deepseek-v3.1", "qwen3-coder", "glm-4.5"),
     *("deepseek-v3.2", "kimi-k3", "minimax-m3", "lfm2", "olmo-3", "gemma-4", "gpt-oss"),
@@ -53,7 +51,7 @@ def main() -> None:
     arguments.add_argument("--only", help="rows whose title contains this")
     given = arguments.parse_args()
     sizes: list[int] = given.sizes
-    print(f"microseconds per token of {TOKEN} characters, median of {given.repeat}")
+    print(f"microseconds per token of {peers.TOKEN} characters, median of {given.repeat}")
     print(f"{'':44}" + "".join(f"{size:>10}" for size in sizes) + "     ratio")
     medians: list[float] = []
     for row in [*_argument_rows(), *_prose_rows(), *_salad_rows()]:
@@ -62,43 +60,27 @@ def main() -> None:
         costs = [_cost(row, size, given.repeat) for size in sizes]
         if row.title.startswith("argument"):
             medians.append(costs[-1])
-        _print(row.title, costs)
+        peers.show(row.title, costs)
     if medians:
         print(f"{'median of the families, longest':44}{statistics.median(medians):>10.2f}")
     if not given.only:
+        _every_family(given.repeat)
         _large_feeds()
-        _naive(sizes, given.repeat)
-        _harmony(sizes, given.repeat)
+        peers.harmony(sizes, given.repeat)
+        peers.sglang([size for size in sizes if size <= 10_000])
+        peers.naive([size for size in sizes if size <= 10_000], given.repeat)
         _construction()
 
 
-def _print(title: str, costs: Sequence[float]) -> None:
-    print(f"{title:44}" + "".join(f"{cost:>10.2f}" for cost in costs) + f"{costs[-1] / costs[0]:>10.2f}", flush=True)
-
-
-def _tokens(text: str) -> list[str]:
-    return [text[at : at + TOKEN] for at in range(0, len(text), TOKEN)]
-
-
-def _timed(work: Callable[[], object], repeat: int) -> float:
-    """The median of the seconds of processor time that it takes: other processes do not count."""
-    seconds: list[float] = []
-    for _ in range(repeat):
-        begun = time.process_time()
-        work()
-        seconds.append(time.process_time() - begun)
-    return statistics.median(seconds)
-
-
 def _cost(row: Row, size: int, repeat: int) -> float:
-    """Microseconds per token. Infinite where one run took longer than BOUND; not a number where it raised."""
-    tokens = _tokens(row.text(size * TOKEN))
+    """Microseconds per token. Infinite where one run took longer than peers.BOUND; not a number where it raised."""
+    tokens = cut(row.text(size * peers.TOKEN))
     blocks = [tokens[at : at + 500] for at in range(0, len(tokens), 500)]
 
     def parse() -> None:
         parser = Parser(row.family, row.prefix, tools=TOOLS)
         feed = parser.feed
-        end = time.process_time() + BOUND
+        end = time.process_time() + peers.BOUND
         for block in blocks:
             for token in block:
                 feed(token)
@@ -108,7 +90,7 @@ def _cost(row: Row, size: int, repeat: int) -> float:
 
     Parser(row.family, row.prefix, tools=TOOLS)  # compiles the family's patterns
     try:
-        return _timed(parse, repeat) / len(tokens) * 1e6
+        return timed(parse, repeat) / len(tokens) * 1e6
     except TimeoutError:
         return math.inf
     except Exception as error:  # noqa: BLE001 - a parser that raises is a finding, the other rows go on
@@ -116,31 +98,36 @@ def _cost(row: Row, size: int, repeat: int) -> float:
         return math.nan
 
 
-def _filled(count: int, before: str, filling: str, after: str) -> str:
-    filled = filling * (max(0, count - len(before) - len(after)) // len(filling) + 1)
-    return before + filled + after
-
-
 def _argument_rows() -> Iterable[Row]:
     """A long string argument, a family of each shape."""
-    for case in load():
-        if case.family in _SHAPES and case.name == "one call":
-            before, after = case.output.split("Paris")
+    return [_argument_row(case) for case in load() if case.family in _SHAPES and case.name == "one call"]
 
-            def text(count: int, before: str = before, after: str = after) -> str:
-                return _filled(count, before, _PROSE, after)
 
-            yield Row(f"argument: {case.family}", case.family, text, case.prefix)
+def _argument_row(case: Case) -> Row:
+    before, after = case.output.split("Paris")
+    return Row(f"argument: {case.family}", case.family, lambda count: filled(count, before, _PROSE, after), case.prefix)
+
+
+def _every_family(repeat: int) -> None:
+    """A long string argument in each family that has calls, 10,000 tokens."""
+    rows = [_argument_row(case) for case in load() if case.name == "one call"]
+    costs = sorted((_cost(row, 10_000, repeat), row.family) for row in rows)
+    middle = statistics.median(cost for cost, _ in costs)
+    (least, quickest), (most, slowest) = costs[0], costs[-1]
+    print(
+        f"\n{len(costs)} families, 10,000 tokens of an argument: median {middle:.2f}, "
+        f"least {least:.2f} ({quickest}), most {most:.2f} ({slowest})"
+    )
 
 
 def _prose_rows() -> Iterable[Row]:
-    yield Row("prose: qwen3", "qwen3", lambda count: _filled(count, "", _PROSE, ""))
-    yield Row("reasoning: qwen3", "qwen3", lambda count: _filled(count, "<think>\n", _PROSE, "\n</think>\n\nYes."))
-    yield Row("code: qwen3-coder", "qwen3-coder", lambda count: _filled(count, "", "if a <b and c<= d: x = [1]\n", ""))
+    yield Row("prose: qwen3", "qwen3", lambda count: filled(count, "", _PROSE, ""))
+    yield Row("reasoning: qwen3", "qwen3", lambda count: filled(count, "<think>\n", _PROSE, "\n</think>\n\nYes."))
+    yield Row("code: qwen3-coder", "qwen3-coder", lambda count: filled(count, "", "if a <b and c<= d: x = [1]\n", ""))
     call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
-    yield Row("many calls: qwen3", "qwen3", lambda count: _filled(count, "", call, ""))
+    yield Row("many calls: qwen3", "qwen3", lambda count: filled(count, "", call, ""))
     tagged = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>\n"
-    yield Row("many calls: qwen3-coder", "qwen3-coder", lambda count: _filled(count, "", tagged, ""))
+    yield Row("many calls: qwen3-coder", "qwen3-coder", lambda count: filled(count, "", tagged, ""))
 
 
 def _salad_rows() -> Iterable[Row]:
@@ -187,7 +174,7 @@ def _salad_rows() -> Iterable[Row]:
     for title, (family, before, filling, after) in salad.items():
 
         def text(count: int, before: str = before, filling: str = filling, after: str = after) -> str:
-            return _filled(count, before, filling, after)
+            return filled(count, before, filling, after)
 
         yield Row(title, family, text)
 
@@ -202,7 +189,7 @@ def _large_feeds() -> None:
     for row in [*_argument_rows(), *_prose_rows()]:
         text = row.text(10_000_000)
         begun = time.process_time()
-        signal.setitimer(signal.ITIMER_PROF, 2 * BOUND)
+        signal.setitimer(signal.ITIMER_PROF, 2 * peers.BOUND)
         try:
             parser = Parser(row.family, row.prefix, tools=TOOLS)
             parser.feed(text)
@@ -214,82 +201,13 @@ def _large_feeds() -> None:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _installed(module: str) -> Any:
-    """A peer's module, which need not be there."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        return None
-
-
-def _naive(sizes: Sequence[int], repeat: int) -> None:
-    """The baseline: for each token the whole text is parsed again (up to 10,000 tokens), as a partial JSON."""
-    peer = _installed("partial_json_parser")
-    if peer is None:
-        print("\npartial-json-parser: not installed, so there is no baseline")
-        return
-    costs: list[float] = []
-    for size in [size for size in sizes if size <= 10_000]:
-        tokens = _tokens(_filled(size * TOKEN, '{"name": "get_weather", "arguments": {"city": "', _PROSE, '"}}'))
-
-        def parse(tokens: Sequence[str] = tokens) -> None:
-            text = ""
-            for token in tokens:
-                text += token
-                peer.loads(text)
-
-        costs.append(_timed(parse, 1 if size > 1_000 else repeat) / len(tokens) * 1e6)
-    print()
-    _print("naive: partial-json-parser, all again", costs)
-
-
-def _harmony(sizes: Sequence[int], repeat: int) -> None:
-    """The makers' own parser of gpt-oss's format; it is fed token numbers, not text, so its tokens are its own."""
-    harmony = _installed("openai_harmony")
-    if harmony is None:
-        print("openai-harmony: not installed")
-        return
-    try:
-        encoding = harmony.load_harmony_encoding(harmony.HarmonyEncodingName.HARMONY_GPT_OSS)
-    except harmony.HarmonyError as error:
-        print(f"openai-harmony: skipped, it needs its vocabulary (o200k_harmony) from the network: {error}")
-        return
-    for title, before, after in (
-        ("prose", "<|channel|>final<|message|>", "<|return|>"),
-        ("argument", '<|channel|>commentary to=functions.f<|message|>{"city": "', '"}<|call|>'),
-    ):
-        costs: list[float] = []
-        ours: list[float] = []
-        for size in sizes:
-            text = _filled(size * TOKEN, before, _PROSE, after)
-            numbers = encoding.encode(text, allowed_special="all")
-            pieces = [encoding.decode([number]) for number in numbers]
-
-            def theirs(numbers: Sequence[int] = numbers) -> None:
-                parser = harmony.StreamableParser(encoding, role=harmony.Role.ASSISTANT)
-                for number in numbers:
-                    parser.process(number)
-                    _ = parser.last_content_delta
-
-            def here(pieces: Sequence[str] = pieces) -> None:
-                parser = Parser("gpt-oss", "<|start|>assistant", tools=TOOLS)
-                for piece in pieces:
-                    parser.feed(piece)
-                parser.close()
-
-            costs.append(_timed(theirs, repeat) / len(numbers) * 1e6)
-            ours.append(_timed(here, repeat) / len(numbers) * 1e6)
-        _print(f"openai-harmony, {title} (its own tokens)", costs)
-        _print(f"the same tokens here, {title}", ours)
-
-
 def _construction() -> None:
     """What making a parser costs, for each family the first time and then again."""
     first: list[float] = []
     again: list[float] = []
     for name in builtin_families().names():
-        first.append(_timed(lambda name=name: Parser(name, tools=TOOLS), 1) * 1e6)
-        again.append(_timed(lambda name=name: Parser(name, tools=TOOLS), 5) * 1e6)
+        first.append(timed(lambda name=name: Parser(name, tools=TOOLS), 1) * 1e6)
+        again.append(timed(lambda name=name: Parser(name, tools=TOOLS), 5) * 1e6)
     print(f"\nmaking a parser, microseconds: median {statistics.median(again):.0f}, slowest {max(again):.0f}")
     print(f"the first time for a family: median {statistics.median(first):.0f}, slowest {max(first):.0f}")
 
