@@ -7,6 +7,7 @@ these steps is done, tokens' ids, models.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -85,7 +86,7 @@ class ChatTemplate:
         also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
         self._setting = Setting(template, self.format, self.capabilities, fixed, Markers(control_tokens, also))
         self._with_tools: ChatTemplate | None = None
-        self._with_documents: ChatTemplate | None = None
+        self._with_documents: Callable[[], ChatTemplate] = lambda: self
         self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
 
     @classmethod
@@ -124,16 +125,22 @@ class ChatTemplate:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
                 source = tool_use = rag = None
-        for stranger in (source, tool_use, rag):
-            if trials is not None and stranger is not None and not _is_ours(stranger):
-                try_template(stranger, {"bos_token": bos_token, "eos_token": eos_token}, trials)
+        fixed = {"bos_token": bos_token, "eos_token": eos_token}
+        _try(source, fixed, trials)
+        _try(tool_use, fixed, trials)
         made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
         if tool_use is None and chat_template is None and not made.capabilities.tools:
             tool_use = _data.template_source(made.family.name)
         if tool_use is not None and tool_use != made.source:
             made._with_tools = cls(tool_use, bos_token, eos_token, made.family, control_tokens=control_tokens)
-        if rag is not None:
-            made._with_documents = cls(rag, bos_token, eos_token, made.family, control_tokens=control_tokens)
+        if rag is not None:  # compiled when it is first needed: few requests have documents
+
+            @cache
+            def with_documents() -> ChatTemplate:
+                _try(rag, fixed, trials)
+                return cls(rag, bos_token, eos_token, made.family, control_tokens=control_tokens)
+
+            made._with_documents = with_documents
         return made
 
     def render(
@@ -190,14 +197,19 @@ class ChatTemplate:
         """The one of the model's templates that can state these."""
         if not documents:
             return self._with_tools or self if tools else self
-        candidates = (self._with_tools, self._with_documents) if tools else (self._with_documents, self)
-        for template in (*candidates, self):
-            if template is not None and "documents" in template._setting.template.variables:
+        if tools and self._with_tools is not None and self._with_tools._reads_documents:
+            return self._with_tools
+        for template in (self._with_documents(), self):
+            if template._reads_documents:
                 return template
         raise RequestError(
             "This model's chat template takes no documents. Leave documents out, and put their text into a message, or "
             "into the result of a tool."
         )
+
+    @property
+    def _reads_documents(self) -> bool:
+        return "documents" in self._setting.template.variables
 
     def _switch(self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool]) -> Switch:
         """What reasoning asks of this template, remembered: it depends on the request in two ways only."""
@@ -311,6 +323,12 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
 def _recognises(family: FamilyLike | None) -> bool:
     """Whether the family is to be found out."""
     return family is None or isinstance(family, Families)
+
+
+def _try(source: str | None, fixed: Mapping[str, str], trials: Path | None) -> None:
+    """Try a stranger's template, where trials are kept."""
+    if trials is not None and source is not None and not _is_ours(source):
+        try_template(source, fixed, trials)
 
 
 def _is_ours(source: str) -> bool:

@@ -44,6 +44,24 @@ def test_a_child_that_dies_is_named(tmp_path: Path) -> None:
         trial.try_template(GOOD, FIXED, tmp_path, command=dying)
 
 
+LIMITED = "from engine.template import trial; trial._limit(); "
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system limits no process from within")
+def test_the_childs_memory_is_limited(tmp_path: Path) -> None:
+    greedy = [sys.executable, "-c", LIMITED + "bytearray(2 << 30)"]
+    with pytest.raises(TemplateError, match="failed in a trial: MemoryError"):
+        trial.try_template(GOOD, FIXED, tmp_path, command=greedy)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system limits no process from within")
+def test_the_childs_time_is_limited(tmp_path: Path) -> None:
+    told = [sys.executable, "-c", LIMITED + "import resource as r, sys; sys.exit(str(r.getrlimit(r.RLIMIT_CPU)))"]
+    with pytest.raises(TemplateError, match=rf"failed in a trial: \({trial.SECONDS}, {trial.SECONDS}\)"):
+        trial.try_template(GOOD, FIXED, tmp_path, command=told)
+
+
 def test_where_no_child_can_start_one_warning_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "")
     with pytest.warns(EngineWarning, match="could not be tried in a child process"):
