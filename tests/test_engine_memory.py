@@ -92,3 +92,39 @@ def test_a_turn_that_was_cut_is_not_remembered(prompts: list[str]) -> None:
         history: list[dict[str, object]] = [{"role": "user", "content": "Go."}, *_dropped("a", "call_1")]
         llm.chat(history, tools=[TOOL], temperature=0)
     assert "First" not in prompts[1]
+
+
+def test_interleaved_conversations_with_equal_ids_never_exchange_reasoning() -> None:
+    """A family that numbers its calls writes the same ids in every conversation: `functions.look:0`."""
+    section = ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")
+    call = '<|tool_call_begin|>functions.look:{n}<|tool_call_argument_begin|>{{"at": "here"}}<|tool_call_end|>'
+    seen: list[str] = []
+
+    def reply(prompt: str) -> str:
+        seen.append(prompt)
+        name, step = ("a" if "Go a." in prompt else "b"), prompt.count("is fine")
+        return f"<think>Reason {step} of {name}.</think>{section[0]}{call.format(n=step)}{section[1]}"
+
+    control = builtin_families().get("kimi-k2-thinking").format.control
+    source = (
+        "{% for m in messages %}<|im_{{ m.role }}|>{{ m.role }}<|im_middle|>"
+        "{% if m.role == 'assistant' %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.id }}{{ c.function.arguments | tojson }}{% endfor %}"
+        "<|im_end|>{% endfor %}"
+        "{{ tools | tojson if tools }}{% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}"
+    )
+    vocab = ByteVocab(control=[*control], end=["<|im_end|>"])
+    ids: dict[str, list[str]] = {"a": [], "b": []}
+    with Engine(ScriptedBackend(reply, vocab=vocab), ChatTemplate(source, family="kimi-k2-thinking")) as llm:
+        histories: dict[str, list[dict[str, object]]] = {
+            name: [{"role": "user", "content": f"Go {name}."}] for name in ids
+        }
+        for _ in range(3):
+            for name, history in histories.items():
+                made = llm.chat(history, tools=[TOOL], temperature=0).tool_calls[0]
+                ids[name].append(made.id)
+                history += _dropped("here", made.id)
+    assert ids["a"] == ids["b"] == ["functions.look:0", "functions.look:1", "functions.look:2"]
+    for name, other, prompt in (("a", "b", seen[4]), ("b", "a", seen[5])):
+        assert [f"Reason {step} of {name}." in prompt for step in range(2)] == [True, True]
+        assert f"of {other}." not in prompt

@@ -9,7 +9,8 @@ import pytest
 from engine.chat_template import ChatTemplate
 from engine.errors import RequestError
 from engine.events import fold
-from engine.types import Message
+from engine.template.generic import written
+from engine.types import Message, ToolCall
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 CALLS = (
@@ -190,17 +191,26 @@ class TestContinuation:
         made = ChatTemplate(None, "<s>", "</s>", family)
         asked: list[Any] = [{"role": "user", "content": "Go"}, {"role": "assistant", "tool_calls": [CALL]}]
         prompt = made.render(asked, [look], continue_final_message=True)
-        two = {"role": "assistant", "tool_calls": [CALL, {**CALL, "id": "c2"}]}
-        whole = made.render([asked[0], two], [look], add_generation_prompt=False).text
-        head = prompt.text
-        if family == "deepseek-r1":  # its calls share a section, which the first call's end closes
-            head = head.removesuffix("<｜tool▁calls▁end｜>")
-        assert whole.startswith(head)
-        parser = made.parser(prompt, [look])
-        one = made.render([asked[0], asked[1]], [look], add_generation_prompt=False).text
-        again = one.partition(made.format.tools.section[0].strip() if made.format.tools else "")
-        parser.feed(f"{again[1]}{again[2]}")
+        shown = made.render(asked, [look], add_generation_prompt=False).text
+        assert shown.startswith(prompt.text), "only the turn's end is gone"
+        assert shown.removeprefix(prompt.text).strip() in made.format.stops
         assert not prompt.in_reasoning
+        syntax = made.format.tools
+        assert syntax is not None
+        second = ToolCall(id="c2", name="look", arguments='{"city": "Rome"}')
+        parser = made.parser(prompt, [look])
+        completion = fold([*parser.feed(written([second], syntax)), *parser.close()])
+        assert [(call.name, call.parsed(), call.error) for call in completion.tool_calls] == [
+            ("look", {"city": "Rome"}, None)
+        ]
+        assert not completion.content.strip()
+
+    def test_after_the_one_call_that_a_turn_has(self) -> None:
+        """Llama 3 writes one call, and nothing beside it: the prompt stands right behind."""
+        made = ChatTemplate(None, family="llama-3")
+        asked: list[Any] = [{"role": "user", "content": "Go"}, {"role": "assistant", "tool_calls": [CALL]}]
+        prompt = made.render(asked, [look], continue_final_message=True)
+        assert prompt.text.endswith('{"name": "look", "parameters": {"city": "Oslo"}}')
 
     def test_after_a_call_that_ends_the_turn(self) -> None:
         asked: list[Any] = [{"role": "user", "content": "Go"}, {"role": "assistant", "tool_calls": [CALL]}]
