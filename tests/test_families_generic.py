@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from parsing_cases import TOOLS, check_order, run, splits
 
 from engine.events import ContentDelta, fold
@@ -112,3 +114,19 @@ def test_a_demanded_call_of_gpt_oss_may_stand_in_a_channel(channel: str) -> None
     assert calls(paris, ToolName(name="get_weather")) == [("get_weather", paris)]
     assert calls(call, "auto") == []
     assert calls("No call.", "required") == []
+
+
+ATOMS = [
+    *('{"response": "', "{'response': '", '{"response": {', '{"tool_call": {', '{"tool_calls": [', '{"name": "ping"'),
+    *(', "arguments": {}', ', "parameters": {"city": "', "'arguments': {'city': '", "}", "]", "[", "{", '"', "'", "\\"),
+    *("\\u00e9", "\\ud83d", "```json\n", "```", "\n", " ", "x", "é", ":", ",", ";", "<tool_call>\n", "\n</tool_call>"),
+]
+SALADS: dict[str, Any] = {**FORMS, "hermes": "hermes", "cogito-llama": "cogito-llama"}
+
+
+@pytest.mark.parametrize("form", SALADS)
+@pytest.mark.parametrize("choice", ["auto", "required", ToolName(name="ping")])
+@settings(deadline=None, max_examples=60)
+@given(parts=st.lists(st.sampled_from(ATOMS), max_size=16))
+def test_any_mixture_is_read_alike_at_any_split(form: str, choice: Any, parts: list[str]) -> None:
+    parsed(SALADS[form], "".join(parts), tool_choice=choice)

@@ -62,7 +62,10 @@ class BareCalls:
         reader = self._reader
         fenced = yield from reader.match(_FENCE)
         yield from reader.space()
-        wrapped = _LIST.match(reader.buffer, reader.pos)
+        named = None  # the tool whose arguments alone stand here; decided first, for it takes the most text to tell
+        if self._named is not None and reader.buffer.startswith("{", reader.pos) and not (yield from self._is_object()):
+            named = self._named
+        wrapped = None if named else _LIST.match(reader.buffer, reader.pos)
         answer = _ANSWER.match(reader.buffer, reader.pos) if self._answers else None
         if answer is not None:
             reader.take(answer.end() - reader.pos, "marker")
@@ -75,8 +78,8 @@ class BareCalls:
         elif reader.buffer.startswith("[", reader.pos):
             pythonic = self._list is not None and not self._lists_an_object(reader.behind(0))
             yield from (self._list.read() if pythonic and self._list is not None else self._objects.read())
-        elif self._named is not None and not (yield from self._is_object()):
-            yield from self._arguments_of(self._named)
+        elif named is not None:
+            yield from self._arguments_of(named)
         else:
             yield from self._objects.call()
             while (yield from self._objects.another()):
