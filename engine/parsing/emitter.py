@@ -167,7 +167,7 @@ class Span:
         self._kind: Kind = kind
         self._lead = lead
         self._edge = edge
-        self._held = ""
+        self._held: list[str] = []
         self._part = -1
 
     @property
@@ -179,9 +179,11 @@ class Span:
         """More text."""
         stripped = text.rstrip()
         if not stripped:
-            self._held += text
+            self._held.append(text)
             return
-        held, self._held = self._held, text[len(stripped) :]
+        held = self._let_go()
+        if len(stripped) < len(text):
+            self._held.append(text[len(stripped) :])
         if self._part < 0:
             lead = held + stripped[: len(stripped) - len(stripped.lstrip())]
             dropped = common_prefix(lead, self._lead)
@@ -192,7 +194,7 @@ class Span:
 
     def end(self, before: str = "") -> None:
         """A marker follows, with this white space before it in the template."""
-        held, self._held = self._held, ""
+        held = self._let_go()
         if self._part < 0:
             self._reader.note(self._edge, held)
             return
@@ -203,11 +205,18 @@ class Span:
 
     def close(self, *, exact: bool) -> None:
         """The input ended. `exact`: white space alone counts as text (there was no marker anywhere)."""
-        held, self._held = self._held, ""
+        held = self._let_go()
         if self._part < 0 and not exact:
             self._reader.note(self._edge, held)
         elif held:
             self._emit(held)
+
+    def _let_go(self) -> str:
+        if not self._held:
+            return ""
+        held = "".join(self._held)
+        self._held.clear()
+        return held
 
     def _emit(self, text: str) -> None:
         self._reader.note(self._kind, text)

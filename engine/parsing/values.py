@@ -7,12 +7,14 @@ nullable or union schema tries JSON first and falls back to text.
 
 import ast
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 _ANY: Mapping[str, Any] = {"any": True}  # no schema: not the root's, which `None` would mean
 TEXT = frozenset(["string"])
+_STRING_EDGES = re.compile(r'"|\\.?', re.DOTALL)
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (str, "string"),
@@ -162,7 +164,7 @@ def no_constant(name: str) -> object:
 class ArgumentWriter:
     """Assembles `{"key": value, ...}` from keys and values that come in markup, as fragments."""
 
-    __slots__ = ("_held", "_lead", "_open", "_parts", "_some", "_types", "_write")
+    __slots__ = ("_held", "_inside", "_lead", "_never_json", "_open", "_parts", "_scanned", "_some", "_types", "_write")
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -172,6 +174,9 @@ class ArgumentWriter:
         self._lead: str = ""
         self._types: frozenset[str] | None = None
         self._parts: list[str] = []
+        self._scanned = 0
+        self._inside = ""
+        self._never_json = False
 
     def key(self, name: str, types: frozenset[str] | None, lead: str) -> None:
         """A value begins. `lead` is the white space that the template writes before it."""
@@ -180,6 +185,7 @@ class ArgumentWriter:
         self._held.clear()
         self._open = False
         self._parts.clear()
+        self._scanned, self._inside, self._never_json = 0, "", False
         if self.is_text:
             self._write('"')
 
@@ -188,10 +194,31 @@ class ArgumentWriter:
         """Whether the present value is taken literally, and so streams."""
         return self._types == TEXT
 
-    @property
     def is_json(self) -> bool:
-        """Whether what came of the present value so far is whole JSON of its own (never so for text)."""
-        return not self.is_text and _json("".join(self._parts).strip()) is not None
+        """Whether what came of the present value is whole JSON of its own (never so for text), and a marker follows.
+
+        The marker is part of the value else, and outside of a string no JSON holds one: so a value is read as a whole
+        once at most, however many markers it has.
+        """
+        if self.is_text or self._never_json:
+            return False
+        for part in self._parts[self._scanned :]:
+            self._scan(part)
+        self._scanned = len(self._parts)
+        if self._inside:
+            return False
+        self._never_json = _json("".join(self._parts).strip()) is None
+        return not self._never_json
+
+    def _scan(self, text: str) -> None:
+        """Keep up whether the text ends inside a string (`"`), and there behind a backslash (`\\`)."""
+        if self._inside == "\\":
+            self._inside, text = '"', text[1:]
+        for found in _STRING_EDGES.finditer(text):
+            if found.group() == '"':
+                self._inside = "" if self._inside else '"'
+            elif self._inside and len(found.group()) == 1:
+                self._inside = "\\"
 
     def text(self, text: str) -> None:
         """More of the value. White space that may belong to the markup is held back."""

@@ -142,7 +142,7 @@ class TaggedArgumentsShape:
             if hit is None:
                 return Outcome.TRUNCATED
             if hit == self._value_end.text:
-                if (yield from self._followed(hit)) or arguments.is_json:
+                if (yield from self._followed(hit)) or arguments.is_json():
                     reader.take(len(hit), "marker")
                     arguments.end_value(self._value_end.before)
                     return Outcome.COMPLETE
