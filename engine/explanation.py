@@ -5,7 +5,6 @@ Knows: which room tells what, and how the report reads. Does not know: how any o
 here.
 """
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -275,11 +274,19 @@ def _report(found: Explanation) -> Iterator[str]:
         yield f"  {piece.author + (' (guarded)' if piece.guarded else ''):<17} {piece.text!r}"
     if found.tokens:
         yield from ("", f"{len(found.tokens):,} tokens (* a control token)")
-        listed = " ".join(f"{token.id}{'*' if token.control else ''}:{token.text!r}" for token in found.tokens)
-        yield from textwrap.wrap(
-            listed, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
+        yield from _lines([f"{token.id}{'*' if token.control else ''}:{token.text!r}" for token in found.tokens])
     yield from _told(found)
+
+
+def _lines(items: Sequence[str]) -> Iterator[str]:
+    """The items side by side, in lines of some width."""
+    line = " "
+    for item in items:
+        if len(line) + 1 + len(item) > _WIDTH and line.strip():
+            yield line
+            line = " "
+        line += f" {item}"
+    yield line
 
 
 def _told(found: Explanation) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """Explain: the prompt's authors and tokens, the format's reasons, the parser's state, an output's pieces."""
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ from engine.families import builtin_families
 from engine.parsing import Piece
 from engine.testing import ByteVocab, ScriptedBackend
 
+FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
+OURS = sorted((Path(__file__).parent.parent / "templates").glob("*.jinja"))
+TEMPLATES = [*OURS, *(sorted(Path(FOLDER).glob("*.jinja")) if FOLDER else [])]
 QWEN = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 CALL = '<tool_call>\n{"name": "look", "arguments": {"city": "Oslo"}}\n</tool_call>'
 TURN = f"<think>\nHm.\n</think>\n\nI look.\n{CALL}"
@@ -78,6 +83,27 @@ class TestPrompt:
         assert [token.text for token in found.tokens if token.control] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
         assert "".join(token.text for token in found.tokens) == "".join(piece.text for piece in found.prompt)
         assert [token.id for token in found.tokens][:2] == [QWEN.token("<|im_start|>"), ord("u")]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_every_template_tells_its_authors(path: Path) -> None:
+    """No template that ships with llama.cpp, nor any of ours, renders marked texts otherwise."""
+    call = {"id": "abcdefgh1", "name": "look", "arguments": {"city": "Oslotext"}}
+    loop = [
+        {"role": "user", "content": "Whytext?"},
+        {"role": "assistant", "content": "", "reasoning": "Hmtext.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "abcdefgh1", "content": "fourtext"},
+        {"role": "assistant", "content": "Coldtext."},
+        {"role": "user", "content": "Andtext?"},
+    ]
+    made = ChatTemplate(path.read_text(encoding="utf-8"), "<s>", "</s>")
+    prompt, authors = made.render(loop, [look]), made.render(loop, [look], authors=True)
+    assert authors.text == prompt.text
+    wrote = " ".join(prompt.text[span.start : span.end] for span in authors.callers)
+    said = ("Whytext?", "Oslotext", "fourtext", "Coldtext.", "Andtext?", "Hmtext.")
+    assert all(text in wrote for text in said if text in prompt.text)
+    assert "Andtext?" in wrote
+    assert "<" not in wrote, "nothing of the template's"
 
 
 class TestFormat:
