@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.errors import ContextOverflowError, DecodeError, EngineError
 from engine.parsing import Parser
-from engine.runtime.backend import Row
+from engine.runtime.backend import Row, Sampler
 from engine.runtime.generation import Limits
 from engine.types import SamplingParams
 
@@ -388,6 +388,30 @@ def test_a_sampler_or_a_draw_that_fails_fails_its_request(monkeypatch: pytest.Mo
     third = bench.submit("c")
     bench.run()
     assert "no such sampler" in str(bench.error(third))
+
+
+def test_logits_that_are_not_numbers_fail_their_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(echo, n_sequences=3)
+    sample = bench.backend.sample
+
+    def poisoned(sampler: Sampler, row: int) -> int:
+        token = sample(sampler, row)
+        if bench.backend.decodes == 4 and row == 1:
+            raise DecodeError("not numbers", "nan")
+        return token
+
+    monkeypatch.setattr(bench.backend, "sample", poisoned)
+    ids = [bench.submit(text) for text in ("one", "two", "six")]
+    bench.run()
+    error = bench.error(ids[1])
+    assert isinstance(error, DecodeError)
+    assert error.reason == "nan"
+    assert [bench.completion(id_).content for id_ in (ids[0], ids[2])] == ["re: one", "re: six"]
+    again = bench.submit("two")
+    bench.run()
+    assert bench.completion(again).usage is not None
+    assert bench.completion(again).content == "re: two"
+    assert bench.replies[again][-1].output, "nothing of the failed one was kept"
 
 
 def test_a_parser_that_fails_at_the_end_is_reported() -> None:

@@ -14,7 +14,7 @@ from engine.runtime.options import ContextOptions
 from engine.runtime.requests import Reply, Request
 from engine.types import Completion, SamplingParams, Usage
 
-ARCHITECTURES = ("llama", "qwen3", "mamba", "lfm2")
+ARCHITECTURES = ("llama", "qwen3", "mamba", "lfm2", "gemma3")
 SYSTEM = "<|start|>system\nhello world ab ab he o hello hello world<|end|><|start|>user\n"
 TEXTS = [f"{SYSTEM}{text}<|end|><|start|>assistant\n" for text in ("ab", "ab", "world a b", "hello", "o", "ab ab")]
 
@@ -104,6 +104,31 @@ def test_logprobs_are_those_of_the_tokens_drawn(model: Model) -> None:
     entries = [entry for reply in desk.replies[0] for entry in reply.logprobs]
     assert tuple(entry.drawn.token for entry in entries) == desk.output(0)
     assert all(entry.top[0] == entry.drawn and entry.drawn.logprob < 0 for entry in entries), "greedy draws the best"
+    desk.backend.close()
+
+
+def test_a_full_context_is_shifted(model: Model) -> None:
+    """Two at once, whose tokens are always those that the books say; where the memory cannot move, it is filled anew."""
+    if model.info.is_recurrent:
+        pytest.skip("these random weights give no numbers after 180 tokens")
+    desk = Desk(model, n_sequences=3, n_ctx=256)
+    vocab = desk.backend.vocab
+    tokens = tuple(vocab.encode([Piece(TEXTS[0], True)], add_bos=True))
+    for id_ in range(2):
+        request = Request(
+            id_,
+            tokens,
+            lambda: Parser("content-only"),
+            SamplingParams(temperature=1, seed=id_),
+            Limits(max_tokens=400, ignore_eos=True),
+            keep=20,
+        )
+        desk.loop.submit(request)
+    desk.run()
+    for id_ in range(2):
+        assert desk.replies[id_][-1].error is None
+        usage = desk.usage(id_)
+        assert (usage.completion_tokens, usage.shifted_tokens > 100) == (400, True)
     desk.backend.close()
 
 

@@ -56,9 +56,8 @@ def test_what_goes_and_in_what_order(messages: list[Message], states: list[str])
 
 def test_what_goes_is_rounded_up_where_there_is_as_much() -> None:
     messages = [message(role) for _ in range(9) for role in ("user", "assistant")] + [USER]
-    starts: list[int] = []
-    for turns in range(len(messages) - 12, len(messages) + 1, 2):
-        starts.append(kept(messages[:turns], len, 8, 6)[0])
+    lengths = range(len(messages) - 12, len(messages) + 1, 2)
+    starts = [kept(messages[:length], len, 8, 6)[0] for length in lengths]
     assert starts == [0, 6, 6, 6, 12, 12, 12], "the beginning stays for some turns"
     assert order(messages[:5], 3, 100) == "234", "no more goes than must, where there is not as much as a step"
 

@@ -72,7 +72,7 @@ class LlamaBackend:
         self._vocab = model.vocab
         self._options = options
         self._is_stateful = is_stateful
-        self._window = 0 if options.swa_full else window
+        self._window = window
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
         context = lib.llama_init_from_model(model.handle, _context_params(lib, options, n_ctx, self._abort))
@@ -239,7 +239,8 @@ class LlamaBackend:
         if position >= self.positions(sequence):
             return True
         if position > 0 and self._window:
-            # Sliding-window layers have dropped what lies behind the window; too far back they miss tokens.
+            # Sliding-window layers have dropped what lies behind the window; too far back they miss tokens. With
+            # swa_full too, once the cache was full: llama.cpp takes such cells for others then.
             oldest = int(self._oldest(self._memory, sequence))
             if oldest > max(0, position - self._window):
                 return False
@@ -271,13 +272,18 @@ class LlamaBackend:
 
     def shift(self, sequence: int, start: int, stop: int) -> bool:
         """Forget positions `start` to `stop` (exclusive) and move those behind them down. False, with nothing changed,
-        for recurrent and hybrid models, sliding windows without `swa_full`, and positions of several dimensions.
+        for recurrent and hybrid models, positions of several dimensions, sliding windows, and where `type_k` is neither
+        f16 nor f32. In the last two this llama.cpp may end the process in the next decode: it asserts where no layer, or
+        every one, has a window; it cannot turn bf16 on the CPU, and of quantised keys it may read a tensor that was not
+        made (llama-kv-cache.cpp, `build_rope_shift`).
 
         The keys that move are turned anew in the next decode. What they were computed from is not: they still know of
         what was forgotten.
         """
         self._handle()
-        if self._is_stateful or self._window or not self._lib.llama_memory_can_shift(self._memory):
+        if self._is_stateful or self._window or self._options.type_k not in ("f16", "f32"):
+            return False
+        if not self._lib.llama_memory_can_shift(self._memory):
             return False
         if not self._remove(self._memory, sequence, start, stop):
             return False
