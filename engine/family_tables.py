@@ -77,13 +77,10 @@ class FamilyTables:
         return FamilyError(f"{self._path}:{_line(self._text, whole)}: [{'.'.join(whole)}]: {complaint}.")
 
     def _tools_stated(self, name: str, table: Table) -> None:
-        format_ = cast("Table", table.get("format", {}))
-        if (format_.get("tools") == "channels") is not bool(format_.get("channels")) and isinstance(
-            format_.get("tools"), str
-        ):
-            raise self.fault(
-                name, ("format", "tools"), 'tools = "channels" and a table `channels` belong together: state both'
-            )
+        stated, channels = _part(table, ("format", "tools")), _part(table, ("format", "channels"))
+        if isinstance(stated, str) and (stated == "channels") is not bool(channels):
+            complaint = 'tools = "channels" and a table `channels` belong together: state both'
+            raise self.fault(name, ("format", "tools"), complaint)
 
     def _inherited(self, name: str, below: Place = ()) -> Table:
         """A family's table over that of the family it is `like`; `respell` replaces text in all markers.
@@ -91,7 +88,7 @@ class FamilyTables:
         A row that is `like` its own name changes the row beneath.
         """
         if name not in self._known or name in below:
-            chain = " -> ".join((*below, name))
+            chain = " -> ".join(map(str, (*below, name)))
             raise self.fault(below[0], ("like",), f"like = {name!r} leads nowhere ({chain}). Name another family")
         table = cast("Table", _copied(self._known[name]))
         like = table.pop("like", None)
@@ -103,9 +100,19 @@ class FamilyTables:
             if not changes:
                 parent.pop("detect", None)
             table = _merged(parent, table)
-        for old, new in table.pop("respell", ()):
-            table["format"] = _respelled(table["format"], old, new)
+        for old, new in self._respelling(name, table.pop("respell", [])):
+            table["format"] = _respelled(table.get("format"), old, new)
         return table
+
+    def _respelling(self, name: str, stated: object) -> list[tuple[str, str]]:
+        pairs: list[tuple[str, str]] = []
+        for pair in cast("list[object]", stated) if isinstance(stated, list) else [stated]:
+            match pair:
+                case [str(old), str(new)] if old:
+                    pairs.append((old, new))
+                case _:
+                    raise self.fault(name, ("respell",), 'respell is a list of pairs of texts: [["old", "new"]]')
+        return pairs
 
 
 def _read(path: Path) -> tuple[dict[str, Table], str]:
@@ -116,7 +123,10 @@ def _read(path: Path) -> tuple[dict[str, Table], str]:
         raise FamilyError(f"{path} cannot be read as TOML: {error}. Correct it there.") from error
     if unknown := set(tables) - {"family"}:
         raise FamilyError(f"{path}: unknown tables {sorted(unknown)}; every family is a table [family.<name>].")
-    return cast("dict[str, Table]", tables.get("family", {})), text
+    rows = cast("dict[str, Table]", tables.get("family", {}))
+    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise FamilyError(f"{path}: `family` holds tables only; every family is a table [family.<name>].")
+    return rows, text
 
 
 def _part(table: Table, place: Place) -> object:

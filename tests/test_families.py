@@ -124,6 +124,23 @@ def test_a_row_of_its_own_loads(tmp_path: Path) -> None:
     assert format_.reasoning.gate is None
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (OWN.replace('[["tool_call", "call"]]', '"call"'), "mine.toml:6: .*a list of pairs"),
+        (OWN.replace('[["tool_call", "call"]]', '[["", "call"]]'), "mine.toml:6: .*a list of pairs"),
+        (OWN.replace('like = "qwen3"', "like = 7"), "mine.toml:5: .*like = 7 leads nowhere"),
+        ("[family]\nmine = 7\n", "holds tables only"),
+        ("family = 7\n", "holds tables only"),
+        ('[family.mine]\ntitle = "M"\nverified = ""\nformat = 7\n', "mine.toml:4: .*valid dictionary"),
+        (WHOLE.replace("[family.whole.format.tools]", "[family.whole.format.tolls]"), "nothing says `tools`"),
+    ],
+)
+def test_values_of_another_kind(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(FamilyError, match=complaint):
+        Families.load(write(tmp_path, text))
+
+
 @pytest.mark.parametrize("decision", DECISIONS)
 def test_every_decision_must_be_stated(tmp_path: Path, decision: str) -> None:
     lines = WHOLE.splitlines()
