@@ -211,7 +211,7 @@ def test_explain_messages_and_an_output_as_data(
     scripted: Scripted, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted([])
-    tool = {"type": "function", "function": {"name": "multiply", "parameters": {"type": "object", "properties": {}}}}
+    tool = {"type": "function", "function": {"name": "multiply", "parameters": {"type": "object"}}}
     body = {"messages": [{"role": "user", "content": "What?"}], "tools": [tool]}
     path = tmp_path / "turn.txt"
     path.write_text(CALL, encoding="utf-8")

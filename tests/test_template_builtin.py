@@ -229,6 +229,24 @@ class TestBuiltinTools:
         assert completion.reasoning == "Hm."
         assert [call.parsed() for call in completion.tool_calls] == [{"code": 'print("é")\n'}]
 
+    def test_the_agent_loop_runs_them(self) -> None:
+        seen: list[str] = []
+
+        def reply(prompt: str) -> str:
+            seen.append(prompt)
+            if len(seen) == 1:
+                return f"{CHANNEL}analysis to=python code{MESSAGE}print(1){CALL}"
+            return f"{CHANNEL}final{MESSAGE}Done."
+
+        with Engine(ScriptedBackend(reply, vocab=VOCAB), template()) as llm:
+            run = llm.run("Go", [python], builtin_tools=["python"], temperature=0)
+        assert run.completion.content == "Done."
+        assert "type python" not in seen[0]
+        assert seen[1].endswith(
+            "<|start|>assistant to=python<|channel|>analysis code<|message|>print(1)<|call|>"
+            "<|start|>python to=assistant<|channel|>analysis<|message|>print(1)<|end|><|start|>assistant"
+        )
+
     def test_what_has_none_says_so(self) -> None:
         with pytest.raises(RequestError, match="chat template declares none"):
             ChatTemplate(None, family="qwen3").render("Hi", builtin_tools=["python"])

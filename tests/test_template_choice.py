@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from engine.chat_template import ChatTemplate
+from engine.engine import Engine
 from engine.errors import RequestError
 from engine.events import fold
 from engine.template.generic import written
+from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Message, ToolCall
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
@@ -51,6 +53,11 @@ class TestDocuments:
         generic = named(tool_use=TOOLS, rag=RAG).render("Hi", [look], documents=["First."]).text
         assert generic.startswith("[Document 1: First.]<")
         assert '"name": "look"' in generic, "in the generic form"
+
+    def test_the_engine_hands_them_on(self) -> None:
+        with Engine(ScriptedBackend(["Yes."], vocab=ByteVocab()), named(rag=RAG)) as llm:
+            assert llm.render("Hi", documents=["First."]).text.startswith("[Document 1: First.]")
+            assert llm.chat("Hi", documents=["First."], temperature=0).content == "Yes."
 
     def test_a_template_of_its_own_may_read_them(self) -> None:
         assert ChatTemplate(RAG).render("Hi", documents=["First."]).text == "[Document 1: First.]<user>Hi<a>"
