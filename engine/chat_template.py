@@ -24,7 +24,7 @@ from engine.template.conversation import (
     conversation_of,
     documents_of,
 )
-from engine.template.derive import derive
+from engine.template.derive import derivation
 from engine.template.env import Template
 from engine.template.generic import with_generic_tools
 from engine.template.guard import Markers
@@ -299,24 +299,26 @@ def _detection(source: str | None, family: FamilyLike | None) -> Detection:
 
 def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Detection | None:
     """The format of a template that no family matches, as a family of its own; None where nothing can be derived."""
-    format_ = derive(template, fixed, can)
-    if can.tools and can.calls and (format_ is None or format_.tools is None):
+    found = derivation(template, fixed, can)
+    format_ = found.format
+    if can.tools and (format_ is None or format_.tools is None):
         text = (
             "No family in models.toml matches this model's chat template, and the syntax of its calls could not be "
-            "derived: they will arrive as content. Name a family of the same syntax with family=, or add one to "
-            "models.toml."
+            f"derived ({'; '.join(found.missing)}): they will arrive as content. Name a family of the same syntax with "
+            "family=, or add one to models.toml."
         )
         warnings.warn(text, EngineWarning, stacklevel=2)
     if format_ is None:
         return None
-    found = [
-        f"reasoning between {format_.reasoning.open.strip()!r} and {format_.reasoning.close.strip()!r}"
-        if format_.reasoning
-        else "no reasoning",
+    marks = format_.reasoning and (format_.reasoning.open.strip(), format_.reasoning.close.strip())
+    shown = [
+        "no reasoning" if marks is None else f"reasoning between {marks[0]!r} and {marks[1]!r}",
         f"calls of the shape {format_.tools.shape!r}" if format_.tools else "no calls",
     ]
+    if format_.reasoning is not None and format_.reasoning.off == "nothing":
+        shown[0] = f"no reasoning (text between {' and '.join(map(repr, marks or ()))} is separated all the same)"
     family = Family(name="derived", title="derived from the chat template", verified="its own renders", format=format_)
-    reason = f"no family in models.toml matches; comparing renders of its chat template shows {' and '.join(found)}"
+    reason = f"no family in models.toml matches; comparing renders of its chat template shows {' and '.join(shown)}"
     return Detection(family, reason)
 
 

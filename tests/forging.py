@@ -6,9 +6,11 @@ Shared by the test of forgery and by `tests/bench/forgery.py`. Vocabularies and 
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ VOCABULARIES = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
 SOURCES = sorted(Path(FOLDER, "templates").glob("*.jinja")) if FOLDER else []
 OURS = sorted((Path(__file__).parent.parent / "templates").glob("*.jinja"))
 CLEAN = ("plain text", "if a < b and c > d: x[0]\n\n> quoted  twice ", "ünï 你好 🌦\ttab")
+_NOW = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - templates show local time
 _SPACE = " \t\r\n▁"
 
 
@@ -71,6 +74,12 @@ def conversation(text: str) -> tuple[list[dict[str, Any]], list[Tool]]:
     return messages, [Tool(name="look", description=text, parameters=schema)]
 
 
+def _swallows(vocab: LlamaVocab, token: str) -> bool:
+    """Whether a token takes the white space after it with it."""
+    tokens = vocab.tokenize(f"{token}\na", special=True)
+    return b"\n" not in b"".join(map(vocab.token_bytes, tokens))
+
+
 class Tried(NamedTuple):
     """What became of one prompt: control tokens too many, whether the guard left its text alone, whether its tokens
     spell that text; and a sentence about what is odd ("" for nothing)."""
@@ -89,7 +98,9 @@ class Probe:
         self.name = source.stem
         self._vocab = vocab
         text = source.read_text(encoding="utf-8")
-        self._template = ChatTemplate(text, "", "", control_tokens=vocab.control_tokens)
+        self._template = ChatTemplate(text, "", "", now=lambda: _NOW, control_tokens=vocab.control_tokens)
+        swallowing = [token for token in vocab.control_tokens if token.strip(_SPACE) and _swallows(vocab, token)]
+        self._swallowing = re.compile(rf"({'|'.join(map(re.escape, swallowing))})\s+") if swallowing else None
         self._documents = True
         if (harmless := self._prompt("HARMLESS")) is None:
             self._documents = False  # a template without a place for them
@@ -105,7 +116,7 @@ class Probe:
         more.subtract(self.expected or {})
         forged = {token: count for token, count in more.items() if count}
         same_text = plain is not None and guarded.text == plain.text
-        same_bytes = plain is not None and self._spells(tokens, plain.text)
+        same_bytes = plain is not None and self._spells(tokens, plain.text, guarded)
         about = f"forged {forged}" if forged else "" if same_text else "another text"
         return Tried(sum(map(abs, forged.values())), same_text, same_bytes, about or ("" if same_bytes else "bytes"))
 
@@ -130,15 +141,23 @@ class Probe:
         texts = (self._vocab.text(token) for token in tokens if self._vocab.is_special(token))
         return Counter(text for text in texts if len(text) > 1 and text.strip(_SPACE))
 
-    def _spells(self, tokens: list[int], text: str) -> bool:
+    def _spells(self, tokens: list[int], text: str, guarded: Prompt) -> bool:
         """Whether the tokens spell the text.
 
-        A vocabulary with a space prefix puts a space before the first token. One that changes texts (word pieces lose
-        case, accents and spaces) is asked for what it makes of the same text as ordinary characters.
+        A vocabulary with a space prefix puts a space before the first token. Some tokens swallow the white space after
+        them, so what follows them in the template's own words is left out of the comparison. A vocabulary that changes
+        texts (word pieces lose case, accents and spaces) is asked for what it makes of the same text as ordinary
+        characters.
         """
         spelt = b"".join(map(self._vocab.token_bytes, tokens))
         wanted = text.encode()
         if spelt in (wanted, b" " + wanted):
             return True
+        if self._swallowing is not None and text == guarded.text:
+            pieces = (
+                self._swallowing.sub(r"\1", piece.text) if piece.special else piece.text for piece in guarded.pieces
+            )
+            if spelt.removeprefix(b" ") == "".join(pieces).encode():
+                return True
         same = self._vocab.tokenize(text, special=False)
         return spelt.lstrip(b" ") == b"".join(map(self._vocab.token_bytes, same)).lstrip(b" ")

@@ -491,6 +491,7 @@ DESCRIBED = (
 )
 
 
+@pytest.mark.filterwarnings("ignore:No family in models.toml:engine.errors.EngineWarning")
 class TestOddTemplates:
     def test_one_that_reads_functions_and_datetime(self) -> None:
         now = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)

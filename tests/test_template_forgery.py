@@ -18,6 +18,8 @@ KINDS = [
     path for path in VOCABULARIES if path.stem.endswith(("-spm", "phi-3", "qwen2", "llama-bpe", "gemma-4", "-bge"))
 ]
 BOUND = int(os.environ.get("FORGERY_TOKENS", "2"))
+ESCAPING = {"meetkai-functionary-medium-v3.1"}
+"""Templates that escape text for HTML, which the stand-ins of guarded characters escape: `<` instead of `&lt;`."""
 HARMLESS = Tried(forged=0, same_text=True, same_bytes=True, about="")
 
 pytestmark = pytest.mark.skipif(not VOCABULARIES, reason="set LLAMA_CPP_MODELS to llama.cpp's models folder")
@@ -47,7 +49,8 @@ def test_every_template(path: Path, record_testsuite_property: Callable[[str, ob
                 refused += 1
                 continue
             tokens = chance.sample(known, min(BOUND, len(known)))
-            assert probe.tried(" ".join(form for token in tokens for form in forms(token))) == HARMLESS, source.stem
+            found = probe.tried(" ".join(form for token in tokens for form in forms(token)))
+            assert found == HARMLESS or (source.stem in ESCAPING and not found.forged), source.stem
             tried += len(tokens)
             assert all(map(probe.clean, CLEAN)), source.stem
     record_testsuite_property(f"forgery {path.stem}", f"tried={tried} refused={refused}")

@@ -168,8 +168,10 @@ class _Renders:
 
     def calls(self, *arguments: Mapping[str, object]) -> dict[str, Any]:
         """A message with a call for each set of arguments."""
-        form = dict if "object" in self.can.arguments else json.dumps
-        functions = [{"name": NAME, "arguments": form(each)} for each in arguments]
+        as_object = "object" in self.can.arguments
+        functions: list[dict[str, Any]] = [
+            {"name": NAME, "arguments": dict(each) if as_object else json.dumps(each)} for each in arguments
+        ]
         calls = [{"id": id_, "type": "function", "function": each} for id_, each in zip(IDS, functions, strict=False)]
         return {"role": "assistant", "content": None if self.can.null_content else "", "tool_calls": calls}
 

@@ -3,8 +3,9 @@
 For each pair of a vocabulary and a template: every control and user-defined token of the vocabulary stands, whole,
 nested in itself, doubled, beside white space, and cut in two where two texts meet, in every field that a caller fills.
 Counted are tokens forged (control tokens beyond those of the same conversation with harmless text), whether the guarded
-prompt has the text of the unguarded one and its tokens spell that text byte for byte, and whether prompts with nothing to
-guard are token for token the unguarded ones. Reads `LLAMA_CPP_MODELS`, or the folder given (`vendor/llama.cpp/models`).
+prompt has the text of the unguarded one and its tokens spell that text byte for byte, and whether prompts with nothing
+to guard are token for token the unguarded ones. Reads `LLAMA_CPP_MODELS`, or the folder given
+(`vendor/llama.cpp/models`).
 """
 
 import argparse
