@@ -13,6 +13,7 @@ Each is skipped by name where it is not installed:
 
 import importlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -80,6 +81,7 @@ def harmony(sizes: Sequence[int], repeat: int) -> None:
         print(f"\nopenai-harmony: skipped, it lacks its vocabulary (set TIKTOKEN_ENCODINGS_BASE): {error}")
         return
     print()
+    _ours("gpt-oss", "<|start|>assistant", [])  # compiles the family's patterns
     for title, before, after in (
         ("prose", "<|channel|>final<|message|>", "<|return|>"),
         ("argument", '<|channel|>commentary to=functions.f<|message|>{"city": "', '"}<|call|>'),
@@ -105,7 +107,11 @@ def harmony(sizes: Sequence[int], repeat: int) -> None:
 
 
 def sglang(sizes: Sequence[int]) -> None:
-    """A server's parsers: one call with a long string argument, and whether they found what it holds."""
+    """A server's parsers: one call with a long string argument.
+
+    Marked are those from which another argument, or none, came: fed so, what they expect of pieces may not be met, and
+    the cost is that of what they did.
+    """
     peer = _installed("sglang.srt.function_call.function_call_parser")
     if peer is None:
         print("\nsglang: not installed, skipped")
@@ -125,7 +131,7 @@ def sglang(sizes: Sequence[int]) -> None:
 
 
 class _Pair(NamedTuple):
-    """Microseconds per token of one text, and whether the peer found the argument."""
+    """Microseconds per token of one text (infinite: over BOUND seconds), and whether the peer found the argument."""
 
     theirs: float
     ours: float
@@ -136,7 +142,9 @@ def _pair(make: Callable[[], Any], case: Case, size: int) -> _Pair:
     before, after = case.output.split("Paris")
     text = filled(size * TOKEN, before, PROSE, after)
     value = text.removeprefix(before).removesuffix(after)
-    tokens = cut(text)
+    # Servers see a marker as one token, so what stands around the value comes whole.
+    tokens = [before, *cut(value), after]
+    _ours(case.family, case.prefix, tokens[:1])  # compiles the family's patterns
     begun = time.process_time()
     fragments = _theirs(make(), tokens)
     between = time.process_time()
@@ -145,18 +153,19 @@ def _pair(make: Callable[[], Any], case: Case, size: int) -> _Pair:
     (call,) = fold(events).tool_calls
     assert json.loads(call.arguments) == {"city": value}
     each = 1e6 / len(tokens)
-    return _Pair((between - begun) * each, (ended - between) * each, _is(fragments, value))
+    cost = math.inf if fragments is None else (between - begun) * each
+    return _Pair(cost, (ended - between) * each, fragments is None or _is(fragments, value))
 
 
-def _theirs(parser: Any, tokens: Sequence[str]) -> list[str]:
-    """The fragments of arguments that come out."""
+def _theirs(parser: Any, tokens: Sequence[str]) -> list[str] | None:
+    """The fragments of arguments that come out; None where that takes longer than BOUND."""
     fragments: list[str] = []
     end = time.process_time() + BOUND
     for token in tokens:
         _, items = parser.parse_stream_chunk(token)
         fragments.extend(item.parameters for item in items)
         if time.process_time() > end:
-            break
+            return None
     return fragments
 
 
