@@ -289,6 +289,14 @@ def test_nothing_is_printed_and_a_forgotten_model_ends_well(tiny: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_nothing_is_left_open_at_the_end(tiny: Path) -> None:
+    code = "import sys\nfrom engine.runtime.llama import Model\nwith Model.load(sys.argv[1]): pass\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", code, str(tiny)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
 def test_importing_the_runtime_does_not_import_llama_cpp() -> None:
     program = (
         "import sys, engine.runtime.llama, engine.runtime.llama_backend\n"

@@ -108,7 +108,7 @@ def test_logprobs_are_those_of_the_tokens_drawn(model: Model) -> None:
 
 
 def test_a_full_context_is_shifted(model: Model) -> None:
-    """Two at once, whose tokens are always those that the books say; where the memory cannot move, it is filled anew."""
+    """Two at once, which hold what the books say at every step; a memory that cannot move is filled anew."""
     if model.info.is_recurrent:
         pytest.skip("these random weights give no numbers after 180 tokens")
     desk = Desk(model, n_sequences=3, n_ctx=256)

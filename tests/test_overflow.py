@@ -82,10 +82,15 @@ def question(prompt: str) -> str:
     return prompt.rsplit("user\n", 1)[1].split("<|im_end|>", maxsplit=1)[0]
 
 
-CHAT: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}]
-for turn in range(20):
-    CHAT += [{"role": "user", "content": f"question {turn:02}"}, {"role": "assistant", "content": f"answer {turn:02}"}]
-CHAT.append({"role": "user", "content": "the last"})
+CHAT: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be kind."},
+    *(
+        {"role": role, "content": f"{kind} {turn:02}"}
+        for turn in range(20)
+        for role, kind in (("user", "question"), ("assistant", "answer"))
+    ),
+    {"role": "user", "content": "the last"},
+]
 
 
 def test_an_error_has_the_numbers() -> None:

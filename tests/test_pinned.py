@@ -103,7 +103,11 @@ def test_a_state_without_room_is_evaluated_when_there_is(tmp_path: Path) -> None
     with Service(ScriptedBackend(echo, n_sequences=2)) as service, pin(service, "p" * 60) as prefix:
         prefix.save(tmp_path / "prefix")
     hold = threading.Event()
-    backend = ScriptedBackend(lambda _: "x" * 30, n_sequences=3, n_ctx=100, before_decode=lambda _: hold.wait())
+
+    def wait(_: Sequence[Row]) -> None:
+        hold.wait()
+
+    backend = ScriptedBackend(lambda _: "x" * 30, n_sequences=3, n_ctx=100, before_decode=wait)
     with Service(backend) as service:
         running = service.submit(prompt("r" * 40), plain)
         threading.Timer(0.05, hold.set).start()
@@ -150,11 +154,15 @@ def test_a_save_that_waits_when_the_loop_breaks_is_answered(tmp_path: Path) -> N
 
 def test_progress() -> None:
     told: list[tuple[int, int]] = []
+
+    def tell(done: int, total: int) -> None:
+        told.append((done, total))
+
     with Service(ScriptedBackend(echo, n_batch=16, n_sequences=2)) as service:
-        service.submit(prompt("x" * 40), plain, progress=lambda *so_far: told.append(so_far)).result()
+        service.submit(prompt("x" * 40), plain, progress=tell).result()
         assert told == [(16, 40), (32, 40), (40, 40)]
         told.clear()
-        service.pin(list(b"y" * 20), progress=lambda *so_far: told.append(so_far)).release()
+        service.pin(list(b"y" * 20), progress=tell).release()
         assert told == [(16, 20), (20, 20)]
 
 
@@ -164,7 +172,7 @@ def test_progress_may_stop_the_turn() -> None:
         completion = stream.result()
         assert (completion.finish_reason, completion.content) == ("cancelled", "")
         with pytest.raises(EngineError, match="not pinned"):
-            service.pin(list(b"x" * 400), progress=lambda *_: False)
+            service.pin(list(b"x" * 400), progress=lambda _done, _total: False)
 
         def broken(done: int, total: int) -> None:
             raise ZeroDivisionError

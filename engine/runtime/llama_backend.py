@@ -273,9 +273,9 @@ class LlamaBackend:
     def shift(self, sequence: int, start: int, stop: int) -> bool:
         """Forget positions `start` to `stop` (exclusive) and move those behind them down. False, with nothing changed,
         for recurrent and hybrid models, positions of several dimensions, sliding windows, and where `type_k` is neither
-        f16 nor f32. In the last two this llama.cpp may end the process in the next decode: it asserts where no layer, or
-        every one, has a window; it cannot turn bf16 on the CPU, and of quantised keys it may read a tensor that was not
-        made (llama-kv-cache.cpp, `build_rope_shift`).
+        f16 nor f32. In the last two this llama.cpp may end the process in the next decode: it asserts where every layer
+        has a window, cannot turn bf16 on the CPU, and of quantised keys it may read a tensor that was not made
+        (llama-kv-cache.cpp, `build_rope_shift`).
 
         The keys that move are turned anew in the next decode. What they were computed from is not: they still know of
         what was forgotten.

@@ -4,6 +4,7 @@ Knows: how the shared library is found and set up once per process (log routing,
 models, contexts. llama_cpp is imported on the first call of `library`, never when this module is imported.
 """
 
+import atexit
 import ctypes
 import logging
 from dataclasses import dataclass
@@ -38,10 +39,20 @@ def library() -> Any:
             TESTED_VERSION,
             TESTED_VERSION,
         )
+    atexit.register(_close_sinks)
     module: Any = lib
     module.llama_log_set(llama_log.CALLBACK, None)
     module.llama_backend_init()
     return module
+
+
+def _close_sinks() -> None:
+    """llama_cpp opens the null device twice when it is imported, and never closes it: a ResourceWarning at the end."""
+    from llama_cpp import _utils
+
+    for name in ("outnull_file", "errnull_file"):
+        if (sink := getattr(_utils, name, None)) is not None:
+            sink.close()
 
 
 @cache
