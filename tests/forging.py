@@ -116,7 +116,7 @@ class Probe:
         more.subtract(self.expected or {})
         forged = {token: count for token, count in more.items() if count}
         same_text = plain is not None and guarded.text == plain.text
-        same_bytes = plain is not None and self._spells(tokens, plain.text, guarded)
+        same_bytes = plain is not None and self._spells(tokens, plain.text)
         about = f"forged {forged}" if forged else "" if same_text else "another text"
         return Tried(sum(map(abs, forged.values())), same_text, same_bytes, about or ("" if same_bytes else "bytes"))
 
@@ -141,23 +141,20 @@ class Probe:
         texts = (self._vocab.text(token) for token in tokens if self._vocab.is_special(token))
         return Counter(text for text in texts if len(text) > 1 and text.strip(_SPACE))
 
-    def _spells(self, tokens: list[int], text: str, guarded: Prompt) -> bool:
+    def _spells(self, tokens: list[int], text: str) -> bool:
         """Whether the tokens spell the text.
 
-        A vocabulary with a space prefix puts a space before the first token. Some tokens swallow the white space after
-        them, so what follows them in the template's own words is left out of the comparison. A vocabulary that changes
-        texts (word pieces lose case, accents and spaces) is asked for what it makes of the same text as ordinary
-        characters.
+        A vocabulary with a space prefix puts a space before the first token. Where some tokens swallow the white space
+        after them, that space is left out of the comparison. A vocabulary that changes texts (word pieces lose case,
+        accents and spaces) is asked for what it makes of the same text as ordinary characters.
         """
         spelt = b"".join(map(self._vocab.token_bytes, tokens))
         wanted = text.encode()
         if spelt in (wanted, b" " + wanted):
             return True
-        if self._swallowing is not None and text == guarded.text:
-            pieces = (
-                self._swallowing.sub(r"\1", piece.text) if piece.special else piece.text for piece in guarded.pieces
-            )
-            if spelt.removeprefix(b" ") == "".join(pieces).encode():
+        if self._swallowing is not None:
+            bare = (self._swallowing.sub(r"\1", each.lstrip(" ")) for each in (spelt.decode("utf-8", "replace"), text))
+            if len(set(bare)) == 1:
                 return True
         same = self._vocab.tokenize(text, special=False)
         return spelt.lstrip(b" ") == b"".join(map(self._vocab.token_bytes, same)).lstrip(b" ")
