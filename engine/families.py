@@ -231,6 +231,13 @@ class Format(Record):
     ends: tuple[str, ...] = ()
     continued_end: tuple[str, str] | None = None
 
+    @property
+    def final_stops(self) -> tuple[str, ...]:
+        """The stops after which nothing of the turn can come: those that begin no section of calls (GigaChat 3's
+        does)."""
+        openers = (self.tools.section[0], *self.tools.section_also) if self.tools else ()
+        return tuple(stop for stop in self.stops if not any(opener.startswith(stop) for opener in openers))
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.channels and self.tools:

@@ -278,3 +278,11 @@ def test_without_a_template_architecture_and_name_decide() -> None:
     assert unknown.family.name == "content-only"
     assert "no family in models.toml" in unknown.reason
     assert "Qwen3 0.6B" in families.detect(None, "qwen3", "Qwen3 0.6B").reason
+
+
+def test_a_stop_that_begins_a_section_of_calls_does_not_end_the_turn() -> None:
+    giga = builtin_families().get("gigachat-3").format
+    assert giga.stops == ("<|message_sep|>",)
+    assert giga.final_stops == ()
+    hermes = builtin_families().get("hermes").format
+    assert hermes.final_stops == hermes.stops != ()

@@ -225,4 +225,4 @@ class Rendering:
         text, callers = self._guard.reveal(marked)
         pieces = pieces_of(text, self._guard.forged(text, callers))
         prefix = () if start is None else prefix_of(pieces, start, self._format.control)
-        return Prompt(text, pieces, prefix, self._format.stops, callers=tuple(callers))
+        return Prompt(text, pieces, prefix, self._format.final_stops, callers=tuple(callers))
