@@ -48,7 +48,8 @@ def rendered(path: Path, messages: list[dict[str, Any]], reasoning: Reasoning | 
     except TemplateError as error:
         pytest.skip(f"the template rejects the messages: {error}")
     except RequestError as error:
-        assert "ignores its own switch" in str(error)
+        if "ignores its own switch" not in str(error):
+            raise
         pytest.skip("beside tools the template's switch does nothing")
 
 
