@@ -38,10 +38,9 @@ def documents_of(documents: Iterable[DocumentLike] | None) -> list[dict[str, Any
     if isinstance(documents, str | Mapping):
         raise RequestError("documents must be a list; put the one document in a list: documents=[...].")
     found: list[dict[str, Any]] = []
-    for number, item in enumerate(documents or (), 1):
-        fields: object = (
-            {"doc_id": number, "title": f"Document {number}", "text": item} if isinstance(item, str) else item
-        )
+    given: list[object] = list(documents or ())
+    for number, item in enumerate(given, 1):
+        fields = {"doc_id": number, "title": f"Document {number}", "text": item} if isinstance(item, str) else item
         if not isinstance(fields, Mapping):
             raise RequestError(
                 f"documents[{number - 1}] is a {type(item).__name__}; a document is a text, or a dictionary such as "
