@@ -57,7 +57,8 @@ def common_prefix(members: list[Sequence]) -> int:
 
 def make_group(tokenizer: Tokenizer, rng: random.Random, family: str) -> Group | None:
     """Some conversations of one family in one setting."""
-    setting = make_setting(rng, False, rng.random() < 0.93)
+    # Without tools the prompts of Qwen3 and Qwen3-Coder are the same, and one of them reasons.
+    setting = make_setting(rng, False, family == "qwen3-coder" or rng.random() < 0.93)
     options = choose_options(rng, family)
     members: list[Sequence] = []
     drill = bool(setting.tools) and rng.random() < DRILLS
