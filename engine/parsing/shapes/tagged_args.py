@@ -160,7 +160,10 @@ class TaggedArgumentsShape:
             if rest.startswith(_CDATA_OPEN):
                 reader.take(reader.buffer.index(_CDATA_OPEN, reader.pos) + len(_CDATA_OPEN) - reader.pos, "marker")
                 return True
-            if reader.closed or not _CDATA_OPEN.startswith(rest):
+            if not _CDATA_OPEN.startswith(rest):
+                return False
+            if reader.closed:  # the beginning of the mark, most likely: the arguments stay what was emitted
+                reader.take(len(reader.buffer) - reader.pos, "arguments")
                 return False
             yield
 
