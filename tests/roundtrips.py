@@ -7,7 +7,6 @@ folder that `LLAMA_CPP_TEMPLATES` names (`vendor/llama.cpp/models/templates` of 
 import json
 import os
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -246,8 +245,3 @@ def _bare(value: Any) -> Any:
     if isinstance(value, str):
         return value.strip()
     return tuple(map(_bare, value)) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
-
-
-def rows(paths: Sequence[Path]) -> list[Row]:
-    """The measurements of some templates."""
-    return [row(path) for path in paths]

@@ -2,7 +2,7 @@
 
 A slice of what `tests/bench/forgery.py` tries. Needs the vocabularies and the templates: set `LLAMA_CPP_MODELS` to the
 folder `vendor/llama.cpp/models` of llama-cpp-python's source distribution. Skipped, by name, without it.
-`FORGERY_TOKENS` bounds how many control tokens of each vocabulary are tried on each template (all of them are tried on
+`FORGERY_TOKENS` bounds how many control tokens of each vocabulary are tried on each template (up to 200 are tried on
 one).
 """
 
@@ -18,6 +18,7 @@ KINDS = [
     path for path in VOCABULARIES if path.stem.endswith(("-spm", "phi-3", "qwen2", "llama-bpe", "gemma-4", "-bge"))
 ]
 BOUND = int(os.environ.get("FORGERY_TOKENS", "2"))
+MANY = 200
 ESCAPING = {"meetkai-functionary-medium-v3.1"}
 """Templates that escape text for HTML, which the stand-ins of guarded characters escape: `<` instead of `&lt;`."""
 HARMLESS = Tried(forged=0, same_text=True, same_bytes=True, about="")
@@ -26,13 +27,13 @@ pytestmark = pytest.mark.skipif(not VOCABULARIES, reason="set LLAMA_CPP_MODELS t
 
 
 @pytest.mark.parametrize("path", VOCABULARIES, ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
-def test_every_control_token_on_one_template(path: Path) -> None:
+def test_control_tokens_on_one_template(path: Path) -> None:
     with vocabulary(path) as vocab:
         probe = Probe(OURS[-1], vocab)
-        tokens = guarded_tokens(vocab)
-        for number in range(0, len(tokens), 200):
-            text = " ".join(form for token in tokens[number : number + 200] for form in forms(token))
-            assert probe.tried(text) == HARMLESS
+        known = guarded_tokens(vocab)
+        tokens = random.Random(1).sample(known, min(MANY, len(known)))
+        text = " ".join(form for token in tokens for form in forms(token))
+        assert probe.tried(text) == HARMLESS
 
 
 @pytest.mark.parametrize("path", KINDS, ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
