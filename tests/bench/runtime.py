@@ -177,7 +177,7 @@ def turns(setup: Setup) -> None:
         print("\nturns of one conversation, temperature 1.5")
         for number in range(6):
             history.append({"role": "user", "content": words(1500 if number == 0 else 60, number)})
-            answer = llm.chat(history, max_tokens=200, seed=number, reasoning=False, **wild)
+            answer = llm.chat(history, max_tokens=200, seed=number, **wild)
             history.append(answer.message)
             usage = answer.usage or Usage()
             print(
