@@ -108,11 +108,14 @@ def test_a_caller_s_text_that_looks_like_a_turn_stays_text() -> None:
     assert other.splice(real, encode(real)) == encode(real), "nor does quoted text stand in for a control token"
 
 
-def test_output_that_is_no_text_is_not_used() -> None:
+def test_output_that_is_no_utf_8_comes_back_as_the_bytes_it_was() -> None:
     memory = TurnMemory(VOCAB)
-    memory.remember("<u>", encode("<u>"), (0xC3,))
+    memory.remember("<u>", encode("<u>"), (ord("a"), 0xC3, 0xE2, 0x82))
     memory.remember("<u>", encode("<u>"), ())
-    assert memory.splice("<u>\ufffd<e>", encode("<u>\ufffd<e>")) == encode("<u>\ufffd<e>")
+    text = "<u>a\ufffd\ufffd<e>"
+    assert memory.splice(text, encode(text)) == (*encode("<u>a"), 0xC3, 0xE2, 0x82, *encode("<e>"))
+    longer = "<u>a\ufffd\ufffd\ufffd<e>"
+    assert memory.splice(longer, encode(longer))[-4:] == encode("\ufffd<e>"), "what the caller added is its own"
 
 
 def test_bounds() -> None:
@@ -139,7 +142,7 @@ def test_spliced_prompts_spell_the_same_text(asks: list[str], outputs: list[list
     for ask, output in zip(asks, outputs, strict=False):
         text += f"<u>{ask}<a>"
         tokens = memory.splice(text, encode(text))
-        assert b"".join(map(VOCAB.token_bytes, tokens)) == text.encode()
+        assert VOCAB.text(tokens) == text
         assert [t for t in tokens if VOCAB.is_special(t)] == [t for t in encode(text) if VOCAB.is_special(t)]
         memory.remember(text, tokens, tuple(output))
         text += VOCAB.text(output) + "<e>"

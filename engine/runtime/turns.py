@@ -17,7 +17,8 @@ from engine.runtime.backend import Vocab
 
 @dataclass(slots=True)
 class _Turn:
-    """`text` is the prompt's and the output's together: None until it was asked for, "" if the output is no text."""
+    """`text` is the prompt's and the output's together, None until it was asked for. Bytes that are no UTF-8 are
+    U+FFFD in it, as they are in what the caller was given and sends back."""
 
     prompt: str
     output: tuple[int, ...]
@@ -62,7 +63,7 @@ class TurnMemory:
             if not text.startswith(turn.prompt):
                 continue
             whole = self._text(turn)
-            if whole and len(text) > len(whole) > (best[1] if best else 0) and text.startswith(whole):
+            if len(text) > len(whole) > (best[1] if best else 0) and text.startswith(whole):
                 best = known, len(whole)
         if best is None or own[: len(best[0])] == best[0]:
             return own
@@ -86,10 +87,7 @@ class TurnMemory:
     def _text(self, turn: _Turn) -> str:
         if turn.text is None:
             data = b"".join(map(self._vocab.token_bytes, turn.output))
-            try:
-                turn.text = turn.prompt + data.decode()
-            except UnicodeDecodeError:
-                turn.text = ""
+            turn.text = turn.prompt + data.decode(errors="replace")
         return turn.text
 
     def _forget(self, key: tuple[int, ...]) -> None:
