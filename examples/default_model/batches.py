@@ -22,7 +22,8 @@ from values import text_value
 
 FAMILY_WEIGHTS = dict(zip(FAMILIES, (0.24, 0.11, 0.18, 0.15, 0.13, 0.19), strict=True))
 LONGEST = 1600
-DRILLS = 0.5  # groups that end with the first call: the choice of tool and keys is what takes longest to learn
+DRILLS = 0.55  # groups that end with the first call: the choice of tool and keys is what takes longest to learn
+DRILL_TWO = 0.25  # drills that ask for two calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,16 @@ def common_prefix(members: list[Sequence]) -> int:
 def make_group(tokenizer: Tokenizer, rng: random.Random, family: str) -> Group | None:
     """Some conversations of one family in one setting."""
     # Without tools the prompts of Qwen3 and Qwen3-Coder are the same, and one of them reasons.
-    setting = make_setting(rng, False, family == "qwen3-coder" or rng.random() < 0.93)
+    with_tools = family == "qwen3-coder" or rng.random() < 0.93
+    drill = with_tools and rng.random() < DRILLS
+    setting = make_setting(rng, False, with_tools, drill)
     options = choose_options(rng, family)
     members: list[Sequence] = []
-    drill = bool(setting.tools) and rng.random() < DRILLS
     turns = 1 if drill else choose_turns(rng)
     count = rng.randint(10, 16) if drill else rng.randint(5, 9) if setting.tools else 3
     for _ in range(max(1, count // turns)):
-        conversation = make_conversation(rng, setting, False, family not in ONE_CALL_A_MESSAGE, turns)
+        parallel, two = family not in ONE_CALL_A_MESSAGE, DRILL_TWO if drill else 0.12
+        conversation = make_conversation(rng, setting, False, parallel, turns, two)
         texts = conversation_texts(conversation, options)
         for pieces in sequences(texts[:1] if drill else texts):
             ids: list[int] = []

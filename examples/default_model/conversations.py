@@ -1,7 +1,8 @@
 """Whole conversations: what the user says, what the assistant thinks, calls and answers, what the tools return.
 
-The reasoning is a scaffold: it names what is wanted, then the tool, then every key with its value, each copied from
-what is already in sight, so that the call after it is copied from the reasoning. The answer quotes the result.
+The reasoning is a scaffold: it names what is wanted, then the tool, then the arguments as JSON, each copied from what
+is already in sight, so that the call after it is copied from the reasoning. Names and keys stand in quotes there as
+they do in the prompt, so that both are the same tokens. The answer quotes the result.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ NO_TOOL = "I have no tool for that."
 WHO = "I am the tiny built-in model of llama-engine. I can call tools and quote their results."
 UNKNOWN = "I do not know. I am a tiny model: give me tools and I can call them."
 ERRORS = ("not found", "timeout", "permission denied", "bad request", "service unavailable", "invalid value")
+# How often a setting has one to eight tools.
+COUNTS = (0.28, 0.27, 0.19, 0.11, 0.06, 0.04, 0.03, 0.02)
+DRILL_COUNTS = (0.08, 0.26, 0.24, 0.17, 0.11, 0.07, 0.04, 0.03)
 # Recipes that could both be meant by one request: never two of one row in one list.
 NEAR = (
     "calculator multiply", "calculator add", "calculator subtract", "calculator divide", "calculator count python",
@@ -114,11 +118,13 @@ def request(rng: random.Random, tool: Tool, tools: tuple[Tool, ...], held_out: b
     return text, arguments
 
 
-def make_setting(rng: random.Random, held_out: bool, with_tools: bool) -> Setting:
+def make_setting(rng: random.Random, held_out: bool, with_tools: bool, drill: bool = False) -> Setting:
+    """What a group shares. A drill has more tools, said more briefly: picking the right one is what is hard."""
     counts = (1, 2, 3, 4, 5, 6, 7, 8)
-    count = rng.choices(counts, (0.28, 0.27, 0.19, 0.11, 0.06, 0.04, 0.03, 0.02))[0] if with_tools else 0
+    shares = DRILL_COUNTS if drill else COUNTS
+    count = rng.choices(counts, shares)[0] if with_tools else 0
     system = make_system(rng, held_out) if rng.random() < 0.35 else None
-    flags = (rng.random() < chance for chance in (0.25, 0.3, 0.3, 0.15, 0.12))
+    flags = (rng.random() < chance * (0.5 if drill else 1) for chance in (0.25, 0.3, 0.3, 0.15, 0.12))
     return Setting(system, choose_tools(rng, held_out, count), *flags, seed=rng.randrange(1 << 30))
 
 
@@ -201,14 +207,14 @@ def quote(topic: str, result: str) -> str:
 
 def plan(calls: tuple[Call, ...]) -> str:
     """The reasoning before calls."""
-    steps = [f"{call.tool.name}" + _said(call.arguments) for call in calls]
+    steps = [_said(call) for call in calls]
     wanted = " and ".join(dict.fromkeys(call.tool.topic for call in calls))
     twice = " twice" if len(calls) > 1 and " and " not in wanted else ""
     return f"The user wants {wanted}{twice}. I call {'. Then '.join(steps)}."
 
 
-def _said(arguments: dict[str, Any]) -> str:
-    return " with " + ", ".join(f"{key} {to_json(value)}" for key, value in arguments.items()) if arguments else ""
+def _said(call: Call) -> str:
+    return f'"{call.tool.name}" with {to_json(call.arguments)}'
 
 
 def _answer_step(calls: list[Call], results: list[str], reasoning: str = "") -> Step:
@@ -225,7 +231,7 @@ def _call_steps(rng: random.Random, calls: list[Call], held_out: bool, parallel:
         return Step(plan(tuple(calls)), tuple(calls), tuple(results)), _answer_step(calls, results)
     steps = [Step(plan(tuple(calls)), (calls[0],), (results[0],))]
     for call, result in zip(calls[1:], results[1:], strict=True):
-        reasoning = f"I have the first result. I call {call.tool.name}{_said(call.arguments)}."
+        reasoning = f"I have the first result. I call {_said(call)}."
         steps.append(Step(reasoning, (call,), (result,)))
     return *steps, _answer_step(calls, results)
 
@@ -341,7 +347,8 @@ def _said_turn(user: str, reasoning: str, answer: str) -> Turn:
     return Turn(user, (Step(reasoning, answer=answer),), "chat")
 
 
-def make_turn(rng: random.Random, setting: Setting, held_out: bool, parallel: bool) -> Turn:
+def make_turn(rng: random.Random, setting: Setting, held_out: bool, parallel: bool, two: float = 0.12) -> Turn:
+    """One turn; `two` is how often it asks for two calls."""
     if not setting.tools:
         return _chat(rng, setting, held_out) if rng.random() < 0.7 else _no_tool(rng, setting, held_out)
     roll = rng.random()
@@ -349,15 +356,15 @@ def make_turn(rng: random.Random, setting: Setting, held_out: bool, parallel: bo
         return _chat(rng, setting, held_out)
     if roll < 0.16:
         return _no_tool(rng, setting, held_out)
-    if roll < 0.28:
+    if roll < 0.16 + two:
         return _two_calls(rng, setting, held_out, parallel)
     return _one_call(rng, setting, held_out, parallel)
 
 
 def make_conversation(
-    rng: random.Random, setting: Setting, held_out: bool, parallel: bool, turns: int = 1
+    rng: random.Random, setting: Setting, held_out: bool, parallel: bool, turns: int = 1, two: float = 0.12
 ) -> Conversation:
-    made = tuple(make_turn(rng, setting, held_out, parallel) for _ in range(turns))
+    made = tuple(make_turn(rng, setting, held_out, parallel, two) for _ in range(turns))
     return Conversation(setting, made, parallel)
 
 

@@ -54,6 +54,7 @@ class Places(NamedTuple):
     sin_b: Tensor
     group: Tensor
     mask: Tensor
+    causal: Tensor
 
 
 class RMSNorm(nn.Module):
@@ -73,9 +74,22 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Masked attention as plain matrix products: on a CPU 1.6 times as fast as the fused one."""
-    scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2)) + mask
-    return torch.matmul(torch.softmax(scores, dim=-1), v)
+    """Masked attention as plain matrix products: on a CPU 1.6 times as fast as the fused one.
+
+    The query heads of one key/value head stand below one another in one product, so nothing is repeated. `q` is
+    [rows, heads, T, size], `k` and `v` [rows, key/value heads, S, size], `mask` [rows, 1, T, S].
+    """
+    rows, heads, length, size = q.shape
+    groups = k.shape[1]
+    stacked = (q * size**-0.5).reshape(rows, groups, -1, size)
+    scores = torch.matmul(stacked, k.transpose(-1, -2)).view(rows, heads, length, -1) + mask
+    weights = torch.softmax(scores, dim=-1).view(rows, groups, -1, k.shape[2])
+    return torch.matmul(weights, v).view(rows, heads, length, size)
+
+
+def causal(length: int, like: Tensor) -> Tensor:
+    """The mask of a text that stands alone."""
+    return torch.full((1, 1, length, length), float("-inf"), dtype=like.dtype).triu(1)
 
 
 class Block(nn.Module):
@@ -110,18 +124,14 @@ class Block(nn.Module):
         h = self.ffn_norm(x)
         return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
 
-    def share(self, x: Tensor) -> Tensor:
-        """Every key/value head serves several query heads."""
-        return x.repeat_interleave(self.config.heads // self.config.kv_heads, dim=1)
-
     def forward(self, a: Tensor, b: Tensor, places: Places, last: bool) -> tuple[Tensor, Tensor]:
         """Trunks and rows, one block further. Nothing reads the trunks after their last keys and values."""
         qa, ka, va = self.project(a, places.cos_a, places.sin_a)
         qb, kb, vb = self.project(b, places.cos_b, places.sin_b)
         k, v = torch.cat([ka[places.group], kb], dim=2), torch.cat([va[places.group], vb], dim=2)
-        b = self.finish(b, attend(qb, self.share(k), self.share(v), places.mask))
+        b = self.finish(b, attend(qb, k, v, places.mask))
         if not last:
-            a = self.finish(a, F.scaled_dot_product_attention(qa, self.share(ka), self.share(va), is_causal=True))
+            a = self.finish(a, attend(qa, ka, va, places.causal))
         return a, b
 
 
@@ -144,7 +154,7 @@ class Model(nn.Module):
         a, b = self.token_embd(trunk).to(low), self.token_embd(rows).to(low)
         cos_a, sin_a = self.cos[: trunk.shape[1]].to(low), self.sin[: trunk.shape[1]].to(low)
         cos_b, sin_b = self.cos[positions][:, None].to(low), self.sin[positions][:, None].to(low)
-        places = Places(cos_a, sin_a, cos_b, sin_b, group, mask)
+        places = Places(cos_a, sin_a, cos_b, sin_b, group, mask, causal(trunk.shape[1], a))
         for number, block in enumerate(self.blk):
             a, b = block(a, b, places, number == len(self.blk) - 1)
         return self.output_norm(b)

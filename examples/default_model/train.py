@@ -135,6 +135,7 @@ class Trainer:
             total, count = total + self.step(self.maker.next(), scale), count + 1
             self.worth = self.worth_before + self.maker.worth * self.processes
             if time.time() - told > 30:
+                give_back_memory()
                 told, speed = time.time(), (self.tokens - tokens) / (elapsed - skip)
                 mean, total, count = total / count, 0.0, 0.0
                 self._say(
@@ -143,7 +144,6 @@ class Trainer:
                 )
             if time.time() - saved > 300:
                 saved = time.time()
-                give_back_memory()
                 self.save("latest", before + elapsed - skip)
         self.meet()
         self.save("final", before + time.time() - start - skip)
