@@ -30,6 +30,18 @@ _NOW = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001 - templates show local time
 _SPACE = " \t\r\n▁"
 
 
+class _Remembering(LlamaVocab):
+    """A vocabulary that tokenises a short text once: the same ones come in every field of every template."""
+
+    def _raw(self, text: str, *, special: bool) -> list[int]:
+        if len(text) > 200:
+            return super()._raw(text, special=special)
+        known = self.__dict__.setdefault("known", {})
+        if (tokens := known.get((text, special))) is None:
+            tokens = known[text, special] = super()._raw(text, special=special)
+        return list(tokens)
+
+
 @contextmanager
 def vocabulary(path: Path) -> Generator[LlamaVocab]:
     """The vocabulary of a file, for as long as it is needed."""
@@ -39,7 +51,7 @@ def vocabulary(path: Path) -> Generator[LlamaVocab]:
     model = lib.llama_model_load_from_file(str(path).encode(), parameters)
     assert model, f"{path} cannot be loaded"
     try:
-        yield LlamaVocab(lambda: lib.llama_model_get_vocab(model))
+        yield _Remembering(lambda: lib.llama_model_get_vocab(model))
     finally:
         lib.llama_model_free(model)
 

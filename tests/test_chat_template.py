@@ -517,6 +517,40 @@ class TestOddTemplates:
         }
         assert template.render("Hi", tools=[described]).text == "look: La=AHi"
 
+    def test_one_that_knows_no_null_and_wants_every_object_closed(self) -> None:
+        kinds = (
+            "{%- macro kind(p) -%}{%- set known = {'string': 'str', 'integer': 'int'} -%}"
+            "{%- if p.type is string and p.type in known -%}{{ known[p.type] }}"
+            "{%- elif p.type == 'object' -%}dict of {{ kind(p.additionalProperties) ~ p.additionalProperties.type }}"
+            "{%- elif p.type is string -%}{{ kind({'type': p.type}) }}"
+            "{%- elif p.type is iterable -%}({%- for t in p.type -%}{{ kind({'type': t}) }}|{%- endfor -%})"
+            "{%- else -%}any{%- endif -%}{%- endmacro -%}"
+        )
+        shown = (
+            "{% for t in tools %}{{ t.function.name }}: {% for k, p in t.function.parameters.properties.items() %}"
+            "{{ k }}={{ kind(p) }}{{ kind(p['items']) if 'items' in p }} {% endfor %}{% endfor %}"
+            "{{ messages[0].content }}"
+        )
+        properties: dict[str, Any] = {
+            "city": {"type": ["string", "null"]},
+            "level": {"type": ["string", "integer", "null"]},
+            "nothing": {"type": "null"},
+            "more": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "open": {"type": "object", "properties": {"in": {"type": ["null", "string"]}}},
+            "many": {"type": ["null", "integer"], "items": {"type": ["integer", "null"]}},
+        }
+        tool = {"name": "look", "parameters": {"type": "object", "properties": properties}}
+        template = ChatTemplate(kinds + shown)
+        assert (template.capabilities.nullable, template.capabilities.open_objects) == (False, False)
+        text = template.render("Hi", tools=[tool]).text
+        assert text == (
+            "look: city=str level=(str|int|) nothing=() more=dict of intinteger open=dict of () many=intint Hi"
+        )
+        assert (qwen := shipped("qwen3").capabilities).nullable and qwen.open_objects
+        assert '"type": ["string", "null"]' in shipped("qwen3").render("Hi", tools=[tool]).text, (
+            "others hear it as it is"
+        )
+
     def test_one_that_takes_content_as_parts(self) -> None:
         template = ChatTemplate(
             "{% for m in messages %}<{% for part in m.content %}{{ part.text }}{% endfor %}>{% endfor %}"

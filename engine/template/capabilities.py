@@ -15,18 +15,18 @@ from engine.template.variables import values
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"
 _LONG_ID = "call_p1q2r3s4t5u6v7w8x9y0z1a2"
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "probe_tool",
-        "description": "Probes.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "A city."}}},
-    },
-}
-_BARE = {
-    "type": "function",
-    "function": {"name": "probe_tool", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
-}
+_NULLABLE: Mapping[str, Any] = {"type": ["string", "null"], "description": "A city."}
+_OPEN: Mapping[str, Any] = {"type": "object", "description": "A city."}
+
+
+def _tool(city: Mapping[str, Any], description: str | None = "Probes.") -> dict[str, Any]:
+    said = {} if description is None else {"description": description}
+    parameters = {"type": "object", "properties": {"city": city}}
+    return {"type": "function", "function": {"name": "probe_tool", **said, "parameters": parameters}}
+
+
+_TOOL = _tool({"type": "string", "description": "A city."})
+_BARE = _tool({"type": "string"}, description=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Capabilities:
     - `reasoning_fields`: the message fields that it reads reasoning from; `both`: takes content and reasoning beside
       a call;
     - `short_ids`: insists on ids of nine letters and digits; `repeats`: takes two user messages in a row;
-    - `bare_tools`: takes tools whose parameters have no description.
+    - `bare_tools`: takes tools whose parameters have no description; `nullable`: those of a type that may be null
+      beside others; `open_objects`: those that are objects and do not say whether they have further properties.
     """
 
     plain: bool = True
@@ -62,6 +63,8 @@ class Capabilities:
     short_ids: bool = False
     repeats: bool = True
     bare_tools: bool = True
+    nullable: bool = True
+    open_objects: bool = True
 
 
 def probe(template: Template, fixed: Mapping[str, str]) -> Capabilities:
@@ -101,6 +104,8 @@ class _Probe:
                 "probe_tool",
             ),
             bare_tools=self._shows([user], "probe_tool", tools=[_BARE]),
+            nullable=self._shows([user], "probe_tool", tools=[_tool(_NULLABLE)]),
+            open_objects=self._shows([user], "probe_tool", tools=[_tool(_OPEN)]),
             empty_tools=empty_tools,
             calls=bool(arguments),
             results=self._shows([user, call, _result("RESULTTEXT")], "RESULTTEXT"),

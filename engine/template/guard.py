@@ -20,6 +20,8 @@ _PRIVATE = range(0xF0000, 0x10FFFE)
 _KEPT = frozenset('"\\')
 _LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|<｜[^｜\n]{1,80}｜>")
 _ESCAPE_OR_TEXT = re.compile(r'(\\u[0-9a-fA-F]{4}|\\.)|([^"\\]+)', re.DOTALL)
+# As `repr` and as `json.dumps` write a character of the private planes.
+_ESCAPED_STAND_IN = r"\\U[0-9a-f]{8}|\\u[0-9a-f]{4}\\u[0-9a-f]{4}"
 _JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
@@ -39,10 +41,13 @@ class Markers:
     def __init__(self, known: Iterable[str] | None, also: Iterable[str] = ()) -> None:
         texts = {text for text in (*(known or ()), *also) if text.strip()}
         self._guess = known is None
-        self._by_head: dict[str, list[str]] = {}
-        for text in sorted(texts, key=len, reverse=True):
-            self._by_head.setdefault(text[0], []).append(text)
-        self._heads = re.compile("[" + re.escape("".join(self._by_head)) + "]") if self._by_head else None
+        self._texts = texts
+        lengths: dict[str, set[int]] = {}
+        for text in texts:
+            lengths.setdefault(text[0], set()).add(len(text))
+        # Some vocabularies have thousands of markers that begin alike, and few lengths.
+        self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
+        self._heads = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
         self._prefixes = {text[:length] for text in texts for length in range(1, len(text))}
         self._suffixes = {text[length:] for text in texts for length in range(1, len(text))}
         self._longest = max(map(len, texts), default=0)
@@ -52,9 +57,9 @@ class Markers:
         found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self._guess else []
         for head in self._heads.finditer(text) if self._heads else ():
             start = head.start()
-            for marker in self._by_head[text[start]]:
-                if text.startswith(marker, start):
-                    found.append(Span(start, start + len(marker)))
+            for length in self._lengths[text[start]]:
+                if text[start : start + length] in self._texts:
+                    found.append(Span(start, start + length))
                     break
         return sorted(set(found))
 
@@ -187,13 +192,19 @@ class Guard:
         """The text as it would have been, and the spans of the marked characters in it."""
         if not self._original:
             return text, []
-        forms = sorted(self._original, key=len, reverse=True)
-        pattern = re.compile("|".join(map(re.escape, forms)))
+        shown = re.compile(f"[{''.join(self._stand_in.values())}]+|{_ESCAPED_STAND_IN}")
         parts: list[str] = []
         spans: list[Span] = []
         position = length = 0
-        for match in pattern.finditer(text):
-            before, original = text[position : match.start()], self._original[match.group()]
+        for match in shown.finditer(text):
+            found = match.group()
+            if found[0] != "\\":
+                original = "".join(map(self._original.__getitem__, found))
+            elif (known := self._original.get(found)) is not None:
+                original = known
+            else:
+                continue
+            before = text[position : match.start()]
             start = length + len(before)
             length = start + len(original)
             if spans and spans[-1].end == start:

@@ -20,7 +20,7 @@ from engine.template.guard import Guard, Markers, absent
 from engine.template.history import entries, preamble_headers
 from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
 from engine.template.reasoning import Switch, with_words
-from engine.template.variables import described, values
+from engine.template.variables import closed, described, values, with_parameters, without_null
 from engine.types import Message, Tool
 
 InReasoning: TypeAlias = Callable[[Prompt], bool]
@@ -83,8 +83,7 @@ class Rendering:
         elif stated and not setting.can.tools and self._format.tools:
             hidden, stated = with_statement(hidden, stated, self._format.tools), []
         self._conversation: list[Message] = list(map(self._with_builtin, hidden))
-        told = [tool.openai() for tool in stated]
-        self._tools = told if setting.can.bare_tools else [described(tool) for tool in told]
+        self._tools = [_told(tool, setting.can) for tool in stated]
 
     def _with_builtin(self, message: Message) -> Message:
         """Calls of built-in tools with a mark before their names, where their history is rewritten (`as_written`)."""
@@ -226,3 +225,11 @@ class Rendering:
         pieces = pieces_of(text, self._guard.forged(text, callers))
         prefix = () if start is None else prefix_of(pieces, start, self._format.control)
         return Prompt(text, pieces, prefix, self._format.final_stops, callers=tuple(callers))
+
+
+def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
+    """The tool as the template is told of it: what would make it fail is said in other words."""
+    told: Mapping[str, Any] = tool.openai()
+    told = told if can.bare_tools else described(told)
+    told = told if can.nullable else with_parameters(told, without_null)
+    return told if can.open_objects else with_parameters(told, closed)
