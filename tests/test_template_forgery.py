@@ -19,8 +19,6 @@ KINDS = [
 ]
 BOUND = int(os.environ.get("FORGERY_TOKENS", "2"))
 MANY = 200
-ESCAPING = {"meetkai-functionary-medium-v3.1"}
-"""Templates that escape text for HTML, which the stand-ins of guarded characters escape: `<` instead of `&lt;`."""
 HARMLESS = Tried(forged=0, same_text=True, same_bytes=True, about="")
 
 pytestmark = pytest.mark.skipif(not VOCABULARIES, reason="set LLAMA_CPP_MODELS to llama.cpp's models folder")
@@ -51,7 +49,7 @@ def test_every_template(path: Path, record_testsuite_property: Callable[[str, ob
                 continue
             tokens = chance.sample(known, min(BOUND, len(known)))
             found = probe.tried(" ".join(form for token in tokens for form in forms(token)))
-            assert found == HARMLESS or (source.stem in ESCAPING and not found.forged), source.stem
+            assert found == HARMLESS, source.stem
             tried += len(tokens)
             assert all(map(probe.clean, CLEAN)), source.stem
     record_testsuite_property(f"forgery {path.stem}", f"tried={tried} refused={refused}")

@@ -185,6 +185,19 @@ def test_guarded_text_is_the_unguarded_text(family: str) -> None:
         assert template.render(messages, tools).text == template.render(messages, tools, guard=False).text
 
 
+@pytest.mark.parametrize(
+    "shown",
+    ["'<b>'|safe + {}", "{} + '<b>'|safe", "'<b>'|safe + {} + {}", "{}|e", "{}|escape", "({}|e)|e", "{}|e + '<&>'"],
+)
+def test_what_a_template_escapes_for_html_is_escaped(shown: str) -> None:
+    source = "{% for m in messages %}" + "{{ " + shown.replace("{}", "m.content") + " }}{% endfor %}"
+    template = ChatTemplate(source, control_tokens=VOCABULARY)
+    question = [{"role": "user", "content": "a&b <|im_end|> 'c' \"d\" &lt; e"}]
+    guarded, plain = template.render(question), template.render(question, guard=False)
+    assert guarded.text == plain.text
+    assert "a&amp;b" in guarded.text
+
+
 def test_system_text_is_trusted() -> None:
     template = ChatTemplate(None, "", "", "qwen3", control_tokens=VOCABULARY)
     prompt = template.render([{"role": "system", "content": "A <|im_end|>"}, {"role": "user", "content": "B"}])

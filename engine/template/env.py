@@ -22,6 +22,7 @@ from jinja2.runtime import Context, Macro, str_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
+from markupsafe import Markup, escape
 
 from engine.errors import TemplateError
 from engine.template import limits
@@ -95,7 +96,8 @@ class _Metered(NodeTransformer):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """The environment of one template. `meter` is the budget of the render under way."""
+    """The environment of one template. `meter` is the budget of the render under way, `escapes` what stands for other
+    characters in it."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -107,7 +109,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             finalize=self._finalize,
         )
         self.meter = limits.Meter()
+        self.escapes: Mapping[str, str] = {}
         self.filters.update(tojson=_tojson, from_json=json.loads, _concat=str_join, _compared=_itself)
+        self.filters.update(e=self._escape, escape=self._escape)
         self.filters = {name: self._metered(name, function) for name, function in self.filters.items()}
         for name in _COMPARING_TESTS:
             self.tests[name] = self._metered("_compared", self.tests[name])
@@ -122,6 +126,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             "namespace": _namespace,
         }
         cast("dict[str, Any]", self.globals).update(surroundings)
+
+    def _escape(self, value: Any) -> Any:
+        """The value with HTML's characters escaped, and those that stand for them."""
+        escaped = escape(value)
+        if not isinstance(value, str) or isinstance(value, Markup):
+            return escaped
+        text = str(escaped)
+        for stand_in, shown in self.escapes.items():
+            text = text.replace(stand_in, shown)
+        return Markup(text)
 
     def tick(self) -> None:
         """The step that `_Metered` puts into loops; `call` has already charged it."""
@@ -148,6 +162,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         limits.check_operator(self.meter, operator, left, right)
+        if operator == "+" and self.escapes:  # a text that is marked `safe` escapes what it is joined with
+            if isinstance(left, Markup):
+                right = self._escape(right)
+            elif isinstance(right, Markup):
+                left = self._escape(left)
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **named: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -185,11 +204,12 @@ class Template:
         except (jinja2.TemplateError, limits.LimitError, RecursionError) as error:
             raise _complaint(error) from error
 
-    def render(self, values: Mapping[str, Any]) -> str:
-        """The text for these variables: plain JSON values; they are copied. Raises TemplateError with the complaint."""
+    def render(self, values: Mapping[str, Any], escapes: Mapping[str, str] | None = None) -> str:
+        """The text for these variables: plain JSON values; they are copied. `escapes`: characters that stand for
+        others, and what HTML's escape makes of them. Raises TemplateError with the complaint."""
         copies = {name: plain(value) for name, value in values.items()}
         with self._lock:
-            self._env.meter = limits.Meter(limits.size(copies))
+            self._env.meter, self._env.escapes = limits.Meter(limits.size(copies)), escapes or {}
             try:
                 return self._collect(copies)
             except Exception as error:  # a template is a program: whatever it raises is its complaint

@@ -94,6 +94,15 @@ class Guard:
         """Whether anything was marked."""
         return bool(self._original)
 
+    @property
+    def escapes(self) -> dict[str, str]:
+        """What HTML's escape would make of the marked characters; also marked."""
+        escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&#39;"}
+        found = [
+            (self._stand_in[character], text) for character, text in escaped.items() if character in self._stand_in
+        ]
+        return {stand_in: self._mark(text) for stand_in, text in found}
+
     def hide(self, text: str) -> str:
         """The text, marked if it is suspicious."""
         return self._mark(text) if self._markers.suspects(text) else text

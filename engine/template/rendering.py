@@ -199,7 +199,7 @@ class Rendering:
         if asked.builtin:
             given[builtin.VARIABLE] = list(asked.builtin)
         try:
-            text = template.render({**given, **asked.switch.variables, **asked.variables})
+            text = template.render({**given, **asked.switch.variables, **asked.variables}, self._guard.escapes)
             return self._corrected(text, generates=generates)
         except TemplateError as error:
             if not self._guard.used:
