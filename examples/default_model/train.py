@@ -1,4 +1,4 @@
-"""Train the built-in model from scratch: one unbroken schedule, sized by wall clock, on one CPU core.
+"""Train the built-in model from scratch: one schedule, sized by wall clock, in legs of fresh processes, a core each.
 
     python tokenizer.py
     python train.py --minutes 90 --out checkpoints
@@ -10,7 +10,7 @@ checkpoint is written; `export.py` turns any of them into a GGUF.
 from __future__ import annotations
 
 import argparse
-import ctypes
+import math
 import os
 import random
 import time
@@ -43,6 +43,7 @@ class Trainer:
         self.rank, self.processes = rank, processes
         self.tokens = self.steps = self.worth = self.worth_before = 0
         self.copy_loss = 9.0
+        self.warm = False  # whether the optimizers know their moments
 
     def losses(self, inputs: tuple[Tensor, ...], targets: Tensor, places: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -83,9 +84,11 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         facts = {"tokens": self.tokens, "worth": self.worth, "steps": self.steps, "seconds": round(seconds)}
         state = {"weights": self.model.state_dict(), "config": vars(self.model.config), "facts": facts}
-        temporary = self.out / f"{name}.tmp"
-        torch.save(state, temporary)
-        temporary.rename(self.out / f"{name}.pt")
+        moments = {"steps": self.steps, "adam": self.adam.state_dict(), "muon": list(self.muon.means.values())}
+        for kept, content in ((name, state), ("moments", moments)):
+            temporary = self.out / f"{kept}.tmp"
+            torch.save(content, temporary)
+            temporary.rename(self.out / f"{kept}.pt")
 
     def warm_up(self, limit: float) -> None:
         """Copy random tokens, in ever longer stretches, until it works."""
@@ -103,7 +106,8 @@ class Trainer:
         self._say(f"copying learned after {time.time() - start:.0f} s, loss {self.copy_loss:.3f}")
 
     def resume(self, checkpoint: Path) -> float:
-        """Go on from a checkpoint, perhaps with more layers; the optimizers' moments start anew.
+        """Go on from a checkpoint, perhaps with more layers; with the optimizers' moments if they were saved with it,
+        else these start anew.
 
         Gives the seconds spent before.
         """
@@ -113,29 +117,36 @@ class Trainer:
         facts = state["facts"]
         self.tokens, self.steps = facts["tokens"], facts["steps"]
         self.worth = self.worth_before = facts["worth"]
+        moments = checkpoint.with_name("moments.pt")
+        known = torch.load(moments, weights_only=True) if moments.exists() else {"steps": -1}
+        if known["steps"] == self.steps:
+            self.adam.load_state_dict(known["adam"])
+            self.muon.means = dict(zip(self.muon.means, known["muon"], strict=True))
+            self.warm = True
         self.maker.rng.seed(f"{self.steps} {self.rank}")  # or the same conversations would come again
         return facts["seconds"]
 
-    def run(self, seconds: float, before: float = 0.0, rate: float = 1.0, skip: float = 0.0) -> None:
-        """Train for so many seconds, of which an earlier run did the first `skip`."""
+    def run(
+        self, seconds: float, before: float = 0.0, rate: float = 1.0, skip: float = 0.0, leg: float = math.inf
+    ) -> None:
+        """Train for so many seconds, of which an earlier run did the first `skip`, or as far as `leg` of them more."""
         saved = told = time.time()
         start = saved - skip
         first, tokens = self.steps, self.tokens
         if not before:
             self.warm_up(limit=seconds / 8)
         total = count = elapsed = 0.0
-        while elapsed < seconds:
+        while elapsed < min(seconds, skip + leg):
             if (self.steps - first) % MEET == 0:
                 self.meet()
                 elapsed = self._first(time.time() - start)
-            scale = rate * schedule(elapsed / seconds) * min(1.0, (self.steps - first + 1) / 50)
+            scale = rate * schedule(elapsed / seconds) * (1.0 if self.warm else min(1.0, (self.steps - first + 1) / 50))
             if self.maker.rng.random() < 0.06:
                 self.step(self.maker.copying(48, hard=True), scale)
                 continue
             total, count = total + self.step(self.maker.next(), scale), count + 1
             self.worth = self.worth_before + self.maker.worth * self.processes
             if time.time() - told > 30:
-                give_back_memory()
                 told, speed = time.time(), (self.tokens - tokens) / (elapsed - skip)
                 mean, total, count = total / count, 0.0, 0.0
                 self._say(
@@ -146,7 +157,7 @@ class Trainer:
                 saved = time.time()
                 self.save("latest", before + elapsed - skip)
         self.meet()
-        self.save("final", before + time.time() - start - skip)
+        self.save("final" if elapsed >= seconds else "latest", before + elapsed - skip)
 
     def _first(self, value: float) -> float:
         """The first process's value: all must agree on when to stop and on the learning rate."""
@@ -159,13 +170,6 @@ class Trainer:
     def _say(self, text: str) -> None:
         if self.rank == 0:
             print(text, flush=True)
-
-
-def give_back_memory() -> None:
-    """Hand free memory back to the system: batches of ever other shapes leave holes in the heap that add up."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
-    if trim is not None:
-        trim(0)
 
 
 def schedule(fraction: float) -> float:
@@ -191,12 +195,17 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, help="a checkpoint to go on from")
     parser.add_argument("--processes", type=int, default=1, help="one core each")
     parser.add_argument("--port", type=int, default=29571, help="where the processes meet")
+    parser.add_argument("--leg", type=float, default=15, help="minutes after which fresh processes go on: heaps grow")
     options = parser.parse_args()
-    if options.processes == 1:
-        train(0, options)
-    else:
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(options.port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1"}
+    while True:
+        os.environ["MASTER_PORT"] = str(options.port)
+        start = time.time()
         multiprocessing.spawn(train, (options,), options.processes)
+        options.skip += (time.time() - start) / 60
+        if options.skip >= options.minutes:
+            return
+        options.resume, options.port = options.out / "latest.pt", options.port + 1
 
 
 def train(rank: int, options: argparse.Namespace) -> None:
@@ -214,7 +223,7 @@ def train(rank: int, options: argparse.Namespace) -> None:
     if rank == 0:
         print("parameters", sum(p.numel() for p in trainer.model.parameters()), "vocabulary", config.vocabulary)
     before = trainer.resume(options.resume) if options.resume else 0.0
-    trainer.run(options.minutes * 60, before, options.rate, options.skip * 60)
+    trainer.run(options.minutes * 60, before, options.rate, options.skip * 60, options.leg * 60)
 
 
 if __name__ == "__main__":
