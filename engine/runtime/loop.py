@@ -5,20 +5,20 @@ fails. Does not know: threads, queues, who reads the replies.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from time import perf_counter
 
 from engine.errors import ContextOverflowError, DecodeError, RequestError
-from engine.events import Event, Finished
+from engine.events import Finished
 from engine.runtime.backend import Backend
 from engine.runtime.drafts import Drafter
 from engine.runtime.generation import Generation
 from engine.runtime.live import Live
+from engine.runtime.outbox import Outbox
 from engine.runtime.pace import Pace
+from engine.runtime.pins import Pins
 from engine.runtime.prefix import Blocked, PrefixCache
 from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.scheduler import Chunk, Job, Scheduler
-from engine.runtime.state_file import SavedState
 from engine.types import FinishReason
 
 _CHUNK_ALONE = 64
@@ -58,10 +58,9 @@ class Loop:
         self._clock = clock
         self._lives: dict[int, Live] = {}
         self._of_job: dict[Job, Live] = {}
-        self._touched: dict[Live, None] = {}
-        self._replies: list[Reply] = []
+        self._outbox = Outbox()
         self._deadlines: dict[int, float] = {}
-        self._pins: dict[int, int] = {}
+        self._pins = Pins(backend, self._cache)
         self._admit_again = False
 
     @property
@@ -81,14 +80,14 @@ class Loop:
             opening = generation.start()
             check_fits(len(request.tokens) + len(opening.forced), self._longest)
             if request.pin:
-                self._check_pins()
+                self._pins.check(sum(live.request.pin for live in self._lives.values()))
         except Exception as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
-            self.refuse(request.id, error)
+            self._outbox.refuse(request.id, error)
             return
         job = Job([*request.tokens, *opening.forced], request.priority)
         live = Live(request, job, generation, now)
         self._lives[request.id] = self._of_job[job] = live
-        self._emit(live, opening.events)
+        self._outbox.emit(live, opening.events)
         if request.deadline is not None:
             self._deadlines[request.id] = now + request.deadline
         self._scheduler.add(job)
@@ -96,30 +95,18 @@ class Loop:
 
     def refuse(self, id_: int, error: Exception) -> None:
         """Answer with an error, without starting anything."""
-        self._replies.append(Reply(id_, (Finished("error"),), final=True, error=error))
-
-    def _check_pins(self) -> None:
-        pins = len(self._pins) + sum(live.request.pin for live in self._lives.values())
-        if pins + 1 >= self._backend.n_sequences:
-            raise RequestError(
-                f"A pinned prefix takes a sequence; of {self._backend.n_sequences}, {pins} are taken so, and one must "
-                "stay for requests. Release one, or load with a larger n_sequences."
-            )
+        self._outbox.refuse(id_, error)
 
     def unpin(self, id_: int) -> None:
         """What this request pinned may be forgotten when its cells are needed."""
-        if (sequence := self._pins.pop(id_, None)) is not None:
-            self._cache.unpin(sequence)
-            self._admit_again = True
+        self._admit_again |= self._pins.release(id_)
 
     def save(self, id_: int, pin: int) -> None:
         """Answer, under `id_`, with the state of what request `pin` pinned."""
-        sequence = self._pins.get(pin)
-        if sequence is None:
-            self.refuse(id_, RequestError("This prefix was released; pin it again."))
-            return
-        saved = SavedState(tuple(self._cache.held(sequence)), self._backend.save(sequence))
-        self._replies.append(Reply(id_, (Finished("stop"),), final=True, saved=saved))
+        try:
+            self._outbox.hand_over(id_, self._pins.state(pin))
+        except RequestError as error:
+            self._outbox.refuse(id_, error)
 
     def cancel(self, id_: int) -> None:
         """End a request with reason "cancelled"; one that is over or unknown is left alone."""
@@ -145,19 +132,13 @@ class Loop:
 
     def abandon(self, error: Exception) -> None:
         """The loop is broken: every request ends with this error. Touches neither backend nor books."""
-        for id_, live in self._lives.items():
-            self._replies.append(Reply(id_, (*live.outbox, Finished("error")), final=True, error=error))
+        for live in self._lives.values():
+            self._outbox.abandon(live, error)
         self._lives.clear()
-        self._touched.clear()
 
     def drain(self) -> list[Reply]:
         """The replies since the last drain, one for each request that has any."""
-        replies, self._replies = self._replies, []
-        for live in self._touched:
-            events, logprobs = live.take()
-            replies.append(Reply(live.request.id, events, logprobs=logprobs, prefilled=live.prefilled))
-        self._touched.clear()
-        return replies
+        return self._outbox.drain()
 
     def step(self) -> None:
         """Evaluate one batch, and advance the requests that have a token to draw."""
@@ -284,9 +265,7 @@ class Loop:
                 self._cache.extend(job.sequence, chunk.draft)
             if job.evaluated == job.checkpoint:
                 self._cache.keep(job.sequence)
-            if live.request.reports and live.first_token is None:
-                live.prefilled = job.evaluated
-                self._touched[live] = None
+            self._outbox.prefilled(live)
             if chunk.output:
                 due.append((live, row + chunk.stop - chunk.start - 1, chunk.draft))
             row += chunk.size
@@ -327,8 +306,7 @@ class Loop:
         if live.first_token is None:
             live.first_token = self._clock()
         events, forced, finish = live.generation.advance(token)
-        if events:
-            self._emit(live, events)
+        self._outbox.emit(live, events)
         if finish in (None, "length"):
             job.tokens.append(token)
         for token in forced:
@@ -359,11 +337,6 @@ class Loop:
             live.drafter.restart()
         return True
 
-    def _emit(self, live: Live, events: Sequence[Event]) -> None:
-        if events:
-            live.outbox += events
-            self._touched[live] = None
-
     def _finish(self, live: Live, reason: FinishReason, error: Exception | None = None) -> None:
         """The request is over; what it evaluated stays for others, unless it failed."""
         job = live.job
@@ -374,20 +347,12 @@ class Loop:
             live.sampler.close()
         del self._lives[live.request.id], self._of_job[job]
         self._deadlines.pop(live.request.id, None)
-        self._touched.pop(live, None)
         self._admit_again = True
         try:
             closing = live.generation.close(reason)
         except Exception as fault:  # noqa: BLE001 - the parser's failure is reported to its own reader
             closing, error = [Finished("error")], error or fault
-        usage = live.usage(self._clock())
-        last = closing.pop()
-        assert isinstance(last, Finished), "a parser's last event is Finished"
-        events, logprobs = live.take()
-        events = (*events, *closing, replace(last, usage=usage))
-        self._replies.append(
-            Reply(live.request.id, events, True, error, live.output, logprobs=logprobs, prefilled=live.prefilled)
-        )
+        self._outbox.end(live, closing, error, self._clock())
 
     def _leave(self, live: Live, reason: FinishReason, error: Exception | None) -> None:
         """The request needs its sequence no longer."""
@@ -395,8 +360,7 @@ class Loop:
         if error is not None:
             self._cache.drop(sequence)
         elif live.request.pin and reason == "stop":
-            self._cache.pin(sequence)
-            self._pins[live.request.id] = sequence
+            self._pins.keep(live.request.id, sequence)
         else:
             self._cache.release(sequence)
 
