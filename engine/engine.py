@@ -4,7 +4,7 @@ Knows: which room does what, and the options a caller may give. Does not know: h
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
@@ -91,6 +91,7 @@ class Engine:
         options that make no sense.
         """
         settings = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}
+        _check_drafts(longest_draft, settings)
         reading = Reading(chat_template, family)
         loaded = loading.load(model, settings, reading, preflight=preflight, progress=progress)
         return cls._over(loaded, seed, longest_draft)
@@ -113,6 +114,7 @@ class Engine:
         of the Llama's context are not taken over. The options are those of `load`. Raises what `load` raises.
         """
         settings = {"n_ctx": n_ctx, **options}
+        _check_drafts(longest_draft, settings)
         return cls._over(loading.adopt(llama, settings, Reading(chat_template, family)), seed, longest_draft)
 
     @classmethod
@@ -357,6 +359,14 @@ class Engine:
         """The caller's choice, then the engine's seed, then the family's defaults."""
         refuse_unknown(options, TurnOptions.__optional_keys__)
         return sampling_params(options, {**self.family.sampling, "seed": self._seed})
+
+
+def _check_drafts(longest_draft: int, options: Mapping[str, Any]) -> None:
+    if longest_draft and options.get("device_sampling"):
+        raise RequestError(
+            "longest_draft verifies several tokens of a conversation in one decode, and device_sampling draws one; "
+            "leave one of them out."
+        )
 
 
 def _seeded(sampling: SamplingParams, number: int) -> SamplingParams:

@@ -42,6 +42,7 @@ class ContextLoadOptions(TypedDict, total=False):
     swa_full: bool
     rope_freq_base: float
     rope_freq_scale: float
+    device_sampling: bool
 
 
 class LoadOptions(ContextLoadOptions, total=False):

@@ -161,6 +161,7 @@ class ScriptedBackend:
         self.batches: list[int] = []
         self.used = 0
         self.samplers: list[ScriptedSampler] = []
+        self.attached: dict[int, Sampler] = {}
         self.closed = False
         self._function = replies if callable(replies) else None
         self._replies = [] if callable(replies) else list(replies)
@@ -224,10 +225,18 @@ class ScriptedBackend:
         self.samplers.append(sampler)
         return sampler
 
+    def attach(self, sampler: Sampler, sequence: int) -> None:
+        self.attached[sequence] = sampler
+
+    def detach(self, sequence: int) -> None:
+        self.attached.pop(sequence, None)
+
     def sample(self, sampler: Sampler, row: int) -> int:
         if not isinstance(sampler, ScriptedSampler):
             raise EngineError(f"{sampler!r} was not made by this backend; take one from its sampler().")
         at = self._with_output(row)
+        if self.attached.get(at.sequence, sampler) is not sampler:
+            raise EngineError(f"another sampler is attached to sequence {at.sequence}. Detach it first.")
         digest = self._cells[at.sequence][at.position].digest
         if sampler.digest is None:
             sampler.reply = self._next_reply(at)

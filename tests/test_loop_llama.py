@@ -29,8 +29,12 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 class Desk:
     """A loop over one context of a model, and what its requests answered."""
 
-    def __init__(self, model: Model, n_sequences: int = 4, n_ctx: int = 512, longest_draft: int = 0) -> None:
-        options = ContextOptions(n_threads=1, n_sequences=n_sequences, n_ctx=n_ctx, n_batch=64, n_ubatch=64)
+    def __init__(
+        self, model: Model, n_sequences: int = 4, n_ctx: int = 512, longest_draft: int = 0, *, device: bool = False
+    ) -> None:
+        options = ContextOptions(
+            n_threads=1, n_sequences=n_sequences, n_ctx=n_ctx, n_batch=64, n_ubatch=64, device_sampling=device
+        )
         self.backend = model.backend(options)
         self.loop = Loop(self.backend, longest_draft=longest_draft)
         self.replies: dict[int, list[Reply]] = {}
@@ -78,12 +82,12 @@ def alone(model: Model) -> dict[str, tuple[int, ...]]:
     return answers
 
 
-@pytest.mark.parametrize("longest_draft", [0, 6])
+@pytest.mark.parametrize(("longest_draft", "device"), [(0, False), (6, False), (0, True)])
 @pytest.mark.parametrize("n_ctx", [512, 256])
 def test_every_output_equals_its_run_alone(
-    model: Model, alone: dict[str, tuple[int, ...]], longest_draft: int, n_ctx: int
+    model: Model, alone: dict[str, tuple[int, ...]], longest_draft: int, n_ctx: int, *, device: bool
 ) -> None:
-    desk = Desk(model, n_sequences=3, n_ctx=n_ctx, longest_draft=longest_draft)
+    desk = Desk(model, n_sequences=3, n_ctx=n_ctx, longest_draft=longest_draft, device=device)
     for id_, text in enumerate(TEXTS):
         desk.submit(id_, text)
         desk.step()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.runtime.sampling_plan import Plan, plan
+from engine.runtime.sampling_plan import Links, Plan, device_links, plan
 from engine.types import SamplingParams
 
 LARGE, TINY = 150_000, 1000
@@ -57,3 +57,28 @@ def test_plans(params: dict[str, Any], expected: Plan) -> None:
 )
 def test_a_small_vocabulary_is_left_to_llama_cpp(params: dict[str, Any], expected: Plan) -> None:
     assert plan(SamplingParams(**params), TINY) == expected
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"temperature": 0, "top_k": 5}, Links((), "greedy")),
+        ({}, Links((), "dist")),
+        (
+            {"temperature": 0.6, "top_p": 0.9, "min_p": 0.1, "top_k": 9},
+            Links(("top_k", "top_p", "min_p", "temperature"), "dist"),
+        ),
+        (
+            {"top_k": 9, "temperature": 0.5, "samplers": ("temperature", "top_k")},
+            Links(("temperature", "top_k"), "dist"),
+        ),
+        ({"logprobs": 0}, None),
+        ({"logit_bias": ((1, 2.0),)}, None),
+        ({"temperature": 0, "dry_multiplier": 1}, None),
+        ({"presence_penalty": 1}, None),
+        ({"top_n_sigma": 1.0}, None),
+        ({"mirostat": 1}, None),
+    ],
+)
+def test_what_can_be_drawn_on_a_device(params: dict[str, Any], expected: Links | None) -> None:
+    assert device_links(SamplingParams(**params)) == expected

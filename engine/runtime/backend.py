@@ -117,6 +117,15 @@ class Backend(Protocol):
         """A sampler of its own. `tokens` are those before its first draw: the prompt. Penalties look at them."""
         ...
 
+    def attach(self, sampler: Sampler, sequence: int) -> None:
+        """The sequence's next tokens are drawn with this sampler; a backend may do that where it computes. Until
+        `detach`."""
+        ...
+
+    def detach(self, sequence: int) -> None:
+        """Nothing more is drawn for the sequence with the sampler it had, if it had one."""
+        ...
+
     def sample(self, sampler: Sampler, row: int) -> int:
         """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it.
 

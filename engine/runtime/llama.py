@@ -4,7 +4,6 @@ Knows: the llama_model handle and who must be freed before it; the memory of thi
 templates, sampling. A file is checked by `gguf_file` before llama.cpp sees it.
 """
 
-import ctypes
 import logging
 import os
 import weakref
@@ -19,9 +18,10 @@ from engine.runtime.footprint import estimate, largest_context, padded
 from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.llama_lib import devices, library
+from engine.runtime.llama_params import model_params
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.machine import anonymous_memory, available_memory
-from engine.runtime.options import SPLIT_MODES, ContextOptions, ModelOptions
+from engine.runtime.options import ContextOptions, ModelOptions
 
 _log = logging.getLogger("engine.llama")
 _MIB = 1 << 20
@@ -92,7 +92,7 @@ class Model:
         before = anonymous_memory() if options.use_mmap else None
         llama_log.forget_errors()
         stopped: list[bool] = []
-        params, _kept = _model_params(lib, options, progress, stopped)
+        params, _kept = model_params(lib, options, progress, stopped)
         handle = lib.llama_model_load_from_file(os.fsencode(file.path), params)
         if not handle:
             raise ModelLoadError(_load_failure(file, stopped=bool(stopped)))
@@ -295,36 +295,6 @@ def _check_memory(file: GgufFile, options: ModelOptions, available: int | None) 
         "available; use a smaller quantisation, free memory, or offload layers (n_gpu_layers). check_memory=False "
         "tries all the same."
     )
-
-
-def _model_params(
-    lib: Any, options: ModelOptions, progress: Callable[[float], bool | None] | None, stopped: list[bool]
-) -> tuple[Any, tuple[Any, ...]]:
-    """The C parameters, and what must be kept alive while they are used."""
-    params = lib.llama_model_default_params()
-    params.n_gpu_layers = options.n_gpu_layers
-    params.split_mode = SPLIT_MODES.index(options.split_mode)
-    params.main_gpu = options.main_gpu
-    # enum llama_load_mode: 0 neither, 1 mmap, 2 mlock, 3 both
-    params.load_mode = (1 if options.use_mmap else 0) + (2 if options.use_mlock else 0)
-    params.use_extra_bufts = options.use_extra_bufts
-    params.check_tensors = options.check_tensors
-    shares: Any = None
-    if options.tensor_split:
-        # llama.cpp reads llama_max_devices() of them
-        shares = (ctypes.c_float * int(lib.llama_max_devices()))(*options.tensor_split)
-        params.tensor_split = shares
-    callback: Any = None
-    if progress is not None:
-
-        def report(fraction: float, _data: object) -> bool:
-            if progress(fraction) is False:
-                stopped.append(True)
-            return not stopped
-
-        callback = lib.llama_progress_callback(report)
-        params.progress_callback = callback
-    return params, (shares, callback)
 
 
 def _load_failure(file: GgufFile, *, stopped: bool) -> str:

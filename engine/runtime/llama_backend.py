@@ -7,7 +7,6 @@ single thread calls it; only `abort` may come from another.
 
 import ctypes
 import logging
-import sys
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,11 +17,11 @@ from engine.runtime.backend import Row, Sampler
 from engine.runtime.llama_batch import Column, LlamaBatch
 from engine.runtime.llama_dry import DrySamplers
 from engine.runtime.llama_lib import brief, devices, library, library_version
+from engine.runtime.llama_params import context_params
 from engine.runtime.llama_sampling import LlamaSampler
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.logprobs import TokenLogprobs, token_logprobs
-from engine.runtime.machine import default_threads
-from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, ContextOptions
+from engine.runtime.options import ContextOptions
 from engine.runtime.state_file import Origin
 from engine.types import SamplingParams
 
@@ -75,7 +74,7 @@ class LlamaBackend:
         self._window = window
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
-        context = lib.llama_init_from_model(model.handle, _context_params(lib, options, n_ctx, self._abort))
+        context = lib.llama_init_from_model(model.handle, context_params(lib, options, n_ctx, self._abort))
         if not context:
             raise _init_error(n_ctx)
         self._context: int | None = context
@@ -93,6 +92,7 @@ class LlamaBackend:
         self._free = weakref.finalize(self, lib.llama_free, context)
         self._dry = DrySamplers(model.vocab)
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
+        self._attached: dict[int, LlamaSampler] = {}
         self._n_ctx = int(lib.llama_n_ctx(context))
         self._n_ctx_sequence = int(lib.llama_n_ctx_seq(context))
         self._n_batch = int(lib.llama_n_batch(context))
@@ -192,8 +192,11 @@ class LlamaBackend:
         output.
         """
         context = self._handle()
-        if not self._batch.has_output(row):
-            raise DecodeError(f"Row {row} of the last batch has no logits; decode it with output=True.", "invalid")
+        self._check_output(row)
+        if self._attached and self._batch.sequence(row) in self._attached:
+            raise DecodeError(
+                f"Row {row} of the last batch was drawn on the device; its logits stayed there.", "invalid"
+            )
         pointer = self._logits_of(context, row)
         address = ctypes.cast(pointer, ctypes.c_void_p).value
         if not address:
@@ -202,6 +205,10 @@ class LlamaBackend:
         if view is None:
             view = self._view(address)
         return view
+
+    def _check_output(self, row: int) -> None:
+        if not self._batch.has_output(row):
+            raise DecodeError(f"Row {row} of the last batch has no logits; decode it with output=True.", "invalid")
 
     def _view(self, address: int) -> "NDArray[np.float32]":
         import numpy as np
@@ -219,10 +226,37 @@ class LlamaBackend:
         self._samplers.add(sampler)
         return sampler
 
-    def sample(self, sampler: Sampler, row: int) -> int:
-        """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
+    def attach(self, sampler: Sampler, sequence: int) -> None:
+        """With `device_sampling`, let the context draw this sequence's tokens, where llama.cpp can: its logits need not
+        leave the device then. The random stream is another than without."""
+        self.detach(sequence)
+        mine = self._mine(sampler)
+        if not self._options.device_sampling or (chain := mine.lend()) is None:
+            return
+        # Where the output layer's device lacks an operation, the chain goes on from there on the processor.
+        if self._lib.llama_set_sampler(self._handle(), sequence, chain):
+            mine.on_device = True
+            self._attached[sequence] = mine
+
+    def detach(self, sequence: int) -> None:
+        """Draw here again."""
+        sampler = self._attached.pop(sequence, None)
+        if sampler is not None:
+            self._lib.llama_set_sampler(self._handle(), sequence, None)
+            sampler.on_device = False
+
+    @staticmethod
+    def _mine(sampler: Sampler) -> LlamaSampler:
         if not isinstance(sampler, LlamaSampler):
             raise EngineError("This sampler was made by another backend; take one from this backend's sampler().")
+        return sampler
+
+    def sample(self, sampler: Sampler, row: int) -> int:
+        """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
+        sampler = self._mine(sampler)
+        if sampler.on_device:
+            self._check_output(row)
+            return sampler.fetch(self._handle(), row)
         return sampler.draw(self._handle(), row, self.logits(row))
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
@@ -331,6 +365,8 @@ class LlamaBackend:
         """Free the context and its samplers; twice is fine."""
         if self._context is None:
             return
+        for sequence in list(self._attached):
+            self.detach(sequence)
         for sampler in list(self._samplers):
             sampler.close()
         self._dry.close()
@@ -338,33 +374,6 @@ class LlamaBackend:
         self._views.clear()
         self._batch.forget()
         self._free()
-
-
-def _context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) -> Any:
-    params = lib.llama_context_default_params()
-    params.n_ctx = n_ctx
-    params.n_batch = min(options.n_batch, n_ctx)
-    params.n_ubatch = min(options.n_ubatch, params.n_batch)
-    params.n_seq_max = options.n_sequences
-    params.n_outputs_max = min(options.n_outputs, params.n_batch)
-    params.n_threads = options.n_threads or default_threads()
-    params.n_threads_batch = options.n_threads_batch or params.n_threads
-    params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
-    params.type_k = CACHE_TYPES[options.type_k][0]
-    params.type_v = CACHE_TYPES[options.type_v][0]
-    params.offload_kqv = options.offload_kqv
-    params.op_offload = options.op_offload
-    params.swa_full = options.swa_full
-    params.kv_unified = options.is_unified
-    params.rope_freq_base = options.rope_freq_base
-    params.rope_freq_scale = options.rope_freq_scale
-    params.no_perf = True
-    # ggml asks after every node, from its own threads. A Python callback would take the GIL each time, so a C
-    # function answers: strlen of a one-character buffer is 0 until abort() writes into it.
-    libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
-    params.abort_callback = ctypes.cast(libc.strlen, lib.ggml_abort_callback)
-    params.abort_callback_data = ctypes.addressof(abort)
-    return params
 
 
 def _init_error(n_ctx: int) -> EngineError:

@@ -48,3 +48,7 @@ class LlamaBatch:
 
     def has_output(self, row: int) -> bool:
         return 0 <= row < self._filled and bool(self._outputs[row])
+
+    def sequence(self, row: int) -> int:
+        """Whose row it is."""
+        return self._sequences[row]

@@ -22,11 +22,21 @@ _DEPTHS = (5.0, 9.0, 13.0, 18.0)  # how far below the largest logit the tokens a
 def check_number(largest: float) -> None:
     """Raises DecodeError("nan") when a row's maximum is not a number: then some logit is not, or none is possible."""
     if not math.isfinite(largest):
-        raise DecodeError(
-            "The model computed logits that are not numbers; its file may be damaged, or it needs a wider KV cache "
-            '(type_k="f32", type_v="f32") or flash_attn="off".',
-            "nan",
-        )
+        raise _no_numbers()
+
+
+def check_token(token: int, size: int) -> None:
+    """Raises DecodeError("nan") for what is drawn from such a row where nobody looked at it: no token."""
+    if not 0 <= token < size:
+        raise _no_numbers()
+
+
+def _no_numbers() -> DecodeError:
+    return DecodeError(
+        "The model computed logits that are not numbers; its file may be damaged, or it needs a wider KV cache "
+        '(type_k="f32", type_v="f32") or flash_attn="off".',
+        "nan",
+    )
 
 
 class Nucleus:

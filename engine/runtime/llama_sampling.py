@@ -14,10 +14,10 @@ from engine.errors import EngineError, RequestError
 from engine.runtime.categorical import Categorical
 from engine.runtime.llama_dry import DrySamplers
 from engine.runtime.llama_lib import brief, library
-from engine.runtime.llama_nucleus import Nucleus, check_number
+from engine.runtime.llama_nucleus import Nucleus, check_number, check_token
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.penalties import Penalties
-from engine.runtime.sampling_plan import Last, plan
+from engine.runtime.sampling_plan import Last, device_links, plan
 from engine.types import SamplerName, SamplingParams
 
 if TYPE_CHECKING:
@@ -40,13 +40,17 @@ class LlamaSampler:
         self._tokens = list(tokens) if self._processors else []
         self._seen = _Tokens(self._tokens)
         self._bias = _bias(params, vocab)
+        self._size = vocab.size
         steps = plan(params, vocab.size)
         self._penalties = Penalties(params) if steps.penalties else None
         self._nucleus = Nucleus(steps.top_p) if steps.top_p is not None else None
         self._categorical = Categorical(steps.temperature, self.seed) if steps.last == "categorical" else None
         chained = steps.last not in ("argmax", "categorical")
-        self._chain = _Links(params, vocab, dry, self.seed).chain(steps.links, steps.last) if chained else None
-        self._free = weakref.finalize(self, _free, self._chain)
+        self._links = _Links(params, vocab, dry, self.seed)
+        self._chain = self._links.chain(steps.links, steps.last) if chained else None
+        self._lent: list[Any] = []  # the chain that draws on the device, once there was one
+        self._on_device = False
+        self._free = weakref.finalize(self, _free, self._chain, self._lent)
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")
         if params.looks_back:
@@ -89,6 +93,37 @@ class LlamaSampler:
             for tokens, before in reversed(undo):
                 logits[tokens] = before
         self._remember(token)
+        return token
+
+    def lend(self) -> Any:
+        """A chain for `llama_set_sampler`, that goes on from what was drawn so far; None where these parameters cannot
+        be followed on a device. It stays this sampler's: take it back from the context before `close`."""
+        self._check_open()
+        wanted = device_links(self.params)
+        if wanted is None:
+            return None
+        lib = library()
+        if self._lent:  # a chain serves one context at one time
+            self._lent.append(lib.llama_sampler_clone(self._lent[0]))
+            lib.llama_sampler_free(self._lent.pop(0))
+        else:
+            self._lent.append(self._links.chain(*wanted))
+        return self._lent[0]
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the context draws: there may be no logits then."""
+        return self._on_device
+
+    @on_device.setter
+    def on_device(self, value: bool) -> None:
+        self._on_device = value
+
+    def fetch(self, context: int, row: int) -> int:
+        """The token that the context drew for this row, accepted. Raises DecodeError("nan") when that is none."""
+        self._check_open()
+        token = int(self._sample(self._lent[0], context, row))
+        check_token(token, self._size)
         return token
 
     def close(self) -> None:
@@ -148,9 +183,10 @@ def _process(processor: Callable[[Sequence[int], Any], None], tokens: Sequence[i
         ) from error
 
 
-def _free(chain: int | None) -> None:
-    if chain is not None:
-        library().llama_sampler_free(chain)
+def _free(chain: int | None, lent: list[Any]) -> None:
+    for owned in (chain, *lent):
+        if owned is not None:
+            library().llama_sampler_free(owned)
 
 
 def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:

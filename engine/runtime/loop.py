@@ -185,6 +185,7 @@ class Loop:
             job.checkpoint = checkpoint
             self._scheduler.start(job, lease.sequence, lease.reused)
             if live.sampler is not None:
+                self._backend.attach(live.sampler, lease.sequence)
                 continue
             live.started, live.cached = self._clock(), lease.reused
             try:
@@ -192,6 +193,7 @@ class Loop:
                     self._finish(live, "stop")
                     continue
                 live.sampler = self._backend.sampler(live.request.sampling, job.tokens)
+                self._backend.attach(live.sampler, lease.sequence)
             except Exception as error:  # noqa: BLE001 - whatever these options led to, it concerns this request only
                 self._finish(live, "error", error)
 
@@ -237,6 +239,7 @@ class Loop:
             self._outgrown(self._of_job[self._scheduler.running[0]])
             return
         sequence = victim.sequence
+        self._backend.detach(sequence)
         self._scheduler.preempt(victim)
         self._cache.release(sequence)
         self._admit_again = True
@@ -357,6 +360,7 @@ class Loop:
     def _leave(self, live: Live, reason: FinishReason, error: Exception | None) -> None:
         """The request needs its sequence no longer."""
         sequence = live.job.sequence
+        self._backend.detach(sequence)
         if error is not None:
             self._cache.drop(sequence)
         elif live.request.pin and reason == "stop":

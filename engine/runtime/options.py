@@ -79,7 +79,9 @@ class ContextOptions:
     `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None is one per physical core
     this process may use. `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying.
     `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far. `rope_freq_*`:
-    0 is the model's own. `check_memory`: refuse what would not fit into memory.
+    0 is the model's own. `device_sampling`: tokens are drawn where the output layer computes, for parameters that need
+    no look at all the logits; no more than one output of a sequence goes into one decode then. `check_memory`: refuse
+    what would not fit into memory.
     """
 
     n_ctx: int | None = None
@@ -98,6 +100,7 @@ class ContextOptions:
     swa_full: bool = True
     rope_freq_base: float = 0.0
     rope_freq_scale: float = 0.0
+    device_sampling: bool = False
     check_memory: bool = True
 
     def __post_init__(self) -> None:

@@ -15,6 +15,8 @@ _MIROSTAT: tuple[SamplerName, ...] = ("penalties", "dry", "temperature")
 _DRAWS_PAY = 16_000
 _PENALTIES_PAY = 64_000
 
+_ON_DEVICE: frozenset[SamplerName] = frozenset({"top_k", "top_p", "min_p", "temperature"})
+
 Last: TypeAlias = Literal["argmax", "categorical", "greedy", "dist", "mirostat"]
 
 
@@ -31,11 +33,28 @@ class Plan(NamedTuple):
     temperature: float
 
 
+class Links(NamedTuple):
+    """A whole chain of llama.cpp's."""
+
+    links: tuple[SamplerName, ...]
+    last: Last
+
+
+def device_links(params: SamplingParams) -> Links | None:
+    """The chain that draws where the model computes; None where these parameters need the logits themselves, or
+    samplers that llama.cpp has for the processor only."""
+    if params.logits_processors or params.logit_bias or params.logprobs is not None or params.mirostat:
+        return None
+    names = _names(params)
+    if params.temperature == 0:
+        return None if set(names) & set(_CHANGES_ORDER) else Links((), "greedy")
+    return Links(tuple(names), "dist") if _ON_DEVICE.issuperset(names) else None
+
+
 def plan(params: SamplingParams, n_vocab: int) -> Plan:
     """The plan for these parameters over a vocabulary of so many tokens."""
     temperature = 1.0 if params.temperature is None else params.temperature
-    order = _MIROSTAT if params.mirostat else _ORDER if params.samplers is None else params.samplers
-    names: list[SamplerName] = [name for name in order if _is_on(params, name)]
+    names: list[SamplerName] = _names(params)
     if temperature == 0:
         names = [name for name in names if name in _CHANGES_ORDER]
     penalties = names[:1] == ["penalties"] and n_vocab >= _PENALTIES_PAY
@@ -49,6 +68,11 @@ def plan(params: SamplingParams, n_vocab: int) -> Plan:
     if n_vocab >= _DRAWS_PAY and names[:1] == ["top_p"]:
         return Plan(penalties, params.top_p, tuple(names[1:]), "dist", temperature)
     return Plan(penalties, None, tuple(names), "dist", temperature)
+
+
+def _names(params: SamplingParams) -> list[SamplerName]:
+    order = _MIROSTAT if params.mirostat else _ORDER if params.samplers is None else params.samplers
+    return [name for name in order if _is_on(params, name)]
 
 
 def _is_on(params: SamplingParams, name: SamplerName) -> bool:
