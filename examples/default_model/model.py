@@ -161,10 +161,12 @@ class Model(nn.Module):
 
 
 def grown(weights: dict[str, Any], layers: int, fresh: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's weights in a deeper model that computes the same.
+    """A checkpoint's weights in a deeper model, or one with more key/value heads, that computes the same.
 
-    New blocks stand behind the second old one and further up; their outputs are zero until training moves them.
+    New blocks stand behind the second old one and further up; their outputs are zero until training moves them. New
+    key/value heads are copies of the one that their query heads shared.
     """
+    weights = {name: _shared_out(tensor, fresh.get(name, tensor)) for name, tensor in weights.items()}
     old = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))
     added = layers - old
     if added < 1:
@@ -184,6 +186,16 @@ def grown(weights: dict[str, Any], layers: int, fresh: dict[str, Any]) -> dict[s
             silent = name.endswith(("attn_output.weight", "ffn_down.weight"))
             state[name] = torch.zeros_like(tensor) if silent else tensor
     return state
+
+
+def _shared_out(tensor: Tensor, fresh: Tensor) -> Tensor:
+    """Each key/value head once for every query head that it serves."""
+    times = len(fresh) // len(tensor)
+    return (
+        tensor.unflatten(0, (-1, Config.head_size)).repeat_interleave(times, dim=0).flatten(0, 1)
+        if times > 1
+        else tensor
+    )
 
 
 @torch.no_grad()

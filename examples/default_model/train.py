@@ -119,7 +119,9 @@ class Trainer:
         self.worth = self.worth_before = facts["worth"]
         moments = checkpoint.with_name("moments.pt")
         known = torch.load(moments, weights_only=True) if moments.exists() else {"steps": -1}
-        if known["steps"] == self.steps:
+        if known["steps"] == self.steps and all(
+            mean.shape == kept.shape for mean, kept in zip(self.muon.means.values(), known["muon"], strict=False)
+        ):
             self.adam.load_state_dict(known["adam"])
             self.muon.means = dict(zip(self.muon.means, known["muon"], strict=True))
             self.warm = True
@@ -189,6 +191,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=6144, help="tokens a batch, padding included")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=5)
+    parser.add_argument("--kv-heads", type=int, default=2)
     parser.add_argument("--feed-forward", type=int, default=704)
     parser.add_argument("--rate", type=float, default=1.0, help="times the schedule's learning rate")
     parser.add_argument("--skip", type=float, default=0, help="minutes of the schedule that an earlier run did")
@@ -216,7 +219,11 @@ def train(rank: int, options: argparse.Namespace) -> None:
         distributed.init_process_group("gloo", rank=rank, world_size=options.processes)
     tokenizer = Tokenizer.from_file(str(HERE / "tokenizer.json"))
     config = Config(
-        tokenizer.get_vocab_size(), width=options.width, layers=options.layers, feed_forward=options.feed_forward
+        tokenizer.get_vocab_size(),
+        width=options.width,
+        layers=options.layers,
+        kv_heads=options.kv_heads,
+        feed_forward=options.feed_forward,
     )
     maker = BatchMaker(tokenizer, random.Random(f"{options.seed} {rank}"), options.budget)
     trainer = Trainer(config, maker, options.out, rank, options.processes)

@@ -187,24 +187,30 @@ def turns(setup: Setup) -> None:
 
 
 def spin(setup: Setup) -> None:
-    """A stream beside a thread of the caller that never stops computing."""
+    """A stream beside a thread of the caller that never stops computing, at two of Python's switch intervals."""
+    usual = sys.getswitchinterval()
     with setup.engine() as llm:
-        quiet: list[float] = []
-        busy: list[float] = []
-        for number in range(setup.rounds + 1):
-            for found, beside in ((quiet, False), (busy, True)):
-                over = threading.Event()
-                spinner = threading.Thread(target=_spin, args=(over,))
-                if beside:
-                    spinner.start()
-                start = time.perf_counter()
-                made = ask(llm, words(32, number), setup.steps, GREEDY)
-                found.append(made / (time.perf_counter() - start))
-                over.set()
-                if beside:
-                    spinner.join()
-        alone, with_spin = statistics.median(quiet[1:]), statistics.median(busy[1:])
-        print(f"\nbeside a spinning thread: {with_spin:.1f} of {alone:.1f} tokens/s, {with_spin / alone:.3f} x")
+        seeds = iter(range(10_000))
+
+        def run(interval: float, beside: bool) -> int:
+            over = threading.Event()
+            spinner = threading.Thread(target=_spin, args=(over,))
+            sys.setswitchinterval(interval)
+            if beside:
+                spinner.start()
+            made = ask(llm, words(32, next(seeds)), setup.steps, GREEDY)
+            over.set()
+            if beside:
+                spinner.join()
+            sys.setswitchinterval(usual)
+            return made
+
+        contenders: dict[str, Callable[[], int]] = {
+            "alone": lambda: run(usual, False),
+            f"beside it, switch interval {usual:g} s": lambda: run(usual, True),
+            "beside it, switch interval 0.0005 s": lambda: run(0.0005, True),
+        }
+        report("a stream beside a spinning thread", speeds(contenders, setup.rounds), "alone")
 
 
 def _spin(over: threading.Event) -> None:
