@@ -5,87 +5,31 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, turns, spin, layer, memory, long.
+ones). Parts: single, batch, turns, spin, layer, memory, drafts, long.
 """
 
 import argparse
 import cProfile
 import pstats
-import random
-import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
-from bare import GREEDY, NUCLEUS, Bare, Drawing  # noqa: E402
+from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
+from measuring import Setup, made_by, report, speeds, words  # noqa: E402
 from models import model_file  # noqa: E402
 from peers import LlamaPython, LlamaServer, batched_bench  # noqa: E402
+from speculation import drafts  # noqa: E402
 
-from engine import Completion, Engine, Usage, _data  # noqa: E402
+from engine import Engine, Usage, _data  # noqa: E402
 
 STREAMS = 16
-_WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What all parts share."""
-
-    path: Path
-    threads: int
-    rounds: int
-    steps: int
-    server: Path | None
-    batched: Path | None
-
-    def engine(self, *, n_ctx: int = 4096, sequences: int = 1) -> Engine:
-        return Engine.load(
-            self.path,
-            n_ctx=n_ctx,
-            n_sequences=sequences,
-            n_threads=self.threads,
-            n_threads_batch=self.threads,
-            n_batch=2048,
-            preflight=False,
-        )
-
-    def bare(self, *, n_ctx: int = 4096, sequences: int = 1) -> Bare:
-        return Bare(self.path, n_ctx=n_ctx, sequences=sequences, threads=self.threads)
-
-
-def words(count: int, seed: int) -> str:
-    """A text of about so many tokens."""
-    return " ".join(random.Random(seed).choices(_WORDS, k=count))
-
-
-def speeds(contenders: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, float]:
-    """Tokens per second of each, the median over rounds in which each runs once. A first round warms up."""
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            made = run()
-            if number:
-                taken[name].append(made / (time.perf_counter() - start))
-    return {name: statistics.median(each) for name, each in taken.items()}
-
-
-def report(title: str, measured: Mapping[str, float], base: str) -> None:
-    print(f"\n{title}")
-    for name, speed in measured.items():
-        print(f"  {name:34}{speed:10.1f} tokens/s{speed / measured[base]:8.3f} x {base}", flush=True)
-
-
-def made_by(completion: Completion) -> int:
-    """Tokens of an answer."""
-    return completion.usage.completion_tokens if completion.usage else 0
 
 
 def ask(llm: Engine, text: str, steps: int, drawing: Drawing, seed: int = 0) -> int:
@@ -329,6 +273,7 @@ PARTS: dict[str, Callable[[Setup], None]] = {
     "spin": spin,
     "layer": layer,
     "memory": memory,
+    "drafts": drafts,
     "long": long,
 }
 
