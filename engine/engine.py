@@ -4,7 +4,7 @@ Knows: which room does what, and the options a caller may give. Does not know: h
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
@@ -22,12 +22,15 @@ from engine.memory import ReasoningMemory, RememberingParser
 from engine.options import (
     ContextLoadOptions,
     LoadOptions,
+    RawOptions,
     TurnOptions,
+    check_drafts,
     refuse_unknown,
     sampling_params,
 )
 from engine.parsing import Piece
 from engine.prompting import Fitted, Prompts, allowed_choice
+from engine.raw import detokenize, raw_parser, raw_prompt, tokenize
 from engine.runtime.backend import Backend
 from engine.runtime.llama import Model, ModelInfo
 from engine.runtime.metrics import Metrics
@@ -91,7 +94,7 @@ class Engine:
         options that make no sense.
         """
         settings = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}
-        _check_drafts(longest_draft, settings)
+        check_drafts(longest_draft, settings)
         reading = Reading(chat_template, family)
         loaded = loading.load(model, settings, reading, preflight=preflight, progress=progress)
         return cls._over(loaded, seed, longest_draft)
@@ -114,7 +117,7 @@ class Engine:
         of the Llama's context are not taken over. The options are those of `load`. Raises what `load` raises.
         """
         settings = {"n_ctx": n_ctx, **options}
-        _check_drafts(longest_draft, settings)
+        check_drafts(longest_draft, settings)
         return cls._over(loading.adopt(llama, settings, Reading(chat_template, family)), seed, longest_draft)
 
     @classmethod
@@ -248,6 +251,39 @@ class Engine:
             ]
             return [stream.result() for stream in started]
 
+    def complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
+        """What follows a text or tokens, with no chat template between. Raises what `stream_complete` raises."""
+        return self.stream_complete(prompt, **options).result()
+
+    def stream_complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Stream:
+        """`complete` as it is generated; all of it is content.
+
+        In a text, control-token text becomes control tokens, and the model's beginning token is put before it, if it is
+        not there. Tokens are taken as they are. Raises RequestError for tokens or options that are not valid,
+        ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
+        """
+        sampling = self._sampling(options, RawOptions.__optional_keys__)
+        raw = raw_prompt(self._service.vocab, prompt)
+        return self._service.submit(
+            raw.prompt,
+            raw_parser,
+            sampling,
+            priority=options.get("priority", 0),
+            deadline=options.get("deadline"),
+            progress=options.get("progress"),
+            tokens=raw.tokens,
+        )
+
+    def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
+        """The tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: with the beginning
+        token that this model's prompts have, if any."""
+        return tokenize(self._service.vocab, text, special=special, add_bos=add_bos)
+
+    def detokenize(self, tokens: Iterable[int]) -> str:
+        """The text of tokens, control tokens as their texts; bytes that are no UTF-8 are U+FFFD. Raises RequestError
+        for a token that the model does not have."""
+        return detokenize(self._service.vocab, tokens)
+
     def run(
         self,
         messages: MessagesLike,
@@ -355,18 +391,10 @@ class Engine:
         syntax = self.template.format.reasoning
         return (Piece(syntax.close, True),) if syntax else ()
 
-    def _sampling(self, options: TurnOptions) -> SamplingParams:
+    def _sampling(self, options: RawOptions, names: frozenset[str] = TurnOptions.__optional_keys__) -> SamplingParams:
         """The caller's choice, then the engine's seed, then the family's defaults."""
-        refuse_unknown(options, TurnOptions.__optional_keys__)
+        refuse_unknown(options, names)
         return sampling_params(options, {**self.family.sampling, "seed": self._seed})
-
-
-def _check_drafts(longest_draft: int, options: Mapping[str, Any]) -> None:
-    if longest_draft and options.get("device_sampling"):
-        raise RequestError(
-            "longest_draft verifies several tokens of a conversation in one decode, and device_sampling draws one; "
-            "leave one of them out."
-        )
 
 
 def _seeded(sampling: SamplingParams, number: int) -> SamplingParams:

@@ -92,7 +92,15 @@ class SamplingOptions(TypedDict, total=False):
     max_tokens: int | None
 
 
-class TurnOptions(SamplingOptions, total=False):
+class RawOptions(SamplingOptions, total=False):
+    """What the continuation of a raw prompt takes, beside the sampling; as in `TurnOptions`."""
+
+    priority: int
+    deadline: float | None
+    progress: Progress | None
+
+
+class TurnOptions(RawOptions, total=False):
     """What every way of generating takes, beside the sampling.
 
     - `reasoning`: None is the model's default; True, False, "low", "medium", "high" where its template can.
@@ -121,10 +129,7 @@ class TurnOptions(SamplingOptions, total=False):
     template_kwargs: Mapping[str, Any] | None
     documents: Sequence[DocumentLike] | None
     builtin_tools: Sequence[str]
-    priority: int
-    deadline: float | None
     overflow: Overflow
-    progress: Progress | None
 
 
 def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:
@@ -143,3 +148,12 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
     """Raises RequestError for an option that is none of these."""
     if unknown := sorted(set(options) - names):
         raise RequestError(f"There is no option {unknown[0]!r}; the options are {', '.join(sorted(names))}.")
+
+
+def check_drafts(longest_draft: int, options: Mapping[str, Any]) -> None:
+    """Raises RequestError for load options that cannot go with drafts of so many tokens."""
+    if longest_draft and options.get("device_sampling"):
+        raise RequestError(
+            "longest_draft verifies several tokens of a conversation in one decode, and device_sampling draws one; "
+            "leave one of them out."
+        )

@@ -79,6 +79,7 @@ class Service:
         keep: int | None = None,
         dropped: int = 0,
         progress: Progress | None = None,
+        tokens: Sequence[int] | None = None,
     ) -> Stream:
         """Generate the turn that the prompt asks for; returns at once.
 
@@ -91,6 +92,7 @@ class Service:
         the turn goes on; None: it ends. `dropped`: messages that are not in the prompt, for the usage.
         - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it
         must be quick, and not wait for this engine. It stops the turn by answering False; what it raises ends it too.
+        - `tokens`: those of the prompt, where they are not to be made of its text.
 
         Raises ContextOverflowError when the prompt does not fit, RequestError for options that make no sense,
         EngineError when the engine is closed or broken.
@@ -98,7 +100,7 @@ class Service:
         _check(deadline, reasoning_budget, reasoning_close)
         sampling = SamplingParams() if sampling is None else sampling
         _check_tokens(sampling, self._vocab.size)
-        tokens = self.tokens(prompt)
+        tokens = self.tokens(prompt) if tokens is None else tuple(tokens)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._n_ctx)

@@ -604,6 +604,61 @@ def test_an_engine_over_a_llama(builtin_model_path: Path, llm: Engine) -> None:
         Engine.from_llama("model.gguf")
 
 
+class TestRaw:
+    def test_text_goes_in_as_it_is(self) -> None:
+        with scripted(lambda prompt: f"[{prompt}]") as llm:
+            done = llm.complete("Once <|im_start|>upon")
+            assert done.content == "[Once <|im_start|>upon]"
+            backend = backend_of(llm)
+            assert list(backend.tokens(0)[:5]) == list(b"Once ")
+            assert VOCAB.is_special(backend.tokens(0)[5])
+            assert [event.text for event in llm.stream_complete("a") if isinstance(event, ContentDelta)] == list("[a]")
+
+    def test_markup_in_the_output_is_content(self) -> None:
+        with scripted(["<think>\nhm</think>{} <tool_call>"]) as llm:
+            assert llm.complete("x").content == "<think>\nhm</think>{} <tool_call>"
+
+    def test_tokens_go_in_as_they_are(self) -> None:
+        with scripted(lambda prompt: prompt[::-1], seed=3) as llm:
+            odd = [ord("a"), 0xC3, ord("b")]
+            done = llm.complete(odd, temperature=0.5, stop=["b"])
+            backend = backend_of(llm)
+            assert backend.tokens(0)[:3] == odd
+            assert (done.usage and done.usage.prompt_tokens, done.finish_reason) == (3, "stop")
+            params = backend.samplers[0].params
+            assert (params.seed, params.temperature) == (3, 0.5)
+
+    def test_there_and_back(self) -> None:
+        with scripted(["x"]) as llm:
+            text = "é <|im_end|> 你"
+            assert llm.detokenize(llm.tokenize(text)) == text
+            assert len(llm.tokenize(text)) < len(llm.tokenize(text, special=False))
+            assert llm.detokenize(llm.tokenize(text, special=False)) == text
+            assert llm.detokenize([0xC3]) == "\ufffd"
+
+    def test_bad_input(self) -> None:
+        with scripted(["x"], n_ctx=64) as llm:
+            with pytest.raises(RequestError, match="no token 99999"):
+                llm.complete([1, 99999])
+            with pytest.raises(RequestError, match="no token -1"):
+                llm.detokenize([-1])
+            with pytest.raises(RequestError, match="empty"):
+                llm.complete("")
+            with pytest.raises(RequestError, match="empty"):
+                llm.complete([])
+            with pytest.raises(RequestError, match="no option 'reasoning'"):
+                llm.complete("x", reasoning=True)  # pyright: ignore[reportCallIssue]
+            with pytest.raises(ContextOverflowError):
+                llm.complete("x" * 65)
+
+    def test_a_model_continues(self, llm: Engine) -> None:
+        prompt = llm.render("Hello!", reasoning=False)
+        tokens = llm.tokenize(prompt.text, add_bos=True)
+        one = llm.complete(prompt.text, temperature=0, max_tokens=20)
+        assert one.content == llm.complete(tokens, temperature=0, max_tokens=20).content
+        assert one.content == llm.chat("Hello!", reasoning=False, temperature=0, max_tokens=20).content
+
+
 def test_choices_of_a_model_differ(llm: Engine) -> None:
     streams = llm.choices("Hello!", 3, temperature=50, top_k=0, top_p=1.0, min_p=0.0, max_tokens=12, seed=7)
     assert len({str(stream.result().parts) for stream in streams}) == 3

@@ -114,20 +114,30 @@ def _server(setup: Setup, n_ctx: int, prompts: Callable[[], list[list[int]]], dr
 
 
 def turns(setup: Setup) -> None:
-    """A conversation's next turn at temperature 1.5: what is prefilled beside what is new, and the first token."""
-    wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    """A conversation's next turn at temperature 1.5: what is prefilled beside what is new, and the first token.
+
+    Control tokens are not drawn: random weights would put them into a third of these answers, which no trained model
+    does. Sent back they are guarded text, other tokens than those that were generated, so such a turn is evaluated
+    anew.
+    """
     with setup.engine(n_ctx=8192) as llm:
+        control = [llm.tokenize(text, special=True) for text in llm.template.control_tokens or ()]
+        wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "reasoning": False}
+        wild["logit_bias"] = {tokens[0]: -100.0 for tokens in control if len(tokens) == 1}
         history: list[Any] = []
+        held = 0
         print("\nturns of one conversation, temperature 1.5")
         for number in range(6):
             history.append({"role": "user", "content": words(1500 if number == 0 else 60, number)})
-            answer = llm.chat(history, max_tokens=200, seed=number, **wild)
+            answer = llm.chat(history, max_tokens=200, seed=number, ignore_eos=True, **wild)
             history.append(answer.message)
             usage = answer.usage or Usage()
             print(
-                f"  turn {number + 1}: prompt {usage.prompt_tokens:5}, prefilled "
-                f"{usage.prompt_tokens - usage.cached_tokens:5}, first token after {usage.time_to_first_token:.3f} s"
+                f"  turn {number + 1}: prompt {usage.prompt_tokens:5}, new {usage.prompt_tokens - held:5}, prefilled "
+                f"{usage.prompt_tokens - usage.cached_tokens:5}, first token after {usage.time_to_first_token:.3f} s",
+                flush=True,
             )
+            held = usage.prompt_tokens + usage.completion_tokens
 
 
 def spin(setup: Setup) -> None:
