@@ -118,11 +118,11 @@ def turns(setup: Setup) -> None:
 
     Control tokens are not drawn: random weights would put them into a third of these answers, which no trained model
     does. Sent back they are guarded text, other tokens than those that were generated, so such a turn is evaluated
-    anew.
+    anew. Reasoning that is switched off would be, too: this template leaves the empty block out of the history.
     """
     with setup.engine(n_ctx=8192) as llm:
         control = [llm.tokenize(text, special=True) for text in llm.template.control_tokens or ()]
-        wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "reasoning": False}
+        wild: dict[str, Any] = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         wild["logit_bias"] = {tokens[0]: -100.0 for tokens in control if len(tokens) == 1}
         history: list[Any] = []
         held = 0
