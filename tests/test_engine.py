@@ -182,6 +182,10 @@ def test_choices_share_the_prefill_and_have_seeds_of_their_own() -> None:
         assert [completion.content for completion in completions] == ["It is 3."] * 3
         assert backend.evaluated < prompt + 2 + 3 * (len(ANSWER) + 1)
         assert [sampler.params.seed for sampler in backend.samplers] == [2**32 - 2, 2**32 - 1, 0]
+        before = backend.evaluated
+        short = [stream.result() for stream in llm.choices("x", 3, max_tokens=1)]
+        prompt = short[0].usage.prompt_tokens if short[0].usage else 0
+        assert backend.evaluated - before <= prompt + 2, "a short prompt is evaluated once, too"
         first, second = llm.choices("x", 2, tools=[add], seed=5)
         assert {first.result().content, second.result().content} == {"It is 3."}
         assert len(llm.choices("x", 1)) == 1

@@ -102,6 +102,16 @@ def test_a_busy_sequence_is_shared() -> None:
     assert bench.cache.used == 50
 
 
+def test_waits_for_the_same_prompt_however_short() -> None:
+    bench = Bench()
+    tokens = list(range(6))
+    first = bench.acquire(tokens)
+    assert bench.cache.acquire(tokens) is Blocked.SHARED
+    assert isinstance(bench.cache.acquire([*tokens[:5], 9]), Lease), "another is not waited for"
+    bench.evaluate(first.sequence, tokens)
+    assert bench.acquire(tokens).reused == 5
+
+
 def test_waits_for_a_prefix_that_is_being_evaluated() -> None:
     bench = Bench()
     tokens = list(range(50))

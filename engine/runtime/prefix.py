@@ -78,7 +78,8 @@ class PrefixCache:
     """The books over a backend's sequences.
 
     `patience`: a prompt waits when another request is about to hold at least so many more of its tokens than can be
-    reused now. That is how requests with one system prompt, or several answers to one prompt, share its prefill.
+    reused now, and for the very same prompt in any case. That is how requests with one system prompt, or several
+    answers to one prompt, share its prefill.
     """
 
     def __init__(self, memory: Memory, *, patience: int = 32) -> None:
@@ -275,12 +276,14 @@ class PrefixCache:
 
     def _worth_waiting(self, tokens: Sequence[int], reuse: int) -> bool:
         for slot in self._slots:
-            if slot.plan is None or len(slot.plan) - len(slot.tokens) < self._patience:
+            if slot.plan is None or len(slot.plan) - len(slot.tokens) < 2:
                 continue
             shared = common_prefix(slot.plan, tokens, len(tokens) - 1)
             if self._whole_only:
                 shared = slot.checkpoint if shared >= slot.checkpoint > len(slot.tokens) else 0
-            if shared - reuse >= self._patience:
+            # The same prompt once more costs nothing then, however short it is.
+            same = shared == len(tokens) - 1 and len(slot.plan) > shared and slot.plan[shared] == tokens[shared]
+            if shared - reuse >= (2 if same else self._patience):
                 return True
         return False
 
