@@ -170,6 +170,8 @@ class Model:
             window=self._file.sliding_window,
         )
         self._backends.add(backend)
+        shape = "one buffer for all sequences" if options.is_unified else "a buffer for each sequence"
+        _log.info("KV cache of %d cells for %d sequence(s): %s", n_ctx, options.n_sequences, shape)
         return backend
 
     def close(self) -> None:

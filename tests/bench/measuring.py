@@ -28,7 +28,7 @@ class Setup:
     server: Path | None
     batched: Path | None
 
-    def engine(self, *, n_ctx: int = 4096, sequences: int = 1) -> Engine:
+    def engine(self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool = True) -> Engine:
         return Engine.load(
             self.path,
             n_ctx=n_ctx,
@@ -36,6 +36,7 @@ class Setup:
             n_threads=self.threads,
             n_threads_batch=self.threads,
             n_batch=2048,
+            kv_unified=unified,
             preflight=False,
         )
 

@@ -68,7 +68,11 @@ def single(setup: Setup) -> None:
 def batch(setup: Setup) -> None:
     """Sixteen streams at once, with a shared prefix of 128 tokens and with distinct prompts of 512."""
     n_ctx = STREAMS * (1100 + setup.steps)
-    with setup.engine(n_ctx=n_ctx, sequences=STREAMS) as llm, setup.bare(n_ctx=n_ctx, sequences=STREAMS) as bare:
+    with (
+        setup.engine(n_ctx=n_ctx, sequences=STREAMS) as llm,
+        setup.engine(n_ctx=n_ctx, sequences=STREAMS, unified=False) as split,
+        setup.bare(n_ctx=n_ctx, sequences=STREAMS) as bare,
+    ):
         python = LlamaPython(setup.path, n_ctx=1100 + setup.steps, threads=setup.threads)
         for title, common, own in (("a shared prefix of 128 tokens", 128, 16), ("512 tokens of their own", 0, 512)):
             turn = iter(range(10_000))
@@ -85,6 +89,7 @@ def batch(setup: Setup) -> None:
                 contenders: dict[str, Callable[[], int]] = {
                     "bare loop": lambda p=prompts, d=drawing, s=shared: bare.generate(p(), setup.steps, d, shared=s),
                     "engine": lambda t=texts, d=drawing: ask_all(llm, t(), setup.steps, d),
+                    "engine, kv_unified=False": lambda t=texts, d=drawing: ask_all(split, t(), setup.steps, d),
                     "llama-cpp-python one by one": lambda p=prompts, d=drawing: python.generate(
                         p()[:2], setup.steps, d
                     ),
