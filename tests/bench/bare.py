@@ -34,7 +34,7 @@ NUCLEUS = Drawing(0.6, 20, 0.95)
 class Bare:
     """One model and one context over so many sequences; free it with `close`."""
 
-    def __init__(self, path: Path, *, n_ctx: int, sequences: int, threads: int) -> None:
+    def __init__(self, path: Path, *, n_ctx: int, sequences: int, threads: int, unified: bool = True) -> None:
         self._lib: Any = llama_lib.library()
         lib = self._lib
         self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
@@ -42,7 +42,7 @@ class Bare:
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, 2048, 512
         params.n_seq_max, params.n_outputs_max = sequences, max(16, sequences)
         params.n_threads = params.n_threads_batch = threads
-        params.kv_unified = True
+        params.kv_unified = unified
         params.no_perf = True
         self._context = lib.llama_init_from_model(self._model, params)
         self._memory = lib.llama_get_memory(self._context)
@@ -77,7 +77,7 @@ class Bare:
         if shared:
             self._prefill(prompts[0][:shared], 0, 0)
             for sequence in range(1, len(prompts)):
-                lib.llama_memory_seq_cp(self._memory, 0, sequence, 0, shared)
+                lib.llama_memory_seq_cp(self._memory, 0, sequence, -1, -1)
         drawn = [0] * len(prompts)
         for sequence, prompt in enumerate(prompts):
             self._prefill(prompt[shared:], shared, sequence)

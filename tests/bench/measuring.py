@@ -40,8 +40,8 @@ class Setup:
             preflight=False,
         )
 
-    def bare(self, *, n_ctx: int = 4096, sequences: int = 1) -> Bare:
-        return Bare(self.path, n_ctx=n_ctx, sequences=sequences, threads=self.threads)
+    def bare(self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool = True) -> Bare:
+        return Bare(self.path, n_ctx=n_ctx, sequences=sequences, threads=self.threads, unified=unified)
 
 
 def words(count: int, seed: int) -> str:
