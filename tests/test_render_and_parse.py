@@ -44,6 +44,8 @@ UNFAITHFUL = {
     "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": "content follows the calls as a message of its own",
     "openai-gpt-oss-120b": "content beside calls is taken for analysis",
 }
+INSTRUCTS_LAST = {"CohereForAI-c4ai-command-r-plus-tool_use"}
+"""Templates that put their instructions behind the last turn, whoever wrote it: its output cannot be cut out."""
 
 
 def test_every_template_is_recognised() -> None:
@@ -66,6 +68,8 @@ def test_a_rendered_turn_parses_back(path: Path, turn: str) -> None:
         pytest.skip(f"the template rejects the turn: {error}")
     if path.stem in UNFAITHFUL and turn in ("reasoning, answer", "reasoning, call", "text, call"):
         pytest.skip(UNFAITHFUL[path.stem])
+    if path.stem in INSTRUCTS_LAST and wanted.tool_calls:
+        pytest.skip("the template writes instructions behind the turn")
     reasoning = template.format.reasoning
     if not wanted.reasoning and reasoning and (base.in_reasoning or reasoning.implicit):
         pytest.skip("the prompt asks for reasoning, the turn has none")
