@@ -6,6 +6,7 @@ messages, templates, who generates.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 
 from engine.errors import RequestError
 from engine.parsing import Parser
@@ -27,8 +28,9 @@ def raw_prompt(vocab: Vocab, given: str | Sequence[int]) -> RawPrompt:
     that the vocabulary does not have."""
     if isinstance(given, str):
         return RawPrompt(Prompt(given, (Piece(given, True),)), None)
-    text = detokenize(vocab, given)
-    return RawPrompt(Prompt(text, (Piece(text, True),)), tuple(given))
+    tokens = _numbers(vocab, given)
+    text = _text(vocab, tokens)
+    return RawPrompt(Prompt(text, (Piece(text, True),)), tokens)
 
 
 def raw_parser() -> Parser:
@@ -45,7 +47,18 @@ def tokenize(vocab: Vocab, text: str, *, special: bool, add_bos: bool) -> list[i
 def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:
     """The text of tokens, control tokens as their texts; bytes that are no UTF-8 are U+FFFD. Raises RequestError for a
     token that the vocabulary does not have."""
-    known = list(tokens)
+    return _text(vocab, _numbers(vocab, tokens))
+
+
+def _numbers(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
+    try:
+        known = tuple(map(index, tokens))
+    except TypeError as error:
+        raise RequestError(f"Tokens are whole numbers in a list ({error}); give those, or a text.") from error
     if wrong := [token for token in known if not 0 <= token < vocab.size]:
         raise RequestError(f"There is no token {wrong[0]}; this model has the tokens 0 to {vocab.size - 1}.")
-    return b"".join(map(vocab.token_bytes, known)).decode(errors="replace")
+    return known
+
+
+def _text(vocab: Vocab, tokens: Iterable[int]) -> str:
+    return b"".join(map(vocab.token_bytes, tokens)).decode(errors="replace")

@@ -646,6 +646,9 @@ class TestRaw:
                 llm.complete([1, 99999])
             with pytest.raises(RequestError, match="no token -1"):
                 llm.detokenize([-1])
+            for odd in (["a"], 7, [1.5], None):
+                with pytest.raises(RequestError, match="Tokens are whole numbers"):
+                    llm.complete(odd)  # pyright: ignore[reportArgumentType]
             with pytest.raises(RequestError, match="empty"):
                 llm.complete("")
             with pytest.raises(RequestError, match="empty"):
