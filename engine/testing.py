@@ -226,6 +226,8 @@ class ScriptedBackend:
         return sampler
 
     def attach(self, sampler: Sampler, sequence: int) -> None:
+        if sequence in self.attached or any(other is sampler for other in self.attached.values()):
+            raise EngineError(f"sequence {sequence} or its sampler is attached already. Detach it first.")
         self.attached[sequence] = sampler
 
     def detach(self, sequence: int) -> None:
