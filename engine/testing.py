@@ -129,7 +129,8 @@ class ScriptedBackend:
 
     `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to hold
     it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent memory:
-    a sequence is kept whole or forgotten. For assertions: `decodes` counts the calls of `decode`, `evaluated` the
+    a sequence is kept whole or forgotten. `mixed_rows` (None: all of a batch) and `copy_cost` are what it says of
+    itself as a `Backend`. For assertions: `decodes` counts the calls of `decode`, `evaluated` the
     rows, `batches` keeps each call's number of rows, `used` is the number of cells taken, `samplers` are all that
     were made, `closed` says whether `close()` was called.
     """
@@ -145,6 +146,8 @@ class ScriptedBackend:
         before_decode: Callable[[Sequence[Row]], None] | None = None,
         delay: float = 0.0,
         trimmable: bool = True,
+        mixed_rows: int | None = None,
+        copy_cost: int = 0,
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
         self.n_ctx: int = n_ctx
@@ -156,6 +159,8 @@ class ScriptedBackend:
         self.delay = delay
         self.trimmable = trimmable
         self.can_share: bool = trimmable
+        self.mixed_rows: int = mixed_rows or n_batch
+        self.copy_cost: int = copy_cost
         self.decodes = 0
         self.evaluated = 0
         self.batches: list[int] = []

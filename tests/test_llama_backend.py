@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import model_files
 import numpy as np
@@ -109,6 +110,26 @@ def test_a_copied_prefix_goes_on_like_the_original(model: Model, unified: bool) 
     assert backend.positions(1) == len(tokens) - 2
     assert continue_greedily(backend, tokens[-2:], 8, sequence=1, start=len(tokens) - 2) == expected
     assert backend.positions(0) == len(tokens) + 8
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "mixed_rows", "copy_cost"),
+    [
+        ({}, 63, 0),
+        ({"kv_unified": False}, 63, 256 // 64),
+        ({"n_sequences": 1, "kv_unified": False}, 128, 0),
+        ({"flash_attn": "off"}, 128, 0),
+        ({"type_k": "q8_0", "type_v": "q8_0"}, 128, 0),
+    ],
+)
+def test_what_is_better_decoded_apart_and_what_a_copy_costs(
+    model: Model, options: dict[str, object], mixed_rows: int, copy_cost: int
+) -> None:
+    """Tiles are for flash attention on the CPU over plain keys and values; only separate buffers are copied."""
+    asked: dict[str, Any] = {"n_sequences": 2, "n_ctx": 512, "n_batch": 128, "n_threads": 1, **options}
+    backend = model.backend(ContextOptions(**asked))
+    assert (backend.mixed_rows, backend.copy_cost) == (mixed_rows, copy_cost)
     backend.close()
 
 

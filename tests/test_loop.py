@@ -1,5 +1,7 @@
 """engine.runtime.loop: many requests over one scripted backend, step by step; nothing here runs in a thread."""
 
+from collections.abc import Sequence
+
 import pytest
 from doubles import Bench, echo
 from hypothesis import given, settings
@@ -109,7 +111,37 @@ def test_prefill_chunks_are_sized_by_time() -> None:
 
     bench.backend.before_decode = fast  # pyright: ignore[reportAttributeAccessIssue]
     bench.step(4)
-    assert bench.backend.batches[6:] == [26, 53, 107, 79]
+    assert bench.backend.batches[6:] == [26, 53, 129, 57], "from 64 rows on, multiples of 64"
+
+
+def test_streams_and_a_long_prompt_are_evaluated_apart_where_the_backend_wants_it() -> None:
+    bench = Bench(echo, n_batch=256, n_sequences=3, mixed_rows=63)
+    streams = [bench.submit(text) for text in ("anna", "bert")]
+    bench.step(2)
+    long = bench.submit("x" * 160)
+    bench.step(3)
+    assert bench.backend.batches == [8, 2, 2, 160, 3, 3]
+    bench.run()
+    assert [bench.completion(id_).content for id_ in streams] == ["re: anna", "re: bert"]
+    assert bench.completion(long).content == f"re: {'x' * 160}"
+
+
+def test_a_failure_beside_a_long_prompt_that_is_evaluated_apart() -> None:
+    failing = iter([DecodeError("hiccup"), DecodeError("again")])
+
+    def fail(rows: Sequence[Row]) -> None:
+        if len(rows) == 2 and bench.backend.decodes > 2:
+            for error in failing:
+                raise error
+
+    bench = Bench(echo, n_batch=256, n_sequences=3, mixed_rows=63, before_decode=fail)
+    streams = [bench.submit(text) for text in ("anna", "bert")]
+    bench.step(2)
+    long = bench.submit("x" * 160)
+    bench.run()
+    assert bench.backend.batches[2:10] == [2, 1, 1, 2, 1, 1, 2, 160], "each failure ends its step"
+    assert [bench.completion(id_).content for id_ in streams] == ["re: anna", "re: bert"]
+    assert bench.completion(long).content == f"re: {'x' * 160}"
 
 
 def test_answers_to_one_prompt_share_its_prefill() -> None:

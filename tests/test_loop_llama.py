@@ -30,10 +30,24 @@ class Desk:
     """A loop over one context of a model, and what its requests answered."""
 
     def __init__(
-        self, model: Model, n_sequences: int = 4, n_ctx: int = 512, longest_draft: int = 0, *, device: bool = False
+        self,
+        model: Model,
+        n_sequences: int = 4,
+        n_ctx: int = 512,
+        longest_draft: int = 0,
+        *,
+        n_batch: int = 64,
+        device: bool = False,
+        unified: bool = True,
     ) -> None:
         options = ContextOptions(
-            n_threads=1, n_sequences=n_sequences, n_ctx=n_ctx, n_batch=64, n_ubatch=64, device_sampling=device
+            n_threads=1,
+            n_sequences=n_sequences,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_batch,
+            device_sampling=device,
+            kv_unified=unified,
         )
         self.backend = model.backend(options)
         self.loop = Loop(self.backend, longest_draft=longest_draft)
@@ -98,6 +112,27 @@ def test_every_output_equals_its_run_alone(
     for id_, text in enumerate(TEXTS):
         assert desk.output(id_) == alone[text]
     assert sum(desk.usage(id_).cached_tokens for id_ in range(len(TEXTS))) > 0
+    desk.backend.close()
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_long_prompts_beside_streams_change_no_output(model: Model, *, unified: bool) -> None:
+    """More rows than the CPU's attention takes in one tile; the streams' tokens are evaluated apart from them then."""
+    long = [f"{SYSTEM}{' world hello' * 14} {text}<|end|><|start|>assistant\n" for text in ("ab", "o", "hello")]
+    texts = [TEXTS[0], long[0], TEXTS[2], long[1], TEXTS[3], long[2]]
+    alone: list[tuple[int, ...]] = []
+    for text in texts:
+        desk = Desk(model, n_ctx=1024, n_batch=256)
+        desk.submit(0, text, checkpoint=False)
+        desk.run()
+        desk.backend.close()
+        alone.append(desk.output(0))
+    desk = Desk(model, n_ctx=1024, n_batch=256, unified=unified)
+    for id_, text in enumerate(texts):
+        desk.submit(id_, text)
+        desk.step()
+    desk.run()
+    assert [desk.output(id_) for id_ in range(len(texts))] == alone
     desk.backend.close()
 
 

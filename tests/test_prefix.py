@@ -21,8 +21,11 @@ class Bench:
         trimmable: bool = True,
         can_share: bool | None = None,
         patience: int = 32,
+        copy_cost: int = 0,
     ) -> None:
-        self.backend = ScriptedBackend([], n_ctx=n_ctx, n_batch=n_ctx, n_sequences=n_sequences, trimmable=trimmable)
+        self.backend = ScriptedBackend(
+            [], n_ctx=n_ctx, n_batch=n_ctx, n_sequences=n_sequences, trimmable=trimmable, copy_cost=copy_cost
+        )
         self.backend.can_share = trimmable if can_share is None else can_share
         self.cache = PrefixCache(self.backend, patience=patience)
 
@@ -66,6 +69,25 @@ def test_the_last_token_is_never_reused() -> None:
     first = bench.run([1, 2, 3, 4])
     assert bench.run([1, 2, 3, 4]) == (first.sequence, 3)
     assert bench.run([1, 2, 3]) == (first.sequence, 2)
+
+
+def test_a_prefix_is_copied_only_where_that_is_cheaper_than_evaluating_it() -> None:
+    bench = Bench(copy_cost=10)
+    shared = list(range(100, 112))
+    first = bench.run([*shared, *range(30)])
+    assert bench.run([*shared[:9], 1, 2]) == (first.sequence + 1, 0), "9 tokens are not worth a copy"
+    assert bench.run([*shared[:10], 3]).reused == 10
+    assert bench.run([*shared, *range(30), 4]) == (first.sequence, 42), "continuing in place costs nothing"
+    assert bench.run([*range(5), 6]).reused == 0
+    assert bench.run([*range(5), 6, 7]).reused == 6
+
+
+def test_nobody_waits_for_a_prefix_that_is_not_worth_a_copy() -> None:
+    for copy_cost, waits in ((0, True), (5, True), (6, False)):
+        bench = Bench(copy_cost=copy_cost)
+        bench.acquire([1, 2, 3, 4, 5, 6])
+        answer = bench.cache.acquire([1, 2, 3, 4, 5, 6])
+        assert (answer is Blocked.SHARED) is waits, copy_cost
 
 
 def test_a_diverging_conversation_is_trimmed_in_place() -> None:

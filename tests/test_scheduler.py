@@ -116,6 +116,57 @@ def test_more_decodes_than_rows_take_turns() -> None:
     assert set(served.values()) == {30}
 
 
+def test_the_end_of_a_prompt_is_not_left_for_a_pass_of_its_own() -> None:
+    scheduler = Scheduler(512)
+    scheduler.prefill_limit = 64
+    job = started(scheduler, 128 + 32, 0)
+    other = started(scheduler, 200, 1)
+    first = scheduler.plan()
+    assert first == [Chunk(job, 0, 64)]
+    done(first)
+    second = scheduler.plan()
+    assert second == [Chunk(job, 64, 160)], "32 rows more than the limit, rather than a step for them"
+    done(second)
+    job.tokens.append(160)
+    assert scheduler.plan() == [Chunk(job, 160, 161), Chunk(other, 0, 64)]
+
+
+def test_no_tile_is_begun_for_a_fragment_behind_another_prompt() -> None:
+    scheduler = Scheduler(512)
+    scheduler.prefill_limit = 128
+    first, second = started(scheduler, 70, 0), started(scheduler, 200, 1)
+    assert scheduler.plan() == [Chunk(first, 0, 70)], "58 rows would fit, and would be in the way"
+    scheduler.prefill_limit = 192
+    assert scheduler.plan() == [Chunk(first, 0, 70), Chunk(second, 0, 122)]
+
+
+def test_short_prompts_share_a_batch() -> None:
+    scheduler = Scheduler(512)
+    scheduler.prefill_limit = 64
+    jobs = [started(scheduler, 20, sequence) for sequence in range(4)]
+    assert scheduler.plan() == [Chunk(job, 0, 20) for job in jobs[:3]]
+
+
+def test_single_tokens_and_prefill_are_evaluated_apart_where_many_rows_mix_badly() -> None:
+    scheduler = Scheduler(512)
+    late, early = started(scheduler, 5, 2, evaluated=4), started(scheduler, 5, 1, evaluated=4)
+    long = started(scheduler, 70, 0)
+    tokens, prefill = [Chunk(early, 4, 5), Chunk(late, 4, 5)], [Chunk(long, 0, 70)]
+    assert scheduler.plan() == [*reversed(tokens), *prefill]
+    assert scheduler.apart(scheduler.plan(), 72) == [[*prefill, *tokens]], "in the order of the sequences"
+    assert scheduler.apart(scheduler.plan(), 71) == [tokens, prefill]
+    assert scheduler.apart([], 71) == []
+
+
+def test_so_many_single_tokens_are_evaluated_in_several_batches() -> None:
+    scheduler = Scheduler(512)
+    jobs = [started(scheduler, 1, sequence) for sequence in range(5)]
+    jobs[1].draft = (7, 8)
+    batches = scheduler.apart(scheduler.plan(), 3)
+    assert [[chunk.job.sequence for chunk in batch] for batch in batches] == [[0], [1], [2, 3, 4]]
+    assert scheduler.apart(scheduler.plan(), 7) == [scheduler.plan()]
+
+
 @given(
     n_batch=st.integers(1, 12),
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),

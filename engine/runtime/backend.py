@@ -12,6 +12,10 @@ from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import Origin
 from engine.types import SamplingParams
 
+TILE = 64
+"""Rows that kernels take together: prefill is planned in multiples of it. The CPU's flash attention takes so many from
+so many on (ggml-cpu/ops.cpp), and fewer one by one."""
+
 
 class Row(NamedTuple):
     """One token to evaluate: at position `position` of sequence `sequence`; `output` asks for its logits."""
@@ -93,6 +97,17 @@ class Backend(Protocol):
     @property
     def n_sequences(self) -> int:
         """Sequence ids run from 0 to this, exclusive."""
+        ...
+
+    @property
+    def mixed_rows(self) -> int:
+        """Rows of one `decode` up to which single tokens of some sequences and prefill of others belong together;
+        beyond, they are faster apart."""
+        ...
+
+    @property
+    def copy_cost(self) -> int:
+        """Tokens whose evaluation takes about as long as one `copy`; 0 where sequences share cells."""
         ...
 
     @property

@@ -17,7 +17,7 @@ from engine.runtime import llama_log
 from engine.runtime.footprint import estimate, largest_context, padded
 from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.runtime.llama_backend import LlamaBackend
-from engine.runtime.llama_lib import devices, library
+from engine.runtime.llama_lib import Device, devices, library
 from engine.runtime.llama_params import model_params
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.machine import anonymous_memory, available_memory
@@ -168,6 +168,7 @@ class Model:
             n_ctx,
             is_stateful=self._info.is_recurrent or self._info.is_hybrid,
             window=self._file.sliding_window,
+            attends_here=not (options.offload_kqv and self._options.n_gpu_layers and _gpus()),
         )
         self._backends.add(backend)
         shape = "one buffer for all sequences" if options.is_unified else "a buffer for each sequence"
@@ -259,13 +260,17 @@ class Model:
     def _room(self) -> int | None:
         """Memory for a context: on the device when everything is offloaded there, else of this machine less the
         weights that are mapped but not read yet. None when nothing tells."""
-        gpus = [device for device in devices() if device.is_gpu] if self._options.n_gpu_layers else []
+        gpus = _gpus() if self._options.n_gpu_layers else []
         if gpus and _offloads_all(self._file, self._options):
             return int(sum(device.memory_free for device in gpus) * (1 - _RESERVE))
         available = available_memory()
         if available is None:
             return None
         return max(0, int(available * (1 - _RESERVE)) - (0 if gpus else self._mapped))
+
+
+def _gpus() -> list[Device]:
+    return [device for device in devices() if device.is_gpu]
 
 
 def _alive(reference: "weakref.ref[Model]") -> int:

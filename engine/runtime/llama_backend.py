@@ -11,11 +11,12 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.errors import DecodeError, EngineError
 from engine.runtime import llama_log
-from engine.runtime.backend import Row, Sampler
+from engine.runtime.backend import TILE, Row, Sampler
 from engine.runtime.llama_batch import Column, LlamaBatch
 from engine.runtime.llama_dry import DrySamplers
+from engine.runtime.llama_errors import decode_error, init_error
 from engine.runtime.llama_lib import brief, devices, library, library_version
 from engine.runtime.llama_params import context_params
 from engine.runtime.llama_sampling import LlamaSampler
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
+_CELLS_A_TOKEN = 64
+"""Cells that are copied in about the time that a token takes; a rough figure, from small models on a CPU."""
 
 
 class Weights(Protocol):
@@ -54,7 +57,8 @@ class LlamaBackend:
     """A context over one model; made by `Model.backend`. It keeps its model alive.
 
     `n_ctx` cells are made as `options` say. `is_stateful`: recurrent layers, so that the memory cannot be cut.
-    `window`: tokens that the model's sliding-window layers see, 0 for none.
+    `window`: tokens that the model's sliding-window layers see, 0 for none. `attends_here`: attention is computed on
+    the CPU.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class LlamaBackend:
         *,
         is_stateful: bool = False,
         window: int = 0,
+        attends_here: bool = True,
     ) -> None:
         self._lib = lib = library()
         self._model = model
@@ -72,11 +77,12 @@ class LlamaBackend:
         self._options = options
         self._is_stateful = is_stateful
         self._window = window
+        self._in_tiles = attends_here and _attends_in_tiles(options)
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
         context = lib.llama_init_from_model(model.handle, context_params(lib, options, n_ctx, self._abort))
         if not context:
-            raise _init_error(n_ctx)
+            raise init_error(n_ctx)
         self._context: int | None = context
         self._memory = lib.llama_get_memory(context)
         self._logits_of, self._remove, self._copy = map(
@@ -129,6 +135,18 @@ class LlamaBackend:
         return self._n_ctx_sequence
 
     @property
+    def mixed_rows(self) -> int:
+        """Below a tile of rows where the CPU computes attention in tiles. In one buffer, a tile with single tokens of
+        several sequences looks at the cells of all of them, for each of its rows. Between buffers, llama.cpp takes a
+        row of every sequence first, which can leave the longer one less than a tile."""
+        return TILE - 1 if self._in_tiles else self._n_batch
+
+    @property
+    def copy_cost(self) -> int:
+        """Between buffers llama.cpp copies all cells of a sequence, empty ones too."""
+        return 0 if self._options.is_unified else self._n_ctx_sequence // _CELLS_A_TOKEN
+
+    @property
     def can_share(self) -> bool:
         """Whether `copy` may take a part of a sequence. False for recurrent and hybrid models: all of it, or
         nothing."""
@@ -154,7 +172,7 @@ class LlamaBackend:
         code = self._lib.llama_decode(context, self._batch.fill(*columns))
         if code:
             self._batch.forget()
-            raise _decode_error(code, len(rows), self._n_ctx)
+            raise decode_error(code, len(rows), self._n_ctx)
         if self._waits:
             # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
             self._lib.llama_synchronize(context)
@@ -376,29 +394,7 @@ class LlamaBackend:
         self._free()
 
 
-def _init_error(n_ctx: int) -> EngineError:
-    said = llama_log.last_errors() or "no reason given"
-    if "alloc" in said:
-        return ContextOverflowError(
-            f"llama.cpp could not allocate a context of {n_ctx:,} tokens ({said}); pass a smaller n_ctx or n_batch, or "
-            "offload fewer layers."
-        )
-    return RequestError(f"llama.cpp could not make a context with these options ({said}); change what it names.")
-
-
-def _decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
-    if code == 1:
-        return DecodeError(
-            f"The KV cache of {n_ctx:,} tokens has no room for {rows} more; end or trim a sequence, or load with a "
-            "larger n_ctx.",
-            "no_slot",
-        )
-    if code == 2:
-        return DecodeError(f"A decode of {rows} rows was aborted.", "aborted")
-    said = llama_log.last_errors() or "no reason given"
-    if code == -1:
-        return DecodeError(f"llama.cpp rejected a batch of {rows} rows ({said}).", "invalid")
-    return DecodeError(
-        f"llama.cpp failed with code {code} on a batch of {rows} rows ({said}); if it goes on, run "
-        "`llama-engine doctor`."
-    )
+def _attends_in_tiles(options: ContextOptions) -> bool:
+    """Whether the CPU's flash attention takes many rows in tiles, and a batch can have several sequences."""
+    plain = options.type_k == options.type_v and options.type_k in ("f16", "f32")
+    return plain and options.flash_attn != "off" and options.n_sequences > 1

@@ -141,14 +141,18 @@ class Loop:
         return self._outbox.drain()
 
     def step(self) -> None:
-        """Evaluate one batch, and advance the requests that have a token to draw."""
+        """Evaluate the next tokens of all that run, and advance the requests that have a token to draw."""
         if self._deadlines:
             self._expire()
         if self._admit_again:
             self._admit()
-        chunks = self._plan()
-        if not chunks:
-            return
+        for chunks in self._scheduler.apart(self._plan(), self._backend.mixed_rows):
+            if not self._decode(chunks):
+                break
+        self._scheduler.prefill_limit = self._pace.rows
+
+    def _decode(self, chunks: Sequence[Chunk]) -> bool:
+        """Evaluate these chunks in one batch; False if that failed, and what follows from it is done."""
         rows = [row for chunk in chunks for row in chunk.rows()]
         began = self._clock()
         self._backend.resume()
@@ -157,12 +161,12 @@ class Loop:
             self._backend.decode(rows)
         except DecodeError as error:
             self._recover(chunks, error)
-            return
+            return False
         finally:
             self._decoding = []
         self._evaluated(chunks)
         self._pace.took(len(rows), len(chunks), self._clock() - began)
-        self._scheduler.prefill_limit = self._pace.rows
+        return True
 
     def _expire(self) -> None:
         now = self._clock()

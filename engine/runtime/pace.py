@@ -3,7 +3,8 @@
 Knows: the target, and the speeds seen. Does not know: requests, clocks.
 """
 
-_FIRST = 64
+from engine.runtime.backend import TILE
+
 _SMALLEST = 8
 
 
@@ -14,7 +15,7 @@ class Pace:
         self._n_batch = n_batch
         self._seconds = seconds
         self._decode_seconds = 0.0
-        self.rows = min(_FIRST, n_batch)
+        self.rows = min(TILE, n_batch)
 
     def took(self, rows: int, sequences: int, seconds: float) -> None:
         """A step of so many rows for so many sequences took so long.
@@ -27,4 +28,6 @@ class Pace:
             return
         target = max(self._seconds, 2 * self._decode_seconds)
         possible = int(target * rows / seconds) if seconds > 0 else self._n_batch
-        self.rows = max(min(possible, 2 * max(rows, self.rows), self._n_batch), _SMALLEST)
+        found = max(min(possible, 2 * max(rows, self.rows), self._n_batch), _SMALLEST)
+        # From a tile of rows on, whole ones: one that is half empty costs as much as a full one.
+        self.rows = min(round(found / TILE) * TILE, self._n_batch) if found > TILE else found

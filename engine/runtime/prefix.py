@@ -26,6 +26,9 @@ class Memory(Protocol):
     @property
     def can_share(self) -> bool: ...
 
+    @property
+    def copy_cost(self) -> int: ...
+
     def positions(self, sequence: int) -> int: ...
 
     def trim(self, sequence: int, position: int) -> bool: ...
@@ -114,18 +117,22 @@ class PrefixCache:
         """A sequence for this prompt, holding as much of it as can be reused.
 
         `tokens` is kept, and read while the sequence is in use: the caller appends what it generates. An idle sequence
-        whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied into an empty or
-        the least recently used one. The user will call `keep` when `checkpoint` tokens are evaluated (0: never).
+        whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied, if that is
+        worth it, into an empty or the least recently used one. The user will call `keep` when `checkpoint` tokens are
+        evaluated (0: never).
         """
         spare = self._spare()
         if not spare:
             return Blocked.SEQUENCES
         source, reuse = self._best(tokens)
+        copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
+        if copies and reuse < self._memory.copy_cost:
+            source, reuse, copies = None, 0, False
         if self._worth_waiting(tokens, reuse):
             return Blocked.SHARED
         if not self._affordable(tokens, source, reuse):
             return Blocked.CELLS
-        if source is not None and (source not in spare or not self._in_place(source, reuse, spare)):
+        if source is not None and copies:
             target = self._oldest(index for index in spare if index != source)
             self._forget(target)
             reuse = self._share(source, target, reuse)
@@ -283,7 +290,7 @@ class PrefixCache:
                 shared = slot.checkpoint if shared >= slot.checkpoint > len(slot.tokens) else 0
             # The same prompt once more costs nothing then, however short it is.
             same = shared == len(tokens) - 1 and len(slot.plan) > shared and slot.plan[shared] == tokens[shared]
-            if shared - reuse >= (2 if same else self._patience):
+            if shared - reuse >= max(2 if same else self._patience, self._memory.copy_cost):
                 return True
         return False
 

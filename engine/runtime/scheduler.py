@@ -5,10 +5,11 @@ know: time, threads, memory, llama.cpp; it is told who may start. A request that
 is a prompt like any other, so preemption needs no case of its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from engine.runtime.backend import Row
+from engine.runtime.backend import TILE, Row
 
 
 @dataclass(slots=True, eq=False)
@@ -135,17 +136,58 @@ class Scheduler:
             room -= len(draft)
             chunks.append(Chunk(job, job.evaluated, job.evaluated + 1, draft))
         limit = self.prefill_limit if chunks else max(self.prefill_limit, self.alone_limit)
-        budget = min(self.n_batch - sum(chunk.size for chunk in chunks), max(limit, 1))
+        room = self.n_batch - sum(chunk.size for chunk in chunks)
+        return chunks + self._prefill(room, min(room, max(limit, 1)))
+
+    def _prefill(self, room: int, limit: int) -> list[Chunk]:
+        """About `limit` rows of prefill, at most `room`, for the first jobs that wait for it.
+
+        Where a tile of rows is allowed, none is begun for a fragment behind another job's chunk, and none left for the
+        next step but a fragment: either would take a pass of its own later.
+        """
+        chunks: list[Chunk] = []
+        budget = limit
         for job in self._running:
-            if budget == 0:
+            if budget <= 0:
                 break
-            if job.pending > 1:
-                size = min(job.pending, budget)
-                if job.evaluated < job.checkpoint:
-                    size = min(size, job.checkpoint - job.evaluated)
-                chunks.append(Chunk(job, job.evaluated, job.evaluated + size))
-                budget -= size
+            if job.pending == 1:
+                continue
+            wanted = job.pending
+            if job.evaluated < job.checkpoint:
+                wanted = min(wanted, job.checkpoint - job.evaluated)
+            size = min(wanted, budget)
+            if limit >= TILE:
+                if chunks and size < min(wanted, TILE):
+                    break
+                if wanted - size <= TILE // 2:
+                    size = min(wanted, room)
+            chunks.append(Chunk(job, job.evaluated, job.evaluated + size))
+            budget -= size
+            room -= size
         return chunks
+
+    @staticmethod
+    def apart(chunks: Sequence[Chunk], mixed_rows: int) -> list[Sequence[Chunk]]:
+        """The chunks of a step as the batches to evaluate one after the other: one, unless it has more than
+        `mixed_rows` rows and single tokens in it. These come first then, no more than so many rows at once.
+
+        Sequences in ascending order: where each has a buffer of its own, llama.cpp evaluates together only those whose
+        numbers follow one another in the batch (llama-batch.cpp, `split_equal`).
+        """
+        chunks = sorted(chunks, key=lambda chunk: chunk.job.sequence)
+        if sum(chunk.size for chunk in chunks) <= mixed_rows:
+            return [chunks] if chunks else []
+        batches: list[Sequence[Chunk]] = []
+        batch: list[Chunk] = []
+        rows = 0
+        for chunk in (chunk for chunk in chunks if chunk.stop - chunk.start == 1):
+            if batch and rows + chunk.size > mixed_rows:
+                batches.append(batch)
+                batch, rows = [], 0
+            batch.append(chunk)
+            rows += chunk.size
+        longer = [chunk for chunk in chunks if chunk.stop - chunk.start > 1]
+        return [each for each in (*batches, batch, longer) if each]
 
 
 def _insert(jobs: list[Job], job: Job) -> None:

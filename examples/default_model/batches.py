@@ -8,13 +8,23 @@ each seeing its own trunk and itself only.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from conversations import choose_turns, make_conversation, make_setting
+from conversations import Setting, Turn, choose_turns, make_conversation, make_setting, make_turn
 from model import Batch
-from rendering import FAMILIES, ONE_CALL_A_MESSAGE, choose_options, conversation_texts, sequences
+from rendering import (
+    FAMILIES,
+    ONE_CALL_A_MESSAGE,
+    TARGETS,
+    Options,
+    choose_options,
+    conversation_texts,
+    first_prompt,
+    sequences,
+)
 from tokenizer import CONTROL, USER_DEFINED
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -24,6 +34,9 @@ FAMILY_WEIGHTS = dict(zip(FAMILIES, (0.22, 0.15, 0.18, 0.14, 0.13, 0.18), strict
 LONGEST = 1600
 DRILLS = 0.55  # groups that end with the first call: the choice of tool and keys is what takes longest to learn
 DRILL_TWO = 0.25  # drills that ask for two calls
+SHORT = 0.75  # drills that end with the first key of the last call: the look-ups, without what is only copied
+USER = "\ue000"  # where a request goes in a prompt that many share
+_CONTROL = re.compile("|".join(map(re.escape, CONTROL)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +76,57 @@ def make_group(tokenizer: Tokenizer, rng: random.Random, family: str) -> Group |
     drill = with_tools and rng.random() < DRILLS
     setting = make_setting(rng, False, with_tools, drill)
     options = choose_options(rng, family)
-    members: list[Sequence] = []
-    turns = 1 if drill else choose_turns(rng)
-    count = rng.randint(10, 16) if drill else rng.randint(5, 9) if setting.tools else 3
+    found = _drills(tokenizer, rng, setting, options) if drill else _whole(tokenizer, rng, setting, options)
+    members = [member for member in found if len(member.ids) <= LONGEST]
+    return Group(common_prefix(members), members) if members else None
+
+
+def _whole(tokenizer: Tokenizer, rng: random.Random, setting: Setting, options: Options) -> Iterator[Sequence]:
+    """Conversations to their ends."""
+    turns = choose_turns(rng)
+    count = rng.randint(5, 9) if setting.tools else 3
     for _ in range(max(1, count // turns)):
-        parallel, two = family not in ONE_CALL_A_MESSAGE, DRILL_TWO if drill else 0.12
-        conversation = make_conversation(rng, setting, False, parallel, turns, two)
-        texts = conversation_texts(conversation, options)
-        for pieces in sequences(texts[:1] if drill else texts):
+        parallel = options.family not in ONE_CALL_A_MESSAGE
+        conversation = make_conversation(rng, setting, False, parallel, turns)
+        for pieces in sequences(conversation_texts(conversation, options)):
             ids: list[int] = []
             written: list[bool] = []
             for piece in pieces:
                 tokens = tokenizer.encode(piece.text, add_special_tokens=False).ids
                 ids += tokens
                 written += [piece.written] * len(tokens)
-            if len(ids) <= LONGEST:
-                members.append(Sequence(ids, written))
-    return Group(common_prefix(members), members) if members else None
+            yield Sequence(ids, written)
+
+
+def _drills(tokenizer: Tokenizer, rng: random.Random, setting: Setting, options: Options) -> Iterator[Sequence]:
+    """Many requests against one tool list, each as far as the assistant's first message or its look-ups.
+
+    What the requests share is rendered and cut into tokens once: up to the last control token or line break.
+    """
+    short = rng.random() < SHORT
+    before, after = first_prompt(setting, options, USER).split(USER)
+    edge = max(before.rfind("\n") + 1, *(found.end() for found in _CONTROL.finditer(before)), 0)
+    shared = tokenizer.encode(before[:edge], add_special_tokens=False).ids
+    for _ in range(rng.randint(18, 28) if short else rng.randint(10, 16)):
+        turn = make_turn(rng, setting, False, options.family not in ONE_CALL_A_MESSAGE, DRILL_TWO)
+        target = TARGETS[options.family](turn.steps[0], options, 1, False)
+        if short:
+            target = look_ups(target, turn)
+        prompt = tokenizer.encode(before[edge:] + turn.user + after, add_special_tokens=False).ids
+        said = tokenizer.encode(target, add_special_tokens=False).ids
+        yield Sequence(shared + prompt + said, [False] * (len(shared) + len(prompt)) + [True] * len(said))
+
+
+def look_ups(target: str, turn: Turn) -> str:
+    """A message as far as the first key of the last call that it names first; all of it where it calls nothing."""
+    end = 0
+    for call in turn.steps[0].calls:
+        named = re.compile(rf'["=]{re.escape(call.tool.name)}(?=[">])').search(target, end)
+        if named is None:
+            return target
+        key = next(iter(call.arguments), None)
+        end = named.end() if key is None else target.index(key, named.end()) + len(key)
+    return target[:end] if end else target
 
 
 def pack(members: list[Sequence], shared: int, length: int) -> list[list[Sequence]]:
@@ -204,7 +251,10 @@ class BatchMaker:
 def visible(branch: Tensor, shared: Tensor, trunk_length: int) -> Tensor:
     """Which of [trunk, row] each position of a row may attend to, as a mask to add."""
     count, length = branch.shape
-    own = (branch[:, :, None] == branch[:, None, :]) & torch.ones(length, length, dtype=torch.bool).tril()
-    past = (torch.arange(trunk_length) < shared[:, None])[:, None, :].expand(count, length, trunk_length)
-    seen = torch.cat([past, own], dim=2)[:, None]
-    return torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill_(~seen, float("-inf"))
+    mask = torch.zeros(count, 1, length, trunk_length + length, dtype=torch.bfloat16)
+    past = torch.arange(trunk_length) >= shared[:, None]
+    mask[..., :trunk_length].masked_fill_(past[:, None, None], float("-inf"))
+    own = branch[:, None, :, None] != branch[:, None, None]
+    own |= torch.ones(length, length, dtype=torch.bool).triu(1)
+    mask[..., trunk_length:].masked_fill_(own, float("-inf"))
+    return mask

@@ -229,6 +229,16 @@ def conversation_texts(conversation: Conversation, options: Options) -> list[tup
     return texts
 
 
+def first_prompt(setting: Setting, options: Options, user: str) -> str:
+    """The prompt of a conversation that begins with what this user says."""
+    messages: list[Message] = [{"role": "system", "content": setting.system}] if setting.system else []
+    return render_prompt(
+        options,
+        [*messages, {"role": "user", "content": user}],
+        [tool_schema(tool, setting) for tool in setting.tools],
+    )
+
+
 def sequences(texts: list[tuple[str, str]]) -> list[list[Piece]]:
     """The texts as training sequences: a prompt that continues the one before it extends the same sequence."""
     found: list[list[Piece]] = []
