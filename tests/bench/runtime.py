@@ -9,8 +9,7 @@ ones). Parts: single, batch, turns, spin, layer, memory, drafts, long.
 """
 
 import argparse
-import cProfile
-import pstats
+import statistics
 import subprocess
 import sys
 import threading
@@ -183,43 +182,57 @@ def _spin(over: threading.Event) -> None:
             count += 1
 
 
-# Where the time inside llama.cpp is booked (a profile gives a ctypes call's to its caller), waiting, and drawing.
-_NOT_OURS = ("decode", "_pick", "logits", "wait", "acquire", "argmax", "get")
+class Watch:
+    """A function whose time is summed up."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+        self.seconds = 0.0
+
+    def method(self) -> Callable[..., Any]:
+        """A plain function, which a class makes a method of."""
+        return lambda *args: self(*args)
+
+    def __call__(self, *args: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return self._run(*args)
+        finally:
+            self.seconds += time.perf_counter() - start
 
 
 def layer(setup: Setup) -> None:
-    """Time a token spends in our code, by profile of the thread that owns the context."""
-    print("\nour layer, microseconds a token (profiled, which makes Python slower than it is)")
+    """What a token costs outside llama.cpp, in the thread that owns the context: steps less decoding and drawing.
+
+    Decoding is the C function alone; drawing is a sampler's whole draw, the same chain as the bare loop's.
+    """
+    from engine.runtime import llama_lib, llama_sampling, loop
+
+    places: tuple[tuple[Any, str], ...] = (
+        (loop.Loop, "step"),
+        (llama_sampling.LlamaSampler, "draw"),
+        (llama_lib.library(), "llama_decode"),
+    )
+    plain = [getattr(owner, name) for owner, name in places]
+    print("\nour layer, microseconds a token: steps less decoding and drawing")
     for streams in (1, STREAMS):
-        with setup.engine(n_ctx=streams * 512, sequences=streams) as llm:
-            ask_all(llm, [words(16, seed) for seed in range(streams)], 8, GREEDY)
-            profile = cProfile.Profile()
-            made = _profiled(llm, profile, streams, setup.steps)
-        stats: Any = pstats.Stats(profile)
-        ours = total = 0.0
-        for (_, _, name), (_, _, own, _, _) in stats.stats.items():
-            total += own
-            if not any(word in name for word in _NOT_OURS):
-                ours += own
-        print(f"  {streams:3} streams: {1e6 * ours / made:7.1f} of {1e6 * total / made:9.1f}")
-
-
-def _profiled(llm: Engine, profile: cProfile.Profile, streams: int, steps: int) -> int:
-    """Run the streams while the engine's thread is profiled: the profile is switched on from inside a step."""
-    texts = [words(16, 100 + seed) for seed in range(streams)]
-    begun = False
-
-    def switch(tokens: Sequence[int], logits: Any) -> None:
-        nonlocal begun
-        if not begun:
-            begun = True
-            profile.enable()
-
-    first = llm.stream(texts[0], max_tokens=steps, temperature=0, logits_processors=[switch])
-    rest = [llm.stream(text, max_tokens=steps, temperature=0) for text in texts[1:]]
-    made = sum(made_by(stream.result()) for stream in [first, *rest])
-    profile.disable()
-    return made
+        for name, drawing in (("greedy", GREEDY), ("top-k 20, top-p 0.95", NUCLEUS)):
+            taken: list[tuple[float, float]] = []
+            for number in range(setup.rounds + 1):
+                watches = [Watch(run) for run in plain]
+                for (owner, attribute), watch in zip(places, watches, strict=True):
+                    setattr(owner, attribute, watch.method())
+                try:
+                    with setup.engine(n_ctx=streams * 512, sequences=streams) as llm:
+                        made = ask_all(llm, [words(16, seed) for seed in range(streams)], setup.steps, drawing)
+                finally:
+                    for (owner, attribute), run in zip(places, plain, strict=True):
+                        setattr(owner, attribute, run)
+                step, draw, decode = (watch.seconds for watch in watches)
+                if number:
+                    taken.append((1e6 * (step - draw - decode) / made, 1e6 * step / made))
+            ours, whole = (statistics.median(each) for each in zip(*taken, strict=True))
+            print(f"  {streams:3} streams, {name:22}{ours:8.1f} of {whole:9.1f}", flush=True)
 
 
 def memory(setup: Setup) -> None:
