@@ -74,6 +74,7 @@ class Service:
         markers: frozenset[str] = frozenset(),
         priority: int = 0,
         deadline: float | None = None,
+        patient: bool = False,
         reasoning_budget: int | None = None,
         reasoning_close: Sequence[Piece] = (),
         keep: int | None = None,
@@ -86,6 +87,7 @@ class Service:
         - `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's thread.
         - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
         - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
+        - `patient`: nobody reads along, so it may wait for prompts that can then be decoded together with it.
         - `reasoning_budget`: reasoning tokens at most; then `reasoning_close`, the text that closes reasoning, is
         forced.
         - `keep`: when the context is full, the older half of what stands behind the first `keep` tokens is given up and
@@ -110,7 +112,7 @@ class Service:
             reasoning_budget=reasoning_budget,
             reasoning_close=tuple(self._vocab.encode(reasoning_close, add_bos=False)),
         )
-        request = Request(next(self._ids), tokens, parser, sampling, limits, checkpoint, priority, deadline)
+        request = Request(next(self._ids), tokens, parser, sampling, limits, checkpoint, priority, deadline, patient)
         request = replace(request, keep=keep, dropped=dropped, reports=progress is not None)
         return self._start(request, Mailbox(prompt.text, tokens, progress))
 

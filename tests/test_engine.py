@@ -18,7 +18,9 @@ from engine.errors import ContextOverflowError, EngineError
 from engine.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
 from engine.options import LoadOptions, SamplingOptions
 from engine.runtime.backend import Row
+from engine.runtime.loop import Loop
 from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.requests import Request
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion, Message, SamplingParams
 
@@ -171,6 +173,22 @@ def test_generate_keeps_the_order_and_decodes_together() -> None:
     assert [completion.content for completion in completions] == [prompt.upper() for prompt in prompts]
     assert most > 1
     assert not alone
+
+
+def test_only_generate_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[bool] = []
+    plain = Loop.submit
+
+    def spy(self: Loop, request: Request) -> None:
+        said.append(request.patient)
+        plain(self, request)
+
+    monkeypatch.setattr(Loop, "submit", spy)
+    with scripted(lambda _: ANSWER) as llm:
+        llm.generate(["one", "two"])
+        llm.chat("three")
+        llm.stream("four").result()
+    assert said == [True, True, False, False]
 
 
 def test_choices_share_the_prefill_and_have_seeds_of_their_own() -> None:

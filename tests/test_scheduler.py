@@ -140,6 +140,29 @@ def test_no_tile_is_begun_for_a_fragment_behind_another_prompt() -> None:
     assert scheduler.plan() == [Chunk(first, 0, 70), Chunk(second, 0, 122)]
 
 
+def test_prompts_come_before_answers_that_nobody_reads_along() -> None:
+    scheduler = Scheduler(8)
+    answers = [started(scheduler, 5, sequence, evaluated=4) for sequence in range(2)]
+    prompt = started(scheduler, 10, 2)
+    answers[0].patient = True
+    assert [chunk.job for chunk in scheduler.plan()] == [*answers, prompt], "somebody reads the second"
+    answers[1].patient = True
+    assert scheduler.plan() == [Chunk(prompt, 0, 8)]
+    done(scheduler.plan())
+    assert scheduler.plan() == [Chunk(prompt, 8, 10)]
+    done(scheduler.plan())
+    scheduler.remove(prompt)
+    assert [chunk.job for chunk in scheduler.plan()] == answers
+
+
+def test_a_patient_answer_does_not_wait_for_a_less_urgent_prompt() -> None:
+    scheduler = Scheduler(8)
+    answer = started(scheduler, 5, 0, evaluated=4, priority=1)
+    answer.patient = True
+    prompt = started(scheduler, 10, 1)
+    assert [chunk.job for chunk in scheduler.plan()] == [answer, prompt]
+
+
 def test_short_prompts_share_a_batch() -> None:
     scheduler = Scheduler(512)
     scheduler.prefill_limit = 64

@@ -84,7 +84,7 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
             self._outbox.refuse(request.id, error)
             return
-        job = Job([*request.tokens, *opening.forced], request.priority)
+        job = Job([*request.tokens, *opening.forced], request.priority, patient=request.patient)
         live = Live(request, job, generation, now)
         self._lives[request.id] = self._of_job[job] = live
         self._outbox.emit(live, opening.events)

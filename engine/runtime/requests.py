@@ -22,7 +22,7 @@ class Request:
     `tokens`: the prompt. `parser` makes the parser of the turn (picklable where the loop is to run in another
     process). The first `checkpoint` tokens are likely to be continued otherwise later (what comes behind opens the
     turn). Of `limits`, `max_tokens` and `stop` are those of `sampling`. `priority`: higher goes first. `deadline`:
-    seconds from submission after which it ends with reason "deadline".
+    seconds from submission after which it ends with reason "deadline". `patient`: nobody reads its tokens as they come.
 
     `keep`: when the context is full, tokens behind the first `keep` are given up and the turn goes on; None: it ends.
     `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
@@ -38,6 +38,7 @@ class Request:
     checkpoint: int = 0
     priority: int = 0
     deadline: float | None = None
+    patient: bool = False
     keep: int | None = None
     pin: bool = False
     state: bytes = b""

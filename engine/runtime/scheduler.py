@@ -18,7 +18,8 @@ class Job:
 
     At least one is always left to evaluate: the next token is drawn from the logits of the last one. `sequence` is -1
     while the job waits. No chunk crosses `checkpoint`, so that the state there can be kept (0: nowhere). `draft` are
-    guesses at the tokens that will be drawn next, evaluated along with the last one.
+    guesses at the tokens that will be drawn next, evaluated along with the last one. `patient`: only its end is waited
+    for.
     """
 
     tokens: list[int]
@@ -27,6 +28,7 @@ class Job:
     evaluated: int = 0
     checkpoint: int = 0
     draft: tuple[int, ...] = ()
+    patient: bool = False
     arrival: int = field(default=0, init=False)
 
     @property
@@ -122,9 +124,13 @@ class Scheduler:
     def plan(self) -> list[Chunk]:
         """The next step's chunks; empty when nothing runs.
 
-        Jobs with one token to go come first (in turns, should there be more than rows), then the others in order.
+        Jobs with one token to go come first (in turns, should there be more than rows), then the others in order. Where
+        all of the former are patient, the others are brought up to them first: many tokens at once cost less than few.
         """
         decodes = [job for job in self._running if job.pending == 1]
+        behind = next((job for job in self._running if job.pending > 1), None)
+        if behind and all(job.patient and job.priority <= behind.priority for job in decodes):
+            decodes = []
         if len(decodes) > self.n_batch:
             first = self._turn % len(decodes)
             decodes = (decodes[first:] + decodes[:first])[: self.n_batch]

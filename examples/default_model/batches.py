@@ -34,7 +34,7 @@ FAMILY_WEIGHTS = dict(zip(FAMILIES, (0.22, 0.15, 0.18, 0.14, 0.13, 0.18), strict
 LONGEST = 1600
 DRILLS = 0.55  # groups that end with the first call: the choice of tool and keys is what takes longest to learn
 DRILL_TWO = 0.25  # drills that ask for two calls
-SHORT = 0.75  # drills that end with the first key of the last call: the look-ups, without what is only copied
+SHORT = 0.5  # drills that end with the first key of the last call: the look-ups, without what is only copied
 USER = "\ue000"  # where a request goes in a prompt that many share
 _CONTROL = re.compile("|".join(map(re.escape, CONTROL)))
 

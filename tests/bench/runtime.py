@@ -45,6 +45,11 @@ def ask_all(llm: Engine, texts: Sequence[str], steps: int, drawing: Drawing) -> 
     return sum(made_by(stream.result()) for stream in streams)
 
 
+def all_answers(llm: Engine, texts: Sequence[str], steps: int, drawing: Drawing) -> int:
+    """All as one batch, whose ends are waited for; the number of tokens made."""
+    return sum(map(made_by, llm.generate(texts, max_tokens=steps, seed=0, **drawing.options)))
+
+
 def single(setup: Setup) -> None:
     """One stream: the engine, the bare loop, llama-cpp-python's own streaming."""
     with setup.engine() as llm, setup.bare() as bare:
@@ -89,10 +94,14 @@ def batch(setup: Setup) -> None:
                 contenders: dict[str, Callable[[], int]] = {
                     "bare loop": lambda p=prompts, d=drawing, s=shared: bare.generate(p(), setup.steps, d, shared=s),
                     "engine": lambda t=texts, d=drawing: ask_all(llm, t(), setup.steps, d),
+                    "engine.generate": lambda t=texts, d=drawing: all_answers(llm, t(), setup.steps, d),
                     "bare loop, kv_unified=False": lambda p=prompts, d=drawing: bare_split.generate(
                         p(), setup.steps, d
                     ),
                     "engine, kv_unified=False": lambda t=texts, d=drawing: ask_all(split, t(), setup.steps, d),
+                    "engine.generate, kv_unified=False": lambda t=texts, d=drawing: all_answers(
+                        split, t(), setup.steps, d
+                    ),
                     "llama-cpp-python one by one": lambda p=prompts, d=drawing: python.generate(
                         p()[:2], setup.steps, d
                     ),
