@@ -199,3 +199,34 @@ def test_handwritten_cases_are_sound() -> None:
         for call in case["expect"]:
             said = [value for value in call["arguments"].values() if isinstance(value, str)]
             assert all(value.lower() in spoken for value in said)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_drill_ends_where_the_last_look_up_is_done(family: str) -> None:
+    """Behind it only values are copied: the name of every call and the first key of the last are there, and no more."""
+    rng = random.Random(f"drill {family}")
+    cut = 0
+    for _ in range(150):
+        setting, options = conversations.make_setting(rng, False, True, True), rendering.choose_options(rng, family)
+        turn = conversations.make_turn(rng, setting, False, family not in ONE_CALL, 0.3)
+        assert (
+            rendering.first_prompt(setting, options, turn.user)
+            == rendering.conversation_texts(conversations.Conversation(setting, (turn,)), options)[0][0]
+        )
+        step = turn.steps[0]
+        whole = rendering.TARGETS[family](step, options, 1, False)
+        drill = rendering.look_ups(whole, step.calls)
+        assert whole.startswith(drill)
+        if not step.calls:
+            assert drill == whole
+            continue
+        cut += len(drill) < len(whole)
+        assert all(call.tool.name in drill for call in step.calls)
+        key = next(iter(step.calls[-1].arguments), step.calls[-1].tool.name)
+        assert drill.endswith(key)
+    assert cut > 80
+
+
+def test_a_message_that_does_not_name_its_call_is_no_drill() -> None:
+    call = toolbox.Call(toolbox.make_tool(random.Random(1), False), {})
+    assert rendering.look_ups("something else", [call]) == "something else"

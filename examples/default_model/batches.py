@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from conversations import Setting, Turn, choose_turns, make_conversation, make_setting, make_turn
+from conversations import Setting, choose_turns, make_conversation, make_setting, make_turn
 from model import Batch
 from rendering import (
     FAMILIES,
@@ -23,6 +23,7 @@ from rendering import (
     choose_options,
     conversation_texts,
     first_prompt,
+    look_ups,
     sequences,
 )
 from tokenizer import CONTROL, USER_DEFINED
@@ -111,22 +112,10 @@ def _drills(tokenizer: Tokenizer, rng: random.Random, setting: Setting, options:
         turn = make_turn(rng, setting, False, options.family not in ONE_CALL_A_MESSAGE, DRILL_TWO)
         target = TARGETS[options.family](turn.steps[0], options, 1, False)
         if short:
-            target = look_ups(target, turn)
+            target = look_ups(target, turn.steps[0].calls)
         prompt = tokenizer.encode(before[edge:] + turn.user + after, add_special_tokens=False).ids
         said = tokenizer.encode(target, add_special_tokens=False).ids
         yield Sequence(shared + prompt + said, [False] * (len(shared) + len(prompt)) + [True] * len(said))
-
-
-def look_ups(target: str, turn: Turn) -> str:
-    """A message as far as the first key of the last call that it names first; all of it where it calls nothing."""
-    end = 0
-    for call in turn.steps[0].calls:
-        named = re.compile(rf'["=]{re.escape(call.tool.name)}(?=[">])').search(target, end)
-        if named is None:
-            return target
-        key = next(iter(call.arguments), None)
-        end = named.end() if key is None else target.index(key, named.end()) + len(key)
-    return target[:end] if end else target
 
 
 def pack(members: list[Sequence], shared: int, length: int) -> list[list[Sequence]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import cache
@@ -251,3 +252,15 @@ def sequences(texts: list[tuple[str, str]]) -> list[list[Piece]]:
         found[-1].append(Piece(target, True))
         so_far = prompt + target
     return found
+
+
+def look_ups(target: str, calls: Sequence[Call]) -> str:
+    """A message as far as the first key of the last call that it names first; all of it where it calls nothing."""
+    end = 0
+    for call in calls:
+        named = re.compile(rf'["=]{re.escape(call.tool.name)}(?=[">])').search(target, end)
+        if named is None:
+            return target
+        key = next(iter(call.arguments), None)
+        end = named.end() if key is None else target.index(key, named.end()) + len(key)
+    return target[:end] if end else target
