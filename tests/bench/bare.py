@@ -44,6 +44,7 @@ class Bare:
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = unified
         params.no_perf = True
+        self._unified = unified
         self._context = lib.llama_init_from_model(self._model, params)
         self._memory = lib.llama_get_memory(self._context)
         self._batch = lib.llama_batch_init(2048, 0, 1)
@@ -72,8 +73,8 @@ class Bare:
         `shared`: leading tokens that all prompts have in common, computed once and copied to the others.
         """
         lib = self._lib
-        lib.llama_memory_clear(self._memory, True)
-        chains = [self._chain(drawing, seed) for seed in range(len(prompts))]
+        self.clear()
+        chains = [self.chain(drawing, seed) for seed in range(len(prompts))]
         if shared:
             self._prefill(prompts[0][:shared], 0, 0)
             for sequence in range(1, len(prompts)):
@@ -93,6 +94,36 @@ class Bare:
         for chain in chains:
             lib.llama_sampler_free(chain)
         return made
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._lib.llama_memory_clear(self._memory, True)
+
+    def trim(self, sequence: int, position: int) -> None:
+        """Forget a sequence from `position` on."""
+        self._lib.llama_memory_seq_rm(self._memory, sequence, position, -1)
+
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """Let a sequence begin as another does."""
+        lib = self._lib
+        if self._unified:
+            lib.llama_memory_seq_cp(self._memory, source, target, 0, positions)
+        else:
+            lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+            lib.llama_memory_seq_rm(self._memory, target, positions, -1)
+
+    def evaluate(self, rows: Sequence[tuple[int, int, int, bool]]) -> None:
+        """One batch of (token, position, sequence, whether its logits are wanted)."""
+        for index, (token, position, sequence, output) in enumerate(rows):
+            self._row(index, token, position, sequence, output=output)
+        self._decode(len(rows))
+
+    def draw(self, chain: Any, row: int) -> int:
+        """A token for this row of the last batch."""
+        return self._lib.llama_sampler_sample(chain, self._context, row)
+
+    def free(self, chain: Any) -> None:
+        self._lib.llama_sampler_free(chain)
 
     def _prefill(self, tokens: Sequence[int], start: int, sequence: int) -> None:
         for at in range(0, len(tokens), 2048):
@@ -115,7 +146,8 @@ class Bare:
         if code:
             raise RuntimeError(f"llama_decode answered {code}")
 
-    def _chain(self, drawing: Drawing, seed: int) -> Any:
+    def chain(self, drawing: Drawing, seed: int) -> Any:
+        """A sampler chain; hand it to `free` in the end."""
         lib = self._lib
         chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         links: list[Any] = []

@@ -5,7 +5,7 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, turns, spin, layer, memory, drafts, long.
+ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, long.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
 from measuring import Setup, made_by, report, speeds, words  # noqa: E402
 from models import model_file  # noqa: E402
 from peers import LlamaPython, LlamaServer, batched_bench  # noqa: E402
+from replay import same_batches  # noqa: E402
 from speculation import drafts  # noqa: E402
 
 from engine import Engine, Usage, _data  # noqa: E402
@@ -118,6 +119,21 @@ def batch(setup: Setup) -> None:
             setup.batched, setup.path, prompt=128, steps=setup.steps, sequences=STREAMS, threads=setup.threads
         )
         print(f"  llama-batched-bench, which draws nothing and counts no prompts: {speed:.1f} tokens/s")
+
+
+def batches(setup: Setup) -> None:
+    """Sixteen streams, and a bare loop that is given the very batches that they were evaluated in."""
+    n_ctx = STREAMS * (1100 + setup.steps)
+    print(f"\n{STREAMS} streams of {setup.steps} tokens beside their own batches in a bare loop")
+    for title, common, own in (("a shared prefix of 128 tokens", 128, 16), ("512 tokens of their own", 0, 512)):
+        texts = [words(common, 0) + f" {at} " + words(own, at) for at in range(STREAMS)]
+        for drawing in (GREEDY, NUCLEUS):
+            label = f"{title}, {'greedy' if drawing is GREEDY else 'top-k 20, top-p 0.95'}"
+
+            def run(llm: Engine, texts: Sequence[str] = texts, drawing: Drawing = drawing) -> int:
+                return ask_all(llm, texts, setup.steps, drawing)
+
+            same_batches(setup, label, n_ctx, STREAMS, run, drawing)
 
 
 def _server(setup: Setup, n_ctx: int, prompts: Callable[[], list[list[int]]], drawing: Drawing, engine: float) -> None:
@@ -314,6 +330,7 @@ def long(setup: Setup) -> None:
 PARTS: dict[str, Callable[[Setup], None]] = {
     "single": single,
     "batch": batch,
+    "batches": batches,
     "turns": turns,
     "spin": spin,
     "layer": layer,
