@@ -1,4 +1,5 @@
-"""The engine's loop without its thread: one call of `step` is one decode for all requests that can run.
+"""The engine's loop without its thread: one call of `step` takes all requests that can run one batch further; where
+that is faster, single tokens and long prefill apart.
 
 Knows: how scheduler, prefix cache, backend and generations work together, and what becomes of each when a decode
 fails. Does not know: threads, queues, who reads the replies.

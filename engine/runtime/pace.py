@@ -1,4 +1,4 @@
-"""How many prefill rows a step may take, learnt from the time that steps took.
+"""How many prefill rows a step may take, learnt from the time that batches took.
 
 Knows: the target, and the speeds seen. Does not know: requests, clocks.
 """
@@ -9,7 +9,7 @@ _SMALLEST = 8
 
 
 class Pace:
-    """Sizes prefill so that a step takes about `seconds`; a batch has at most `n_batch` rows."""
+    """Sizes prefill so that its batch takes about `seconds`, and has at most `n_batch` rows."""
 
     def __init__(self, n_batch: int, seconds: float) -> None:
         self._n_batch = n_batch
@@ -18,7 +18,7 @@ class Pace:
         self.rows = min(TILE, n_batch)
 
     def took(self, rows: int, sequences: int, seconds: float) -> None:
-        """A step of so many rows for so many sequences took so long.
+        """A batch of so many rows for so many sequences took so long.
 
         Where a single token takes long already (a large model reads all its weights for it), prefill may take twice as
         long: smaller chunks would waste most of each pass.
