@@ -5,7 +5,8 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, long.
+ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, long,
+scripted.
 """
 
 import argparse
@@ -327,6 +328,42 @@ def long(setup: Setup) -> None:
     print(f"  ratio {cost[1] / cost[0]:.2f}")
 
 
+def scripted(setup: Setup) -> None:
+    """The same length over a script in place of llama.cpp, whose decodes leave the processor's caches alone."""
+    from engine.parsing import Parser
+    from engine.runtime.generation import Limits
+    from engine.runtime.loop import Loop
+    from engine.runtime.requests import Request
+    from engine.testing import ScriptedBackend
+
+    length, spent = 32_000, [0.0]
+    backend = ScriptedBackend(["some words " * (length // 11)], n_ctx=length + 100, n_sequences=1)
+    plain = backend.decode
+
+    def timed(rows: Any) -> None:
+        start = time.perf_counter()
+        plain(rows)
+        spent[0] += time.perf_counter() - start
+
+    backend.decode = timed
+    loop = Loop(backend)
+    limits = Limits(max_tokens=length)
+    loop.submit(Request(1, (65, 66), lambda: Parser("content-only"), limits=limits))
+    marks: list[float] = []
+    while loop.busy:
+        start, inside = time.perf_counter(), spent[0]
+        loop.step()
+        loop.drain()
+        marks.append(time.perf_counter() - start - (spent[0] - inside))
+    tenth = len(marks) // 10
+    cost = [1e6 * statistics.median(part) for part in (marks[1:tenth], marks[-tenth:-1])]
+    print(
+        f"\n{len(marks)} tokens over a script: median {cost[0]:.1f} us a token in the first tenth, "
+        f"{cost[1]:.1f} in the last"
+    )
+    print(f"  ratio {cost[1] / cost[0]:.2f}")
+
+
 PARTS: dict[str, Callable[[Setup], None]] = {
     "single": single,
     "batch": batch,
@@ -337,6 +374,7 @@ PARTS: dict[str, Callable[[Setup], None]] = {
     "memory": memory,
     "drafts": drafts,
     "long": long,
+    "scripted": scripted,
 }
 
 
