@@ -5,6 +5,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,13 +50,23 @@ def words(count: int, seed: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
+def in_a_thread(run: Callable[[], int]) -> int:
+    """Run it in a thread that ends with it, and OpenMP's workers of that thread with it.
+
+    libgomp's threads wait for one another spinning only while there are no more of them than processors. Workers left
+    behind by an idle thread that once decoded slow down everybody else's decodes.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
 def speeds(contenders: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, float]:
     """Tokens per second of each, the median over rounds in which each runs once. A first round warms up."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, run in contenders.items():
             start = time.perf_counter()
-            made = run()
+            made = in_a_thread(run)
             if number:
                 taken[name].append(made / (time.perf_counter() - start))
     return {name: statistics.median(each) for name, each in taken.items()}
