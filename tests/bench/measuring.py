@@ -54,7 +54,8 @@ def in_a_thread(run: Callable[[], int]) -> int:
     """Run it in a thread that ends with it, and OpenMP's workers of that thread with it.
 
     libgomp's threads wait for one another spinning only while there are no more of them than processors. Workers left
-    behind by an idle thread that once decoded slow down everybody else's decodes.
+    behind by an idle thread that once decoded slow down everybody else's decodes: for a contender that is to have the
+    machine alone, the others' threads must have ended.
     """
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(run).result()
@@ -66,7 +67,7 @@ def speeds(contenders: Mapping[str, Callable[[], int]], rounds: int) -> dict[str
     for number in range(rounds + 1):
         for name, run in contenders.items():
             start = time.perf_counter()
-            made = in_a_thread(run)
+            made = run()
             if number:
                 taken[name].append(made / (time.perf_counter() - start))
     return {name: statistics.median(each) for name, each in taken.items()}
