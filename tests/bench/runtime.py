@@ -5,8 +5,7 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, long,
-scripted.
+ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, long, scripted.
 """
 
 import argparse
