@@ -36,7 +36,7 @@ class ContextLoadOptions(TypedDict, total=False):
     flash_attn: FlashAttention
     type_k: CacheType
     type_v: CacheType
-    kv_unified: bool
+    kv_unified: bool | None
     offload_kqv: bool
     op_offload: bool
     swa_full: bool

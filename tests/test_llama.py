@@ -121,6 +121,39 @@ def test_further_sequences_get_an_ordinary_length_unless_buffers_are_apart(tmp_p
         assert (apart.n_ctx, apart.n_ctx_sequence) == (3 * 16_384, 16_384)
 
 
+@pytest.mark.parametrize(
+    ("options", "unified"),
+    [
+        ({"n_sequences": 3}, False),  # 512 for each, as long as the model was trained for
+        ({"n_sequences": 3, "n_ctx": 4 * 512}, True),  # cannot be dealt out evenly
+        ({"n_sequences": 3, "n_ctx": 6 * 512}, False),
+        ({"n_sequences": 3, "n_ctx": 2 * 512}, True),
+        ({"n_sequences": 3, "kv_unified": True}, True),
+        ({"n_sequences": 3, "n_ctx": 2 * 512, "kv_unified": False}, False),
+        ({"n_sequences": 3, "rope_freq_scale": 0.5}, True),  # meant for longer ones
+        ({}, True),
+    ],
+)
+def test_sequences_have_buffers_of_their_own_where_that_takes_nothing_from_them(
+    tiny: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], unified: bool
+) -> None:
+    with Model.load(tiny) as model, caplog.at_level(logging.INFO, logger="engine.llama"):
+        backend = model.backend(ContextOptions(**options))
+        assert backend.options.is_unified is unified
+        shares = 1 if unified else 3
+        assert backend.n_ctx_sequence == backend.n_ctx // shares
+        said = "one buffer for all" if unified else f"a buffer of {backend.n_ctx_sequence} for each"
+        assert f"sequence(s): {said}" in caplog.text
+
+
+def test_a_long_context_is_shared(tmp_path: Path) -> None:
+    path = model_files.write(tmp_path / "m.gguf", shape=model_files.Shape(n_ctx=16_384))
+    with Model.load(path) as model:
+        backend = model.backend(ContextOptions(n_sequences=3))
+        assert backend.options.is_unified
+        assert backend.n_ctx_sequence == backend.n_ctx == 16_384 + 2 * 8192
+
+
 def test_the_default_context_is_what_fits(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from engine.errors import RequestError
 from engine.runtime.state_file import Origin, SavedState, read_state, write_state
 
-ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", 0.0, 0.5, True)
+ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", 0.0, 0.5, True, 1)
 SAVED = SavedState((1, 2, 300_000), bytes(range(256)) * 10)
 
 
@@ -46,11 +46,19 @@ def test_it_is_replaced_whole(written: Path) -> None:
         ({"rope_freq_base": 1e6}, "saved with rope_freq_base=0.0"),
         ({"rope_freq_scale": 1.0}, "saved with rope_freq_scale=0.5"),
         ({"swa_full": False}, "saved with swa_full=True"),
+        ({"buffers": 4}, "of 1 buffer.s., and this one has 4; load with kv_unified=True"),
     ],
 )
 def test_another_origin_is_named(written: Path, change: dict[str, Any], says: str) -> None:
     with pytest.raises(RequestError, match=says):
         read_state(written, replace(ORIGIN, **change))
+
+
+def test_buffers_of_their_own_are_asked_for_by_name(tmp_path: Path) -> None:
+    apart = replace(ORIGIN, buffers=4)
+    write_state(tmp_path / "state", apart, SavedState((1, 2), b"state"))
+    with pytest.raises(RequestError, match="load with kv_unified=False, n_sequences=4"):
+        read_state(tmp_path / "state", ORIGIN)
 
 
 def test_a_file_cut_off_anywhere(written: Path) -> None:

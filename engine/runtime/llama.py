@@ -8,7 +8,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -162,6 +162,9 @@ class Model:
         options = options or ContextOptions()
         _ = self.handle
         n_ctx = self._context_length(options)
+        if options.kv_unified is None:
+            apart = replace(options, kv_unified=False)
+            options = apart if self._can_split(apart, n_ctx) else replace(options, kv_unified=True)
         backend = LlamaBackend(
             self,
             options,
@@ -171,7 +174,7 @@ class Model:
             attends_here=not (options.offload_kqv and self._options.n_gpu_layers and _gpus()),
         )
         self._backends.add(backend)
-        shape = "one buffer for all sequences" if options.is_unified else "a buffer for each sequence"
+        shape = "one buffer for all" if options.is_unified else f"a buffer of {backend.n_ctx_sequence} for each"
         _log.info("KV cache of %d cells for %d sequence(s): %s", n_ctx, options.n_sequences, shape)
         return backend
 
@@ -215,6 +218,12 @@ class Model:
             raise ModelLoadError(
                 f"{self._file.path} is {what}, which this engine does not run; pass a decoder-only chat model."
             )
+
+    def _can_split(self, apart: ContextOptions, n_ctx: int) -> bool:
+        """Whether a buffer of its own takes nothing from any sequence: none needs more than the training length."""
+        stretched = apart.rope_freq_base or apart.rope_freq_scale
+        enough = n_ctx // apart.n_sequences >= self._file.n_ctx_train > 0
+        return enough and not stretched and padded(n_ctx, apart) == n_ctx
 
     def _context_length(self, options: ContextOptions) -> int:
         """Cells to make: as asked for if it fits, else the default, which is said in the log."""

@@ -377,6 +377,7 @@ class LlamaBackend:
             rope_freq_base=options.rope_freq_base,
             rope_freq_scale=options.rope_freq_scale,
             swa_full=options.swa_full,
+            buffers=1 if options.is_unified else options.n_sequences,
         )
 
     def close(self) -> None:

@@ -74,12 +74,13 @@ class ContextOptions:
     """How a context is made.
 
     `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (and 8192 for each
-    further sequence; all of it where the sequences do not share a buffer) and what fits into memory. `n_batch` rows
+    further sequence; all of it with `kv_unified=False`) and what fits into memory. `n_batch` rows
     go into one decode, computed `n_ubatch` at a time, with logits for at most `n_outputs` of them:
     `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None is one per physical core
     this process may use. `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying and
     one may grow where another is short; False is a buffer of the same size for each, whose attention looks at no
-    other's cells: faster for many long prompts that have nothing in common.
+    other's cells: up to twice as fast for many long prompts that have nothing in common. None is False where each
+    then still gets the training length, and True otherwise; the log says which.
     `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far. `rope_freq_*`:
     0 is the model's own. `device_sampling`: tokens are drawn where the output layer computes, for parameters that need
     no look at all the logits; no more than one output of a sequence goes into one decode then. `check_memory`: refuse
@@ -96,7 +97,7 @@ class ContextOptions:
     flash_attn: FlashAttention = "auto"
     type_k: CacheType = "f16"
     type_v: CacheType = "f16"
-    kv_unified: bool = True
+    kv_unified: bool | None = None
     offload_kqv: bool = True
     op_offload: bool = True
     swa_full: bool = True
@@ -128,5 +129,5 @@ class ContextOptions:
 
     @property
     def is_unified(self) -> bool:
-        """Whether the sequences share one buffer; a single sequence always does."""
-        return self.kv_unified or self.n_sequences == 1
+        """Whether the sequences share one buffer; a single sequence always does. True while that is left open."""
+        return self.kv_unified is not False or self.n_sequences == 1

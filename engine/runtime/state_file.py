@@ -15,13 +15,14 @@ from pathlib import Path
 
 from engine.errors import RequestError
 
-_MAGIC = b"llama-engine state 1\n"
+_MAGIC = b"llama-engine state 2\n"
 _DIGEST = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache."""
+    """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `buffers`: one
+    for all sequences, or one for each; llama.cpp loads a state into as many as it was saved from."""
 
     model: str
     library: str
@@ -31,6 +32,7 @@ class Origin:
     rope_freq_base: float
     rope_freq_scale: float
     swa_full: bool
+    buffers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,12 @@ def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:
             continue
         if field.name == "model":
             raise RequestError(f"{path} is the state of another model; load that one, or save a state of this.")
+        if field.name == "buffers":
+            cure = "kv_unified=True" if theirs == 1 else f"kv_unified=False, n_sequences={theirs}"
+            raise RequestError(
+                f"{path} was saved from a KV cache of {theirs} buffer(s), and this one has {ours}; load with {cure}, "
+                "or save the state again."
+            )
         raise RequestError(
             f"{path} was saved with {field.name}={theirs!r}, and this context has {ours!r}; load with the same, or "
             "save the state again."

@@ -4,18 +4,23 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
-from bare import Bare  # noqa: E402
+from bare import Bare, Drawing  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
 
 WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
+STREAMS = 16
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def words(count: int, seed: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
-def in_a_thread(run: Callable[[], int]) -> int:
+def in_a_thread(run: Callable[[], T]) -> T:
     """Run it in a thread that ends with it, and OpenMP's workers of that thread with it.
 
     libgomp's threads wait for one another spinning only while there are no more of them than processors. Workers left
@@ -73,6 +78,44 @@ def speeds(contenders: Mapping[str, Callable[[], int]], rounds: int) -> dict[str
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """User messages, and the tokens of the prompts that they become."""
+
+    texts: Sequence[str]
+    tokens: Sequence[Sequence[int]]
+
+
+Contender: TypeAlias = Callable[[], AbstractContextManager[Callable[[Prompts], int]]]
+"""Opened, it is a function that answers prompts and tells the number of tokens made; closed, nothing of it is left."""
+
+
+def alone(
+    contenders: Mapping[str, Contender], warmup: Prompts, rounds: Sequence[Sequence[Prompts]]
+) -> dict[str, float]:
+    """Tokens per second of each, the median over all its runs.
+
+    In every round each is opened in a thread of its own, warmed up, run once for each of the round's prompts, and
+    closed before the next one is opened.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+
+    def run(contender: Contender, prompts: Sequence[Prompts]) -> list[float]:
+        found: list[float] = []
+        with contender() as answer:
+            answer(warmup)
+            for each in prompts:
+                start = time.perf_counter()
+                made = answer(each)
+                found.append(made / (time.perf_counter() - start))
+        return found
+
+    for prompts in rounds:
+        for name, contender in contenders.items():
+            taken[name] += in_a_thread(lambda contender=contender, prompts=prompts: run(contender, prompts))
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
 def report(title: str, measured: Mapping[str, float], base: str) -> None:
     print(f"\n{title}")
     for name, speed in measured.items():
@@ -82,3 +125,17 @@ def report(title: str, measured: Mapping[str, float], base: str) -> None:
 def made_by(completion: Completion) -> int:
     """Tokens of an answer."""
     return completion.usage.completion_tokens if completion.usage else 0
+
+
+def ask(llm: Engine, text: str, steps: int, drawing: Drawing, seed: int = 0) -> int:
+    """One streamed answer, event by event; the number of tokens made."""
+    stream = llm.stream(text, max_tokens=steps, seed=seed, **drawing.options)
+    for _ in stream:
+        pass
+    return made_by(stream.result())
+
+
+def ask_all(llm: Engine, texts: Sequence[str], steps: int, drawing: Drawing) -> int:
+    """All at once, read to their ends; the number of tokens made."""
+    streams = [llm.stream(text, max_tokens=steps, seed=seed, **drawing.options) for seed, text in enumerate(texts)]
+    return sum(made_by(stream.result()) for stream in streams)

@@ -33,7 +33,7 @@ class LlamaPython:
         )
 
     def generate(self, prompts: Sequence[Sequence[int]], steps: int, drawing: Drawing) -> int:
-        """Streams each prompt's answer to its end; the number of chunks, one a token."""
+        """Streams each prompt's answer to its end; the number of chunks with a token: the last one has none."""
         made = 0
         for prompt in prompts:
             stream = self._llama.create_completion(
@@ -46,7 +46,7 @@ class LlamaPython:
                 repeat_penalty=1.0,
                 stream=True,
             )
-            made += sum(1 for _ in stream)
+            made += sum(1 for _ in stream) - 1
         return made
 
     def close(self) -> None:
@@ -56,13 +56,14 @@ class LlamaPython:
 class LlamaServer:
     """A `llama-server` process with so many slots."""
 
-    def __init__(self, binary: Path, path: Path, *, n_ctx: int, slots: int, threads: int) -> None:
+    def __init__(self, binary: Path, path: Path, *, n_ctx: int, slots: int, threads: int, unified: bool = True) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self._process = subprocess.Popen(
             [
-                *(str(binary), "-m", str(path), "-c", str(n_ctx), "-np", str(slots), "--kv-unified", "-b", "2048"),
+                *(str(binary), "-m", str(path), "-c", str(n_ctx), "-np", str(slots), "-b", "2048"),
+                "--kv-unified" if unified else "--no-kv-unified",
                 *("-ub", "512", "-t", str(threads), "-tb", str(threads), "--port", str(self._port), "--no-webui"),
             ],
             stdout=subprocess.DEVNULL,

@@ -21,104 +21,13 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
 from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
-from measuring import Setup, made_by, report, speeds, words  # noqa: E402
+from measuring import STREAMS, Setup, ask, ask_all, made_by, report, speeds, words  # noqa: E402
 from models import model_file  # noqa: E402
-from peers import LlamaPython, LlamaServer, batched_bench  # noqa: E402
 from replay import same_batches  # noqa: E402
 from speculation import drafts  # noqa: E402
+from streams import batch, single  # noqa: E402
 
 from engine import Engine, Usage, _data  # noqa: E402
-
-STREAMS = 16
-
-
-def ask(llm: Engine, text: str, steps: int, drawing: Drawing, seed: int = 0) -> int:
-    """One streamed answer, event by event; the number of tokens made."""
-    stream = llm.stream(text, max_tokens=steps, seed=seed, **drawing.options)
-    for _ in stream:
-        pass
-    return made_by(stream.result())
-
-
-def ask_all(llm: Engine, texts: Sequence[str], steps: int, drawing: Drawing) -> int:
-    """All at once, read to their ends; the number of tokens made."""
-    streams = [llm.stream(text, max_tokens=steps, seed=seed, **drawing.options) for seed, text in enumerate(texts)]
-    return sum(made_by(stream.result()) for stream in streams)
-
-
-def all_answers(llm: Engine, texts: Sequence[str], steps: int, drawing: Drawing) -> int:
-    """All as one batch, whose ends are waited for; the number of tokens made."""
-    return sum(map(made_by, llm.generate(texts, max_tokens=steps, seed=0, **drawing.options)))
-
-
-def single(setup: Setup) -> None:
-    """One stream: the engine, the bare loop, llama-cpp-python's own streaming."""
-    with setup.engine() as llm, setup.bare() as bare:
-        python = LlamaPython(setup.path, n_ctx=4096, threads=setup.threads)
-        texts = iter(words(64, seed) for seed in range(10_000))  # never the same twice: no prefix is found
-        for name, drawing in (("greedy", GREEDY), ("temperature 0.6, top-k 20, top-p 0.95", NUCLEUS)):
-
-            def prompt() -> list[int]:
-                return bare.tokens(llm.render(next(texts)).text)
-
-            contenders: dict[str, Callable[[], int]] = {
-                "bare loop": lambda drawing=drawing: bare.generate([prompt()], setup.steps, drawing),
-                "engine.stream": lambda drawing=drawing: ask(llm, next(texts), setup.steps, drawing),
-                "llama-cpp-python stream": lambda drawing=drawing: python.generate([prompt()], setup.steps, drawing),
-            }
-            report(f"single stream, {name}, {setup.steps} tokens", speeds(contenders, setup.rounds), "bare loop")
-        python.close()
-
-
-def batch(setup: Setup) -> None:
-    """Sixteen streams at once, with a shared prefix of 128 tokens and with distinct prompts of 512."""
-    n_ctx = STREAMS * (1100 + setup.steps)
-    with (
-        setup.engine(n_ctx=n_ctx, sequences=STREAMS) as llm,
-        setup.engine(n_ctx=n_ctx, sequences=STREAMS, unified=False) as split,
-        setup.bare(n_ctx=n_ctx, sequences=STREAMS) as bare,
-        setup.bare(n_ctx=n_ctx, sequences=STREAMS, unified=False) as bare_split,
-    ):
-        python = LlamaPython(setup.path, n_ctx=1100 + setup.steps, threads=setup.threads)
-        for title, common, own in (("a shared prefix of 128 tokens", 128, 16), ("512 tokens of their own", 0, 512)):
-            turn = iter(range(10_000))
-
-            def texts(turn: Any = turn, common: int = common, own: int = own) -> list[str]:
-                number = next(turn)
-                return [words(common, number) + f" {at} " + words(own, number * 97 + at) for at in range(STREAMS)]
-
-            def prompts(texts: Callable[[], list[str]] = texts) -> list[list[int]]:
-                return [bare.tokens(llm.render(text).text) for text in texts()]
-
-            for drawing in (GREEDY, NUCLEUS) if common else (GREEDY,):
-                shared = common and 120
-                contenders: dict[str, Callable[[], int]] = {
-                    "bare loop": lambda p=prompts, d=drawing, s=shared: bare.generate(p(), setup.steps, d, shared=s),
-                    "engine": lambda t=texts, d=drawing: ask_all(llm, t(), setup.steps, d),
-                    "engine.generate": lambda t=texts, d=drawing: all_answers(llm, t(), setup.steps, d),
-                    "bare loop, kv_unified=False": lambda p=prompts, d=drawing: bare_split.generate(
-                        p(), setup.steps, d
-                    ),
-                    "engine, kv_unified=False": lambda t=texts, d=drawing: ask_all(split, t(), setup.steps, d),
-                    "engine.generate, kv_unified=False": lambda t=texts, d=drawing: all_answers(
-                        split, t(), setup.steps, d
-                    ),
-                    "llama-cpp-python one by one": lambda p=prompts, d=drawing: python.generate(
-                        p()[:2], setup.steps, d
-                    ),
-                }
-                measured = speeds(contenders, setup.rounds)
-                label = "greedy" if drawing is GREEDY else "top-k 20, top-p 0.95"
-                report(f"{STREAMS} streams, {title}, {label}, {setup.steps} tokens each", measured, "bare loop")
-                _server(setup, n_ctx, prompts, drawing, measured["engine"])
-        python.close()
-    if setup.batched is None:
-        print("  llama-batched-bench is not there: --batched-bench names it")
-    else:
-        speed = batched_bench(
-            setup.batched, setup.path, prompt=128, steps=setup.steps, sequences=STREAMS, threads=setup.threads
-        )
-        print(f"  llama-batched-bench, which draws nothing and counts no prompts: {speed:.1f} tokens/s")
 
 
 def batches(setup: Setup) -> None:
@@ -134,16 +43,6 @@ def batches(setup: Setup) -> None:
                 return ask_all(llm, texts, setup.steps, drawing)
 
             same_batches(setup, label, n_ctx, STREAMS, run, drawing)
-
-
-def _server(setup: Setup, n_ctx: int, prompts: Callable[[], list[list[int]]], drawing: Drawing, engine: float) -> None:
-    if setup.server is None:
-        print("  llama-server is not there: --server names it")
-        return
-    with LlamaServer(setup.server, setup.path, n_ctx=n_ctx, slots=STREAMS, threads=setup.threads) as server:
-        run: dict[str, Callable[[], int]] = {"server": lambda: server.generate(prompts(), setup.steps, drawing)}
-        speed = speeds(run, setup.rounds)["server"]
-    print(f"  {'llama-server over HTTP':34}{speed:10.1f} tokens/s; the engine is {engine / speed:.2f} x", flush=True)
 
 
 def turns(setup: Setup) -> None:

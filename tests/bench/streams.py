@@ -1,0 +1,149 @@
+"""The parts `single` and `batch` of `runtime.py`: streams beside a bare loop, llama-cpp-python and llama-server.
+
+Each contender has the process to itself while it runs (`measuring.alone`), with the same prompts as the others.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from bare import GREEDY, NUCLEUS, Drawing
+from measuring import STREAMS, Contender, Prompts, Setup, alone, ask, ask_all, made_by, report, words
+from peers import LlamaPython, LlamaServer, batched_bench
+
+from engine import Engine
+
+_RUNS = 3
+"""Runs of a single stream between two openings: it is short."""
+
+
+class _Field:
+    """All contenders for one context size and one way to draw."""
+
+    def __init__(self, setup: Setup, drawing: Drawing, *, n_ctx: int, sequences: int) -> None:
+        self._setup = setup
+        self._drawing = drawing
+        self._n_ctx = n_ctx
+        self._sequences = sequences
+
+    def bare(self, *, unified: bool = True, shared: int = 0) -> Contender:
+        """`shared`: leading tokens of all prompts that are computed once."""
+
+        @contextmanager
+        def opened() -> Generator[Callable[[Prompts], int]]:
+            with self._setup.bare(n_ctx=self._n_ctx, sequences=self._sequences, unified=unified) as bare:
+                yield lambda prompts: bare.generate(
+                    prompts.tokens, self._setup.steps, self._drawing, shared=shared if len(prompts.tokens) > 1 else 0
+                )
+
+        return opened
+
+    def engine(self, answer: Callable[[Engine, Sequence[str]], int], *, unified: bool = True) -> Contender:
+        @contextmanager
+        def opened() -> Generator[Callable[[Prompts], int]]:
+            with self._setup.engine(n_ctx=self._n_ctx, sequences=self._sequences, unified=unified) as llm:
+                yield lambda prompts: answer(llm, prompts.texts)
+
+        return opened
+
+    def streams(self, *, unified: bool = True) -> Contender:
+        """One stream for each prompt, all at once."""
+        return self.engine(lambda llm, texts: ask_all(llm, texts, self._setup.steps, self._drawing), unified=unified)
+
+    def generate(self, *, unified: bool = True) -> Contender:
+        """All prompts as one batch, whose ends are waited for."""
+        options: dict[str, Any] = {"max_tokens": self._setup.steps, "seed": 0, **self._drawing.options}
+        return self.engine(lambda llm, texts: sum(map(made_by, llm.generate(texts, **options))), unified=unified)
+
+    def python(self, *, count: int = 1) -> Contender:
+        """llama-cpp-python, with the first `count` of the prompts, one after the other."""
+
+        @contextmanager
+        def opened() -> Generator[Callable[[Prompts], int]]:
+            n_ctx = self._n_ctx // self._sequences
+            with closing(LlamaPython(self._setup.path, n_ctx=n_ctx, threads=self._setup.threads)) as python:
+                yield lambda prompts: python.generate(prompts.tokens[:count], self._setup.steps, self._drawing)
+
+        return opened
+
+    def server(self, *, unified: bool = True) -> Contender:
+        @contextmanager
+        def opened() -> Generator[Callable[[Prompts], int]]:
+            setup = self._setup
+            assert setup.server is not None, "the caller has looked"
+            with LlamaServer(
+                setup.server,
+                setup.path,
+                n_ctx=self._n_ctx,
+                slots=self._sequences,
+                threads=setup.threads,
+                unified=unified,
+            ) as server:
+                yield lambda prompts: server.generate(prompts.tokens, setup.steps, self._drawing)
+
+        return opened
+
+
+def _rendered(setup: Setup, texts: Iterable[Sequence[str]]) -> list[Prompts]:
+    with setup.engine(n_ctx=512) as llm:
+        return [Prompts(each, [llm.tokenize(llm.render(text).text, special=True) for text in each]) for each in texts]
+
+
+def single(setup: Setup) -> None:
+    """One stream: the engine, the bare loop, llama-cpp-python's own streaming."""
+    warmup, *prompts = _rendered(setup, ([words(64, seed)] for seed in range(1 + _RUNS * setup.rounds)))
+    rounds = [prompts[at : at + _RUNS] for at in range(0, len(prompts), _RUNS)]
+    for drawing in (GREEDY, NUCLEUS):
+        field = _Field(setup, drawing, n_ctx=4096, sequences=1)
+        contenders = {
+            "bare loop": field.bare(),
+            "engine.stream": field.engine(
+                lambda llm, texts, drawing=drawing: sum(ask(llm, text, setup.steps, drawing) for text in texts)
+            ),
+            "llama-cpp-python stream": field.python(),
+        }
+        report(
+            f"single stream, {_label(drawing)}, {setup.steps} tokens", alone(contenders, warmup, rounds), "bare loop"
+        )
+
+
+def batch(setup: Setup) -> None:
+    """Sixteen streams at once, with a shared prefix of 128 tokens and with distinct prompts of 512."""
+    for title, common, own in (("a shared prefix of 128 tokens", 128, 16), ("512 tokens of their own", 0, 512)):
+        warmup, *prompts = _rendered(setup, [["hello"], *(_texts(common, own, seed) for seed in range(setup.rounds))])
+        for drawing in (GREEDY, NUCLEUS) if common else (GREEDY,):
+            field = _Field(setup, drawing, n_ctx=STREAMS * (1100 + setup.steps), sequences=STREAMS)
+            label = f"{STREAMS} streams, {title}, {_label(drawing)}, {setup.steps} tokens each"
+            for unified in (True, False):
+                contenders = {
+                    "bare loop": field.bare(unified=unified, shared=120 if common else 0),
+                    "engine": field.streams(unified=unified),
+                    "engine.generate": field.generate(unified=unified),
+                }
+                if setup.server is not None:
+                    contenders["llama-server over HTTP"] = field.server(unified=unified)
+                if unified:
+                    contenders["llama-cpp-python one by one"] = field.python(count=2)
+                measured = alone(contenders, warmup, [[each] for each in prompts])
+                report(label if unified else f"{label}, kv_unified=False", measured, "bare loop")
+                for peer in list(contenders)[3:]:
+                    print(f"  the engine is {measured['engine'] / measured[peer]:.2f} x {peer}", flush=True)
+    if setup.server is None:
+        print("  llama-server is not there: --server names it")
+    if setup.batched is None:
+        print("  llama-batched-bench is not there: --batched-bench names it")
+        return
+    speed = batched_bench(
+        setup.batched, setup.path, prompt=128, steps=setup.steps, sequences=STREAMS, threads=setup.threads
+    )
+    print(f"  llama-batched-bench, which draws nothing and counts no prompts: {speed:.1f} tokens/s")
+
+
+def _texts(common: int, own: int, seed: int) -> list[str]:
+    return [f"{words(common, seed)} {at} {words(own, seed * 97 + at)}" for at in range(STREAMS)]
+
+
+def _label(drawing: Drawing) -> str:
+    if drawing is GREEDY:
+        return "greedy"
+    return f"temperature {drawing.temperature:g}, top-k {drawing.top_k}, top-p {drawing.top_p:g}"
