@@ -9,7 +9,7 @@ from typing import Any
 import model_files
 import pytest
 
-from engine.runtime.footprint import estimate, largest_context, padded
+from engine.runtime.footprint import copy_cost, estimate, largest_context, padded
 from engine.runtime.gguf_file import read_gguf
 from engine.runtime.llama import Model
 from engine.runtime.options import ContextOptions
@@ -32,6 +32,17 @@ class Buffers:
                 self.cache += size
             else:
                 self.compute += size
+
+
+def test_a_copy_costs_more_tokens_where_buffers_are_long_and_weights_few(tmp_path: Path) -> None:
+    shape = model_files.Shape(n_embd=256, n_ff=512, n_head=4, n_head_kv=2, n_vocab=20_000)
+    model = read_gguf(model_files.write(tmp_path / "m.gguf", shape=shape))
+    apart = ContextOptions(n_sequences=4, kv_unified=False)
+    size = estimate(model, apart, 4 * 8192).cache / 4
+    assert copy_cost(model, apart, 4 * 8192) == int(size * 40 / (2 * model.parameters)) > 10
+    assert copy_cost(model, apart, 4 * 1024) == copy_cost(model, apart, 4 * 8192) // 8
+    assert copy_cost(model, ContextOptions(n_sequences=4, kv_unified=True), 4 * 8192) == 0
+    assert copy_cost(model, ContextOptions(kv_unified=False), 8192) == 0
 
 
 @pytest.mark.parametrize(

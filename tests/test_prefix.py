@@ -82,6 +82,15 @@ def test_a_prefix_is_copied_only_where_that_is_cheaper_than_evaluating_it() -> N
     assert bench.run([*range(5), 6, 7]).reused == 6
 
 
+def test_a_pinned_prefix_is_copied_however_short_it_is() -> None:
+    bench = Bench(copy_cost=10, n_sequences=5)
+    pinned = bench.run([1, 2, 3])
+    bench.cache.pin(pinned.sequence)
+    assert bench.run([1, 2, 3, 4, 5, *range(50, 90)]).reused == 3
+    assert bench.run([1, 2, 3, 4, 5, 7]).reused == 3, "what shares more is no better where it is not worth a copy"
+    assert bench.run([1, 2, 9]).reused == 0, "only a part of what was pinned"
+
+
 def test_nobody_waits_for_a_prefix_that_is_not_worth_a_copy() -> None:
     for copy_cost, waits in ((0, True), (5, True), (6, False)):
         bench = Bench(copy_cost=copy_cost)

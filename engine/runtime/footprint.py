@@ -13,6 +13,8 @@ from engine.runtime.options import CACHE_TYPES, ContextOptions
 _F32 = 4
 _CELLS = 256  # llama.cpp rounds a context up to a multiple of this
 _FIXED = 32 << 20  # graphs, tables, the allocator
+_OPERATIONS_A_BYTE = 40
+"""Arithmetic operations of prefill in the time that copying a byte takes; rough: CPUs have fewer, GPUs more."""
 
 
 class Footprint(NamedTuple):
@@ -36,6 +38,15 @@ def padded(n_ctx: int, options: ContextOptions) -> int:
 def estimate(model: GgufFile, options: ContextOptions, n_ctx: int) -> Footprint:
     """What a context of `n_ctx` cells takes."""
     return Footprint(_cache(model, options, n_ctx), _compute(model, options, n_ctx))
+
+
+def copy_cost(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
+    """Tokens whose evaluation takes about as long as copying a sequence: between buffers, llama.cpp copies all cells of
+    it, empty ones too; in one buffer, none."""
+    if options.is_unified:
+        return 0
+    size = _cache(model, options, n_ctx) // options.n_sequences
+    return size * _OPERATIONS_A_BYTE // (2 * model.parameters)
 
 
 def largest_context(model: GgufFile, options: ContextOptions, limit: int, room: int) -> int:

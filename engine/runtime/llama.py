@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from engine.errors import ContextOverflowError, ModelLoadError
 from engine.runtime import llama_log
-from engine.runtime.footprint import estimate, largest_context, padded
+from engine.runtime.footprint import copy_cost, estimate, largest_context, padded
 from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.llama_lib import Device, devices, library
@@ -172,6 +172,7 @@ class Model:
             is_stateful=self._info.is_recurrent or self._info.is_hybrid,
             window=self._file.sliding_window,
             attends_here=not (options.offload_kqv and self._options.n_gpu_layers and _gpus()),
+            copy_cost=copy_cost(self._file, options, n_ctx),
         )
         self._backends.add(backend)
         shape = "one buffer for all" if options.is_unified else f"a buffer of {backend.n_ctx_sequence} for each"

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
-_CELLS_A_TOKEN = 64
-"""Cells that are copied in about the time that a token takes; a rough figure, from small models on a CPU."""
 
 
 class Weights(Protocol):
@@ -58,7 +56,7 @@ class LlamaBackend:
 
     `n_ctx` cells are made as `options` say. `is_stateful`: recurrent layers, so that the memory cannot be cut.
     `window`: tokens that the model's sliding-window layers see, 0 for none. `attends_here`: attention is computed on
-    the CPU.
+    the CPU. `copy_cost`: as in `Backend`.
     """
 
     def __init__(
@@ -70,6 +68,7 @@ class LlamaBackend:
         is_stateful: bool = False,
         window: int = 0,
         attends_here: bool = True,
+        copy_cost: int = 0,
     ) -> None:
         self._lib = lib = library()
         self._model = model
@@ -77,6 +76,7 @@ class LlamaBackend:
         self._options = options
         self._is_stateful = is_stateful
         self._window = window
+        self._copy_cost = copy_cost
         self._in_tiles = attends_here and _attends_in_tiles(options)
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
@@ -143,8 +143,7 @@ class LlamaBackend:
 
     @property
     def copy_cost(self) -> int:
-        """Between buffers llama.cpp copies all cells of a sequence, empty ones too."""
-        return 0 if self._options.is_unified else self._n_ctx_sequence // _CELLS_A_TOKEN
+        return self._copy_cost
 
     @property
     def can_share(self) -> bool:

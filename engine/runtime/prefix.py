@@ -118,8 +118,8 @@ class PrefixCache:
 
         `tokens` is kept, and read while the sequence is in use: the caller appends what it generates. An idle sequence
         whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied, if that is
-        worth it, into an empty or the least recently used one. The user will call `keep` when `checkpoint` tokens are
-        evaluated (0: never).
+        worth it or the caller pinned it, into an empty or the least recently used one. The user will call `keep` when
+        `checkpoint` tokens are evaluated (0: never).
         """
         spare = self._spare()
         if not spare:
@@ -127,7 +127,8 @@ class PrefixCache:
         source, reuse = self._best(tokens)
         copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
         if copies and reuse < self._memory.copy_cost:
-            source, reuse, copies = None, 0, False
+            source, reuse = self._best(tokens, whole_pins=True)
+            copies = source is not None
         if self._worth_waiting(tokens, reuse):
             return Blocked.SHARED
         if not self._affordable(tokens, source, reuse):
@@ -272,12 +273,14 @@ class PrefixCache:
     def _oldest(self, indices: Iterable[int]) -> int:
         return min(indices, key=lambda index: self._slots[index].used)
 
-    def _best(self, tokens: Sequence[int]) -> tuple[int | None, int]:
-        """The sequence that shares most with the prompt (spare ones win ties), and how much can be reused of it."""
+    def _best(self, tokens: Sequence[int], *, whole_pins: bool = False) -> tuple[int | None, int]:
+        """The sequence that shares most with the prompt (spare ones win ties), and how much can be reused of it.
+        `whole_pins`: among the pinned ones that the prompt begins with."""
         best: tuple[int, bool, int] = (0, False, -1)
         for index, slot in enumerate(self._slots):
             shared = common_prefix(slot.tokens, tokens, len(tokens) - 1)
-            if shared and not (self._whole_only and shared < len(slot.tokens)):
+            whole = shared == len(slot.tokens)
+            if shared and (whole or not self._whole_only) and ((slot.pinned and whole) or not whole_pins):
                 best = max(best, (shared, slot.spare, index))
         return (None, 0) if best[2] < 0 else (best[2], best[0])
 
