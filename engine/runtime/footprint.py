@@ -13,7 +13,7 @@ from engine.runtime.options import CACHE_TYPES, ContextOptions
 _F32 = 4
 _CELLS = 256  # llama.cpp rounds a context up to a multiple of this
 _FIXED = 32 << 20  # graphs, tables, the allocator
-_OPERATIONS_A_BYTE = 40
+_OPERATIONS_A_BYTE = 20
 """Arithmetic operations of prefill in the time that copying a byte takes; rough: CPUs have fewer, GPUs more."""
 
 
