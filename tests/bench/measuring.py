@@ -127,9 +127,9 @@ def made_by(completion: Completion) -> int:
     return completion.usage.completion_tokens if completion.usage else 0
 
 
-def ask(llm: Engine, text: str, steps: int, drawing: Drawing, seed: int = 0) -> int:
+def ask(llm: Engine, text: str, steps: int, drawing: Drawing, *, ignore_eos: bool = False) -> int:
     """One streamed answer, event by event; the number of tokens made."""
-    stream = llm.stream(text, max_tokens=steps, seed=seed, **drawing.options)
+    stream = llm.stream(text, max_tokens=steps, seed=0, ignore_eos=ignore_eos, **drawing.options)
     for _ in stream:
         pass
     return made_by(stream.result())

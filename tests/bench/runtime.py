@@ -5,7 +5,7 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, long, scripted.
+ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, long, deep, scripted.
 """
 
 import argparse
@@ -14,14 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
 from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
-from measuring import STREAMS, Setup, ask, ask_all, made_by, report, speeds, words  # noqa: E402
+from measuring import STREAMS, Setup, ask, ask_all, report, speeds, words  # noqa: E402
 from models import model_file  # noqa: E402
 from replay import same_batches  # noqa: E402
 from speculation import drafts  # noqa: E402
@@ -194,36 +196,50 @@ def resident(setup: Setup, name: str) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
-def long(setup: Setup) -> None:
-    """One stream of 32,000 tokens: our layer's cost a token at its beginning and at its end.
-
-    What the layer takes is the wall time of a step less the time inside llama.cpp, which itself grows with the context.
-    """
+@contextmanager
+def _timed_decodes() -> Generator[list[tuple[float, float]]]:
+    """When every decode begins and ends meanwhile."""
     from engine.runtime.llama_backend import LlamaBackend
 
-    spent: list[float] = []
+    decodes: list[tuple[float, float]] = []
     plain = LlamaBackend.decode
 
     def timed(self: LlamaBackend, rows: Any) -> None:
         start = time.perf_counter()
         plain(self, rows)
-        spent.append(time.perf_counter() - start)
+        decodes.append((start, time.perf_counter()))
 
     LlamaBackend.decode = timed
     try:
-        with setup.engine(n_ctx=33_000) as llm:
-            marks: list[float] = []
-            stream = llm.stream("hello", max_tokens=32_000, ignore_eos=True, **NUCLEUS.options)
-            marks += (time.perf_counter() for _ in stream)
-            made = made_by(stream.result())
+        yield decodes
     finally:
         LlamaBackend.decode = plain
-    tenth = made // 10
-    first, last = marks[tenth] - marks[0], marks[-1] - marks[-tenth]
-    inside_first, inside_last = sum(spent[-made : tenth - made]), sum(spent[-tenth:])
-    cost = [1e6 * (first - inside_first) / tenth, 1e6 * (last - inside_last) / tenth]
-    print(f"\n{made} tokens: outside decode {cost[0]:.1f} us a token in the first tenth, {cost[1]:.1f} in the last")
-    print(f"  ratio {cost[1] / cost[0]:.2f}")
+
+
+def _between(decodes: Sequence[tuple[float, float]]) -> float:
+    """Median time from the end of a decode to the start of the next, in microseconds: what our layer takes."""
+    return 1e6 * statistics.median(start - end for (_, end), (start, _) in pairwise(decodes))
+
+
+def long(setup: Setup) -> None:
+    """One stream of 32,000 tokens: our layer's cost a token at its beginning and at its end."""
+    with _timed_decodes() as decodes, setup.engine(n_ctx=33_000) as llm:
+        made = ask(llm, "hello", 32_000, NUCLEUS, ignore_eos=True)
+    first, last = _between(decodes[: made // 10]), _between(decodes[-made // 10 :])
+    print(f"\n{made} tokens, one stream: between decodes {first:.1f} us in the first tenth, {last:.1f} in the last")
+    print(f"  ratio {last / first:.2f}")
+
+
+def deep(setup: Setup) -> None:
+    """The same for 200 tokens behind a short prompt and behind one of 16,000."""
+    print("\nbetween decodes, behind a prompt of")
+    with setup.engine(n_ctx=33_000) as llm:
+        for length in (100, 16_000):
+            prompt = llm.tokenize(words(length, 0))[:length]
+            with _timed_decodes() as decodes:
+                llm.complete(prompt, max_tokens=200, ignore_eos=True, seed=0, **NUCLEUS.options)
+            inside = 1e3 * statistics.median(end - start for start, end in decodes[-199:])
+            print(f"  {length:6} tokens: {_between(decodes[-199:]):.1f} us, a decode takes {inside:.1f} ms", flush=True)
 
 
 def scripted(setup: Setup) -> None:
@@ -272,6 +288,7 @@ PARTS: dict[str, Callable[[Setup], None]] = {
     "memory": memory,
     "drafts": drafts,
     "long": long,
+    "deep": deep,
     "scripted": scripted,
 }
 
