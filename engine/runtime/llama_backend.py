@@ -85,9 +85,8 @@ class LlamaBackend:
             raise init_error(n_ctx)
         self._context: int | None = context
         self._memory = lib.llama_get_memory(context)
-        self._logits_of, self._remove, self._copy = map(
-            brief, ("llama_get_logits_ith", "llama_memory_seq_rm", "llama_memory_seq_cp")
-        )
+        self._logits_of = brief("llama_get_logits_ith", ctypes.c_void_p)  # as an address, which needs no conversion
+        self._remove, self._copy = map(brief, ("llama_memory_seq_rm", "llama_memory_seq_cp"))
         self._newest, self._oldest = map(brief, ("llama_memory_seq_pos_max", "llama_memory_seq_pos_min"))
         self._waits = any(device.is_gpu for device in devices())
         if not self._memory:
@@ -214,8 +213,7 @@ class LlamaBackend:
             raise DecodeError(
                 f"Row {row} of the last batch was drawn on the device; its logits stayed there.", "invalid"
             )
-        pointer = self._logits_of(context, row)
-        address = ctypes.cast(pointer, ctypes.c_void_p).value
+        address = self._logits_of(context, row)
         if not address:
             raise DecodeError(f"llama.cpp has no logits for row {row}.")
         view = self._views.get(address)

@@ -56,15 +56,15 @@ def _close_sinks() -> None:
 
 
 @cache
-def brief(name: str) -> Any:
-    """A function of the library that keeps Python's lock while it runs.
+def brief(name: str, result: Any = None) -> Any:
+    """A function of the library that keeps Python's lock while it runs. `result`: its result's type, if not as declared.
 
     For calls of microseconds: giving the lock up and waiting for it again costs up to the interpreter's switch interval
     (5 ms) each time when another thread computes. Never for what may wait for other threads.
     """
     lib = library()
     function = getattr(lib, name)
-    return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)((name, lib._lib))
+    return ctypes.PYFUNCTYPE(result or function.restype, *function.argtypes)((name, lib._lib))
 
 
 @dataclass(frozen=True, slots=True)

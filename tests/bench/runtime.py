@@ -243,39 +243,48 @@ def deep(setup: Setup) -> None:
 
 
 def scripted(setup: Setup) -> None:
-    """The same length over a script in place of llama.cpp, whose decodes leave the processor's caches alone."""
+    """The same length over a script in place of llama.cpp, whose decodes leave the processor's caches alone; then with
+    so much memory read in each of them."""
+    cost = _scripted_steps(32_000)
+    tenth = len(cost) // 10
+    first, last = (1e6 * statistics.median(part) for part in (cost[1:tenth], cost[-tenth:-1]))
+    print(f"\n{len(cost)} tokens over a script: {first:.1f} us a token in the first tenth, {last:.1f} in the last")
+    print(f"  ratio {last / first:.2f}")
+    for size in (0, 4, 16, 64):
+        cost = _scripted_steps(1000, size << 20)
+        print(f"  {size:3} MiB read in each decode: {1e6 * statistics.median(cost[1:-1]):.1f} us a token", flush=True)
+
+
+def _scripted_steps(length: int, read: int = 0) -> list[float]:
+    """Seconds of each step outside a decode that reads so many bytes."""
+    import numpy as np
+
     from engine.parsing import Parser
     from engine.runtime.generation import Limits
     from engine.runtime.loop import Loop
     from engine.runtime.requests import Request
     from engine.testing import ScriptedBackend
 
-    length, spent = 32_000, [0.0]
-    backend = ScriptedBackend(["some words " * (length // 11)], n_ctx=length + 100, n_sequences=1)
-    plain = backend.decode
+    backend = ScriptedBackend(["some words " * (length // 11 + 1)], n_ctx=length + 100, n_sequences=1)
+    plain, spent, memory = backend.decode, [0.0], np.ones(read, np.uint8)
 
     def timed(rows: Any) -> None:
         start = time.perf_counter()
         plain(rows)
+        memory.sum()
         spent[0] += time.perf_counter() - start
 
     backend.decode = timed
     loop = Loop(backend)
     limits = Limits(max_tokens=length)
     loop.submit(Request(1, (65, 66), lambda: Parser("content-only"), limits=limits))
-    marks: list[float] = []
+    cost: list[float] = []
     while loop.busy:
         start, inside = time.perf_counter(), spent[0]
         loop.step()
         loop.drain()
-        marks.append(time.perf_counter() - start - (spent[0] - inside))
-    tenth = len(marks) // 10
-    cost = [1e6 * statistics.median(part) for part in (marks[1:tenth], marks[-tenth:-1])]
-    print(
-        f"\n{len(marks)} tokens over a script: median {cost[0]:.1f} us a token in the first tenth, "
-        f"{cost[1]:.1f} in the last"
-    )
-    print(f"  ratio {cost[1] / cost[0]:.2f}")
+        cost.append(time.perf_counter() - start - (spent[0] - inside))
+    return cost
 
 
 PARTS: dict[str, Callable[[Setup], None]] = {
