@@ -57,7 +57,7 @@ def _close_sinks() -> None:
 
 @cache
 def brief(name: str, result: Any = None) -> Any:
-    """A function of the library that keeps Python's lock while it runs. `result`: its result's type, if not as declared.
+    """A function of the library that keeps Python's lock while it runs. `result`: its type, if not as declared.
 
     For calls of microseconds: giving the lock up and waiting for it again costs up to the interpreter's switch interval
     (5 ms) each time when another thread computes. Never for what may wait for other threads.
