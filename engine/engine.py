@@ -151,7 +151,8 @@ class Engine:
         tools: Sequence[ToolLike] | None = None,
         **options: Unpack[TurnOptions],
     ) -> list[Stream]:
-        """`n` answers to one conversation, each a stream of its own; its prompt is evaluated once.
+        """`n` answers to one conversation, each a stream of its own; its prompt is evaluated once (a short
+        one again, where that is cheaper than copying it to another KV buffer).
 
         With a seed the first answer is drawn with it, the next with the next number, and so on. Load with
         `n_sequences=n` to decode them together. Raises what `stream` raises.

@@ -125,9 +125,7 @@ def test_further_sequences_get_an_ordinary_length_unless_buffers_are_apart(tmp_p
     ("options", "unified"),
     [
         ({"n_sequences": 3}, False),  # 512 for each, as long as the model was trained for
-        ({"n_sequences": 3, "n_ctx": 4 * 512}, True),  # cannot be dealt out evenly
-        ({"n_sequences": 3, "n_ctx": 6 * 512}, False),
-        ({"n_sequences": 3, "n_ctx": 2 * 512}, True),
+        ({"n_sequences": 3, "n_ctx": 6 * 512}, True),  # one of them may want it all
         ({"n_sequences": 3, "kv_unified": True}, True),
         ({"n_sequences": 3, "n_ctx": 2 * 512, "kv_unified": False}, False),
         ({"n_sequences": 3, "rope_freq_scale": 0.5}, True),  # meant for longer ones
@@ -144,6 +142,23 @@ def test_sequences_have_buffers_of_their_own_where_that_takes_nothing_from_them(
         assert backend.n_ctx_sequence == backend.n_ctx // shares
         said = "one buffer for all" if unified else f"a buffer of {backend.n_ctx_sequence} for each"
         assert f"sequence(s): {said}" in caplog.text
+
+
+def test_states_that_are_no_buffers_are_not_taken_apart(tmp_path: Path) -> None:
+    with Model.load(model_files.write(tmp_path / "m.gguf", "mamba")) as model:
+        assert model.backend(ContextOptions(n_sequences=3)).options.is_unified
+
+
+def test_buffers_of_their_own_may_not_take_more_memory(tmp_path: Path) -> None:
+    def windows(writer: Any) -> None:
+        writer.add_sliding_window_pattern([True, False])
+        writer.add_sliding_window(64)
+
+    path = model_files.write(tmp_path / "m.gguf", "gemma3", model_files.Shape(n_ctx=8192), change=windows)
+    with Model.load(path) as model:
+        for full in (True, False):
+            options = ContextOptions(n_sequences=3, swa_full=full, n_ubatch=256)
+            assert model.backend(options).options.is_unified is not full
 
 
 def test_a_long_context_is_shared(tmp_path: Path) -> None:

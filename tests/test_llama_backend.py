@@ -102,6 +102,37 @@ def test_a_trimmed_sequence_goes_on_as_if_the_rest_had_never_been(backend: Llama
 
 
 @pytest.mark.parametrize("unified", [True, False])
+@pytest.mark.parametrize("replaced", ["source", "target"])
+def test_a_state_restored_right_after_a_copy_is_neither_copied_nor_copied_over(
+    model: Model, unified: bool, replaced: str
+) -> None:
+    """Between buffers, llama.cpp puts the copy off to the next decode."""
+    backend = model.backend(ContextOptions(n_threads=1, n_sequences=3, n_ctx=3 * 256, kv_unified=unified))
+    one, other = tokens_of(backend, TEXTS[0] * 3), tokens_of(backend, TEXTS[1] * 2)
+    assert one != other[: len(one)]
+    expected: dict[str, list[int]] = {}
+    prefill(backend, other[:-1])
+    expected["restored"] = continue_greedily(backend, other[-1:], 8, start=len(other) - 1)
+    backend.trim(0, len(other) - 1)
+    state = backend.save(0)
+    backend.trim(0, 0)
+    prefill(backend, one[:-1])
+    expected["copied"] = continue_greedily(backend, one[-1:], 8, start=len(one) - 1)
+    backend.trim(0, len(one) - 1)
+    backend.copy(0, 1, len(one) - 1)
+    sequence, kept = (0, 1) if replaced == "source" else (1, 0)
+    backend.trim(sequence, 0)
+    backend.restore(sequence, state)
+    found = {
+        "restored": continue_greedily(backend, other[-1:], 8, sequence=sequence, start=len(other) - 1),
+        "copied": continue_greedily(backend, one[-1:], 8, sequence=kept, start=len(one) - 1),
+    }
+    assert found == expected
+    assert found["restored"] != found["copied"]
+    backend.close()
+
+
+@pytest.mark.parametrize("unified", [True, False])
 def test_a_copied_prefix_goes_on_like_the_original(model: Model, unified: bool) -> None:
     backend = model.backend(ContextOptions(n_threads=1, n_sequences=2, n_ctx=512, kv_unified=unified))
     tokens = tokens_of(backend, TEXTS[1])
@@ -117,7 +148,7 @@ def test_a_copied_prefix_goes_on_like_the_original(model: Model, unified: bool) 
     ("options", "mixed_rows", "copy_cost"),
     [
         ({}, 63, 0),
-        ({"kv_unified": False}, 63, 8),
+        ({"kv_unified": False}, 63, 10),
         ({"n_sequences": 1, "kv_unified": False}, 128, 0),
         ({"flash_attn": "off"}, 128, 0),
         ({"type_k": "q8_0", "type_v": "q8_0"}, 128, 0),

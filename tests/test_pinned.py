@@ -207,11 +207,32 @@ def test_an_engine_pins_what_its_prompts_have_in_common(tmp_path: Path) -> None:
         assert usage.cached_tokens == prefix.tokens
 
 
+@pytest.mark.parametrize("unified", [True, False])
+def test_restored_beside_a_prefix_that_it_begins_with(tmp_path: Path, unified: bool) -> None:
+    path = model_files.write(tmp_path / "m.gguf")
+    options: Any = {"preflight": False, "n_threads": 1, "family": "content-only", "n_ctx": 4 * 512}
+    options |= {"n_sequences": 4, "kv_unified": unified}
+    turn: Any = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
+    longer: list[Any] = [*SYSTEM, {"role": "user", "content": "a question"}, {"role": "assistant", "content": "fine"}]
+    asked = [*longer, {"role": "user", "content": "hello world"}]
+    with Engine.load(path, **options) as llm:
+        alone = llm.chat(asked, **turn).content
+        with llm.pin(longer) as prefix:
+            prefix.save(tmp_path / "longer")
+    with Engine.load(path, **options) as llm, llm.pin(SYSTEM), llm.restore(tmp_path / "longer") as prefix:
+        restored = llm.chat(asked, **turn)
+        assert restored.content == alone
+        assert restored.usage is not None
+        assert restored.usage.cached_tokens >= prefix.tokens > 40
+
+
+@pytest.mark.parametrize("unified", [True, False])
 @pytest.mark.parametrize("architecture", ["qwen3", "mamba", "lfm2", "gemma3"])
-def test_on_weights(tmp_path: Path, architecture: str) -> None:
+def test_on_weights(tmp_path: Path, architecture: str, unified: bool) -> None:
     path = model_files.write(tmp_path / "m.gguf", architecture)
     asked = [*SYSTEM[:1], {"role": "user", "content": "hello world"}]
-    options: Any = {"preflight": False, "n_threads": 1, "family": "content-only", "n_ctx": 512}
+    options: Any = {"preflight": False, "n_threads": 1, "family": "content-only", "n_ctx": 3 * 512}
+    options |= {"kv_unified": unified}
     turn: Any = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
     with Engine.load(path, n_sequences=3, **options) as llm:
         alone = llm.chat(asked, **turn)

@@ -82,6 +82,28 @@ def test_a_prefix_is_copied_only_where_that_is_cheaper_than_evaluating_it() -> N
     assert bench.run([*range(5), 6, 7]).reused == 6
 
 
+def test_what_is_not_worth_a_copy_is_kept_of_the_sequence_that_would_be_emptied() -> None:
+    bench = Bench(n_sequences=2, copy_cost=10)
+    first = bench.run([*range(100, 105), *range(30)])
+    bench.run([7] * 40)
+    assert bench.run([*range(100, 105), 1]) == (first.sequence, 5)
+    assert bench.run([7, 7, 8]).reused == 2
+
+
+def test_a_sequence_for_a_state_is_empty_and_nobody_waits_for_it() -> None:
+    bench = Bench()
+    tokens = list(range(100, 140))
+    bench.run(tokens)
+    busy = bench.acquire([*range(200, 240)])
+    assert bench.cache.acquire(tokens, anew=True) == (2, 0)
+    bench.cache.release(2)
+    assert isinstance(bench.cache.acquire([*range(200, 240)]), Blocked)
+    lease = bench.cache.acquire([*range(200, 240)], anew=True)
+    assert isinstance(lease, Lease)
+    assert lease.reused == 0
+    assert lease.sequence != busy.sequence
+
+
 def test_a_pinned_prefix_is_copied_however_short_it_is() -> None:
     bench = Bench(copy_cost=10, n_sequences=5)
     pinned = bench.run([1, 2, 3])

@@ -46,7 +46,8 @@ def copy_cost(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
     if options.is_unified:
         return 0
     size = _cache(model, options, n_ctx) // options.n_sequences
-    return size * _OPERATIONS_A_BYTE // (2 * model.parameters)
+    computed = max(model.parameters - model.n_vocab * model.n_embd, 1)  # embeddings are looked up
+    return size * _OPERATIONS_A_BYTE // (2 * computed)
 
 
 def largest_context(model: GgufFile, options: ContextOptions, limit: int, room: int) -> int:
@@ -66,8 +67,9 @@ def _cache(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
     bytes_k, bytes_v = CACHE_TYPES[options.type_k][1], CACHE_TYPES[options.type_v][1]
     window = n_ctx
     if model.sliding_window and not options.swa_full:
-        sharing = options.n_sequences if options.is_unified else 1
-        window = min(n_ctx, padded(model.sliding_window * sharing + options.n_ubatch, options))
+        buffers, sharing = (1, options.n_sequences) if options.is_unified else (options.n_sequences, 1)
+        each = model.sliding_window * sharing + options.n_ubatch
+        window = min(n_ctx, padded(each * buffers, options))
     total = 0.0
     for layer in model.layers:
         total += (layer.keys * bytes_k + layer.values * bytes_v) * (window if layer.windowed else n_ctx)

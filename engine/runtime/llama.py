@@ -163,8 +163,7 @@ class Model:
         _ = self.handle
         n_ctx = self._context_length(options)
         if options.kv_unified is None:
-            apart = replace(options, kv_unified=False)
-            options = apart if self._can_split(apart, n_ctx) else replace(options, kv_unified=True)
+            options = replace(options, kv_unified=not self._can_split(options, n_ctx))
         backend = LlamaBackend(
             self,
             options,
@@ -220,11 +219,16 @@ class Model:
                 f"{self._file.path} is {what}, which this engine does not run; pass a decoder-only chat model."
             )
 
-    def _can_split(self, apart: ContextOptions, n_ctx: int) -> bool:
-        """Whether a buffer of its own takes nothing from any sequence: none needs more than the training length."""
-        stretched = apart.rope_freq_base or apart.rope_freq_scale
-        enough = n_ctx // apart.n_sequences >= self._file.n_ctx_train > 0
-        return enough and not stretched and padded(n_ctx, apart) == n_ctx
+    def _can_split(self, options: ContextOptions, n_ctx: int) -> bool:
+        """Whether buffers of their own take nothing from any sequence: nobody asked for a length, and each has the
+        training length; they need no more memory; and there is attention that they make cheaper."""
+        stretched = options.rope_freq_base or options.rope_freq_scale
+        if options.n_ctx is not None or stretched or self._info.is_recurrent:
+            return False
+        apart = replace(options, kv_unified=False)
+        if not n_ctx // options.n_sequences >= self._file.n_ctx_train > 0 or padded(n_ctx, apart) != n_ctx:
+            return False
+        return estimate(self._file, apart, n_ctx).total <= estimate(self._file, options, n_ctx).total
 
     def _context_length(self, options: ContextOptions) -> int:
         """Cells to make: as asked for if it fits, else the default, which is said in the log."""

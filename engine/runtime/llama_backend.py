@@ -77,6 +77,7 @@ class LlamaBackend:
         self._is_stateful = is_stateful
         self._window = window
         self._copy_cost = copy_cost
+        self._copying = False  # whether llama.cpp still has a copy between buffers to do
         self._in_tiles = attends_here and _attends_in_tiles(options)
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
@@ -171,6 +172,7 @@ class LlamaBackend:
         if code:
             self._batch.forget()
             raise decode_error(code, len(rows), self._n_ctx)
+        self._copying = False
         if self._waits:
             # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
             self._lib.llama_synchronize(context)
@@ -316,6 +318,7 @@ class LlamaBackend:
             # Between separate buffers llama.cpp copies whole sequences only (it asserts); the rest is cut off
             # afterwards.
             self._copy(self._memory, source, target, -1, -1)
+            self._copying = not self._options.is_unified
             if positions < held:
                 self._remove(self._memory, target, positions, -1)
 
@@ -352,6 +355,8 @@ class LlamaBackend:
         options, or does not fit; the sequence is empty then."""
         context = self._handle()
         self._remove(self._memory, sequence, -1, -1)
+        if self._copying:
+            self._copy_now(sequence)
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
         if not self._lib.llama_state_seq_set_data(context, buffer, len(state), sequence):
             self._remove(self._memory, sequence, -1, -1)
@@ -360,6 +365,14 @@ class LlamaBackend:
                 "use it with the model and the options that made it, or prefill again.",
                 "invalid",
             )
+
+    def _copy_now(self, empty: int) -> None:
+        """llama.cpp puts copies between buffers off to the next decode, which would take a state that is loaded before
+        for what was to be copied, or copy over it (llama-kv-cache.cpp, `seq_cp`): decode a token in an empty
+        sequence."""
+        self.resume()
+        self.decode([Row(0, 0, empty, False)])
+        self._remove(self._memory, empty, -1, -1)
 
     @property
     def origin(self) -> Origin:

@@ -181,7 +181,7 @@ class Loop:
         for job in self._scheduler.waiting:
             live = self._of_job[job]
             checkpoint = live.request.checkpoint if self._cache.whole_only else 0
-            lease = self._cache.acquire(job.tokens, checkpoint)
+            lease = self._cache.acquire(job.tokens, checkpoint, anew=bool(live.request.state))
             if lease is Blocked.SHARED:
                 self._admit_again = True
                 continue

@@ -81,8 +81,8 @@ class PrefixCache:
     """The books over a backend's sequences.
 
     `patience`: a prompt waits when another request is about to hold at least so many more of its tokens than can be
-    reused now, and for the very same prompt in any case. That is how requests with one system prompt, or several
-    answers to one prompt, share its prefill.
+    reused now, and for the very same prompt in any case, unless copying it costs more. That is how requests with one
+    system prompt, or several answers to one prompt, share its prefill.
     """
 
     def __init__(self, memory: Memory, *, patience: int = 32) -> None:
@@ -113,23 +113,23 @@ class PrefixCache:
         """The tokens that a sequence holds."""
         return self._slots[sequence].tokens
 
-    def acquire(self, tokens: Sequence[int], checkpoint: int = 0) -> Lease | Blocked:
+    def acquire(self, tokens: Sequence[int], checkpoint: int = 0, *, anew: bool = False) -> Lease | Blocked:
         """A sequence for this prompt, holding as much of it as can be reused.
 
         `tokens` is kept, and read while the sequence is in use: the caller appends what it generates. An idle sequence
         whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied, if that is
         worth it or the caller pinned it, into an empty or the least recently used one. The user will call `keep` when
-        `checkpoint` tokens are evaluated (0: never).
+        `checkpoint` tokens are evaluated (0: never). `anew`: a sequence to `load` a state into, nothing is reused.
         """
         spare = self._spare()
         if not spare:
             return Blocked.SEQUENCES
-        source, reuse = self._best(tokens)
+        source, reuse = (None, 0) if anew else self._best(tokens)
         copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
         if copies and reuse < self._memory.copy_cost:
             source, reuse = self._best(tokens, whole_pins=True)
             copies = source is not None
-        if self._worth_waiting(tokens, reuse):
+        if not anew and self._worth_waiting(tokens, reuse):
             return Blocked.SHARED
         if not self._affordable(tokens, source, reuse):
             return Blocked.CELLS
@@ -141,7 +141,8 @@ class PrefixCache:
             target, reuse = source, self._cut(source, reuse)
         else:
             target = self._oldest(spare)
-            self._forget(target)
+            reuse = 0 if anew else common_prefix(self._slots[target].tokens, tokens, len(tokens) - 1)
+            reuse = self._cut(target, reuse)  # its own beginning costs nothing
         self._slots[target].plan, self._slots[target].checkpoint = tokens, checkpoint
         self._touch(target)
         return Lease(target, reuse)
