@@ -207,6 +207,26 @@ def test_an_engine_pins_what_its_prompts_have_in_common(tmp_path: Path) -> None:
         assert usage.cached_tokens == prefix.tokens
 
 
+def test_nothing_is_copied_for_a_restored_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = ScriptedBackend(lambda _: "fine", n_ctx=400, n_sequences=4)
+    with Service(backend) as service:
+        pin(service, "a prefix that many share: and more of it").save(tmp_path / "prefix")
+    backend = ScriptedBackend(lambda _: "fine", n_ctx=400, n_sequences=4)
+    copies: list[int] = []
+    plain_copy = backend.copy
+
+    def counted(source: int, target: int, positions: int) -> None:
+        copies.append(positions)
+        plain_copy(source, target, positions)
+
+    monkeypatch.setattr(backend, "copy", counted)
+    with Service(backend) as service, pin(service, "a prefix that many share: "):
+        with service.restore(tmp_path / "prefix") as prefix:
+            assert copies == []
+            assert cached(service, "a prefix that many share: and more of it, x") == prefix.tokens
+        assert len(copies) == 1
+
+
 @pytest.mark.parametrize("unified", [True, False])
 def test_restored_beside_a_prefix_that_it_begins_with(tmp_path: Path, unified: bool) -> None:
     path = model_files.write(tmp_path / "m.gguf")
