@@ -23,7 +23,7 @@ AllowedChoice: TypeAlias = Literal["auto", "none"]
 class ContextLoadOptions(TypedDict, total=False):
     """How a context is made, beyond the everyday options; see `ContextOptions`.
 
-    `n_sequences` conversations are decoded at once and share the context's `n_ctx` tokens.
+    `n_sequences` conversations are decoded at once; an `n_ctx` that is asked for is what they share.
     """
 
     check_memory: bool
