@@ -74,13 +74,13 @@ class ContextOptions:
     """How a context is made.
 
     `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (and 8192 for each
-    further sequence; all of it with `kv_unified=False`) and what fits into memory. `n_batch` rows
-    go into one decode, computed `n_ubatch` at a time, with logits for at most `n_outputs` of them:
-    `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None is one per physical core
-    this process may use. `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying and
-    one may grow where another is short; False is a buffer of the same size for each, whose attention looks at no
-    other's cells: up to twice as fast for many long prompts that have nothing in common. None is False where
-    `n_ctx` is None too and each then still gets the training length, and True otherwise; the log says which.
+    further sequence; all of it with `kv_unified=False`) and what fits into memory. `n_batch` rows go into one decode,
+    computed `n_ubatch` at a time, with logits for at most `n_outputs` of them: `outputs_per_sequence` bounds the
+    memory that a large vocabulary takes. `n_threads`: None is one per physical core this process may use.
+    `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying and one may grow where
+    another is short; False is a buffer of the same size for each, whose attention looks at no other's cells: faster
+    for many long prompts that have nothing in common. None is False where `n_ctx` is None too and each then still gets
+    the training length, and True otherwise; the log says which.
     `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far. `rope_freq_*`:
     0 is the model's own. `device_sampling`: tokens are drawn where the output layer computes, for parameters that need
     no look at all the logits; no more than one output of a sequence goes into one decode then. `check_memory`: refuse
