@@ -159,7 +159,7 @@ class ScriptedBackend:
         self.delay = delay
         self.trimmable = trimmable
         self.can_share: bool = trimmable
-        self.mixed_rows: int = mixed_rows or n_batch
+        self.mixed_rows: int = n_batch if mixed_rows is None else mixed_rows
         self.copy_cost: int = copy_cost
         self.decodes = 0
         self.evaluated = 0

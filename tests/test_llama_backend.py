@@ -148,7 +148,7 @@ def test_a_copied_prefix_goes_on_like_the_original(model: Model, unified: bool) 
     ("options", "mixed_rows", "copy_cost"),
     [
         ({}, 63, 0),
-        ({"kv_unified": False}, 63, 10),
+        ({"kv_unified": False}, 0, 10),
         ({"n_sequences": 1, "kv_unified": False}, 128, 0),
         ({"flash_attn": "off"}, 128, 0),
         ({"type_k": "q8_0", "type_v": "q8_0"}, 128, 0),

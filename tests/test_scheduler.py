@@ -178,7 +178,19 @@ def test_single_tokens_and_prefill_are_evaluated_apart_where_many_rows_mix_badly
     assert scheduler.plan() == [*reversed(tokens), *prefill]
     assert scheduler.apart(scheduler.plan(), 72) == [[*prefill, *tokens]], "in the order of the sequences"
     assert scheduler.apart(scheduler.plan(), 71) == [tokens, prefill]
-    assert scheduler.apart([], 71) == []
+    assert scheduler.apart(scheduler.plan(), 0) == [tokens, prefill]
+    assert scheduler.apart([], 71) == scheduler.apart([], 0) == []
+
+
+def test_a_piece_of_a_longer_prompt_is_evaluated_apart_unless_batches_may_be_mixed_as_they_like() -> None:
+    scheduler = Scheduler(512)
+    scheduler.prefill_limit = 20
+    token = [Chunk(started(scheduler, 5, 0, evaluated=4), 4, 5)]
+    long = started(scheduler, 30, 1)
+    assert scheduler.apart(scheduler.plan(), 63) == [token, [Chunk(long, 0, 20)]]
+    assert scheduler.apart(scheduler.plan(), 512) == [[*token, Chunk(long, 0, 20)]]
+    long.evaluated = 20
+    assert scheduler.apart(scheduler.plan(), 63) == [[*token, Chunk(long, 20, 30)]], "the end of a prompt"
 
 
 def test_so_many_single_tokens_are_evaluated_in_several_batches() -> None:

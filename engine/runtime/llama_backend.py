@@ -78,7 +78,7 @@ class LlamaBackend:
         self._window = window
         self._copy_cost = copy_cost
         self._copying = False  # whether llama.cpp still has a copy between buffers to do
-        self._in_tiles = attends_here and _attends_in_tiles(options)
+        self._attends_here = attends_here
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
         context = lib.llama_init_from_model(model.handle, context_params(lib, options, n_ctx, self._abort))
@@ -136,10 +136,13 @@ class LlamaBackend:
 
     @property
     def mixed_rows(self) -> int:
-        """Below a tile of rows where the CPU computes attention in tiles. In one buffer, a tile with single tokens of
-        several sequences looks at the cells of all of them, for each of its rows. Between buffers, llama.cpp takes a
-        row of every sequence first, which can leave the longer one less than a tile."""
-        return TILE - 1 if self._in_tiles else self._n_batch
+        """Below a tile of rows where the CPU computes attention in tiles: in one buffer, a tile with single tokens of
+        several sequences looks at the cells of all of them, for each of its rows. None between buffers: llama.cpp takes
+        a row of every sequence first and the rest in another pass, which costs as much as two batches and can leave
+        the longer sequence less than a tile."""
+        if self._attends_here and not self._options.is_unified:
+            return 0
+        return TILE - 1 if self._attends_here and _attends_in_tiles(self._options) else self._n_batch
 
     @property
     def copy_cost(self) -> int:

@@ -172,22 +172,28 @@ class Scheduler:
             room -= size
         return chunks
 
-    @staticmethod
-    def apart(chunks: Sequence[Chunk], mixed_rows: int) -> list[Sequence[Chunk]]:
-        """The chunks of a step as the batches to evaluate one after the other: one, unless it has more than
-        `mixed_rows` rows and single tokens in it. These come first then, no more than so many rows at once.
+    def apart(self, chunks: Sequence[Chunk], mixed_rows: int) -> list[Sequence[Chunk]]:
+        """The chunks of a step as the batches to evaluate one after the other.
+
+        All in one where they are no more than `mixed_rows` rows, and none is a piece of a longer prompt (or a batch may
+        be mixed as it likes): such pieces are sized by the time that they take, single tokens beside them would be
+        taken for a part of it. Else single tokens come first, no more than so many rows at once (0: all).
 
         Sequences in ascending order: where each has a buffer of its own, llama.cpp evaluates together only those whose
         numbers follow one another in the batch (llama-batch.cpp, `split_equal`).
         """
         chunks = sorted(chunks, key=lambda chunk: chunk.job.sequence)
-        if sum(chunk.size for chunk in chunks) <= mixed_rows:
-            return [chunks] if chunks else []
+        total = sum(chunk.size for chunk in chunks)
+        if not chunks:
+            return []
+        if total <= mixed_rows and (mixed_rows >= self.n_batch or all(chunk.output for chunk in chunks)):
+            return [chunks]
+        at_once = mixed_rows or total
         batches: list[Sequence[Chunk]] = []
         batch: list[Chunk] = []
         rows = 0
         for chunk in (chunk for chunk in chunks if chunk.stop - chunk.start == 1):
-            if batch and rows + chunk.size > mixed_rows:
+            if batch and rows + chunk.size > at_once:
                 batches.append(batch)
                 batch, rows = [], 0
             batch.append(chunk)

@@ -1,0 +1,58 @@
+"""How prefill is sized by the time that batches took."""
+
+import pytest
+
+from engine.runtime.pace import Pace
+
+
+def paced(*batches: tuple[int, float], seconds: float = 0.1) -> int:
+    """Rows that may come after batches of one sequence: (rows, seconds) each."""
+    pace = Pace(512, seconds)
+    for rows, took in batches:
+        pace.took(rows, 1, took)
+    return pace.rows
+
+
+@pytest.mark.parametrize(
+    ("batches", "rows"),
+    [
+        ([], 64),
+        ([(64, 0.03)], 128),
+        ([(64, 0.03), (128, 0.06)], 192),
+        ([(64, 0.0)], 128),
+        ([(64, 0.15)], 64),
+        ([(64, 0.25)], 25),
+        ([(64, 0.25), (25, 0.07), (50, 0.14)], 64),
+        ([(64, 0.25), (25, 0.09)], 27),
+        ([(64, 9.0)], 8),
+    ],
+    ids=[
+        "at first a tile",
+        "no more than doubled",
+        "whole tiles",
+        "too fast to be timed",
+        "a tile may take up to twice as long",
+        "but no longer",
+        "a tile is tried again when its half would be in time",
+        "and not before",
+        "never less than a few",
+    ],
+)
+def test_prefill_takes_about_as_long_as_it_may(batches: list[tuple[int, float]], rows: int) -> None:
+    assert paced(*batches) == rows
+
+
+def test_a_prompts_last_rows_do_not_make_the_next_chunks_smaller() -> None:
+    """A few rows cost almost as much as the pass over the weights that they share."""
+    fast = [(64, 0.03), (128, 0.06)]
+    assert paced(*fast, (10, 0.04)) == 192
+    assert paced((10, 0.004)) == 128, "but they show when more is possible"
+    assert paced(*fast, (10, 0.2)) == 64, "and when even they take too long"
+    slow = [(64, 0.25), (25, 0.1)]
+    assert paced(*slow, (10, 0.04)) == 25
+    assert paced(*slow, (10, 0.2)) == 8
+
+
+def test_where_a_token_takes_long_so_may_prefill() -> None:
+    assert paced((1, 0.2), (64, 0.25)) == 128
+    assert paced((1, 0.01), (64, 0.25)) == 25
