@@ -5,7 +5,7 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, long, deep, scripted.
+ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, exact, long, deep, scripted.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
 from measuring import STREAMS, Setup, ask, ask_all, report, speeds, words  # noqa: E402
 from models import model_file  # noqa: E402
 from replay import same_batches  # noqa: E402
-from speculation import drafts  # noqa: E402
+from speculation import drafts, exact  # noqa: E402
 from streams import batch, single  # noqa: E402
 
 from engine import Engine, Usage, _data  # noqa: E402
@@ -296,6 +296,7 @@ PARTS: dict[str, Callable[[Setup], None]] = {
     "layer": layer,
     "memory": memory,
     "drafts": drafts,
+    "exact": exact,
     "long": long,
     "deep": deep,
     "scripted": scripted,

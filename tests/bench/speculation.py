@@ -1,4 +1,5 @@
-"""What guessing the next tokens from the context buys: the `drafts` part of `runtime.py`.
+"""What guessing the next tokens from the context buys, and whether it changes answers: `drafts` and `exact` of
+`runtime.py`.
 
 The built-in model repeats a text and quotes a tool's result, greedily and at a temperature; answers with and without
 guesses must be the same. It is so small that a wider decode costs it almost what the rows cost one by one. Random
@@ -46,13 +47,21 @@ def _compare(title: str, sides: Sequence[_Side], rounds: int, run: Callable[[_Si
     print(f"  {true} of {guessed} guesses came true; {same} of {len(plain.texts)} answers are the same", flush=True)
 
 
+def _workloads(count: int) -> dict[str, tuple[list[Any], Any]]:
+    """What the built-in model copies from its context: so many talks of each kind, and their tools."""
+    return {
+        "repeat a text": ([f"Repeat: {words(24, seed)}" for seed in range(count)], None),
+        "quote a tool's result": ([_quoting(seed) for seed in range(count)], _TOOLS),
+    }
+
+
+def _options(setup: Setup) -> dict[str, Any]:
+    return {"n_ctx": 2048, "n_threads": setup.threads, "preflight": False}
+
+
 def drafts(setup: Setup) -> None:
     """The built-in model's two workloads, greedy and sampled; then the model that was asked for."""
-    workloads = {
-        "repeat a text": ([f"Repeat: {words(24, seed)}" for seed in range(12)], None),
-        "quote a tool's result": ([_quoting(seed) for seed in range(12)], _TOOLS),
-    }
-    options: dict[str, Any] = {"n_ctx": 2048, "n_threads": setup.threads, "preflight": False}
+    workloads, options = _workloads(12), _options(setup)
     with Engine.load(**options) as plain, Engine.load(**options, longest_draft=8) as drafting:
         sides = (_Side(plain), _Side(drafting))
         for name, (talks, tools) in workloads.items():
@@ -71,6 +80,29 @@ def drafts(setup: Setup) -> None:
             setup.rounds,
             lambda side: side.run(talks, None, GREEDY, 4 * setup.steps, ignore_eos=True),
         )
+
+
+def exact(setup: Setup) -> None:
+    """How many of the built-in model's answers differ with guesses: as usual, and with each row computed alone.
+
+    llama.cpp computes a row of a wider batch by other kernels, which round otherwise. With `n_ubatch=1` there are no
+    wider batches, and all else is as it was: what is guessed, verified, cut off.
+    """
+    count = 10 * setup.rounds
+    print(f"\nanswers that differ with up to 8 guesses, of {count} each")
+    for n_ubatch in (512, 1):
+        options: dict[str, Any] = {**_options(setup), "n_ubatch": n_ubatch}
+        with Engine.load(**options) as plain, Engine.load(**options, longest_draft=8) as drafting:
+            sides = (_Side(plain), _Side(drafting))
+            for name, (talks, tools) in _workloads(count).items():
+                for drawing in (GREEDY, Drawing(0.3), Drawing(1.0)):
+                    for side in sides:
+                        side.run(talks, tools, drawing, 200)
+                    differ = sum(one != other for one, other in zip(sides[0].texts, sides[1].texts, strict=True))
+                    true = sum(usage.accepted_tokens for usage in sides[1].usages)
+                    guessed = sum(usage.drafted_tokens for usage in sides[1].usages)
+                    label = f"n_ubatch={n_ubatch}, {name}, temperature {drawing.temperature:g}"
+                    print(f"  {label:60} {differ:3} ({true} of {guessed} guesses came true)", flush=True)
 
 
 _TOOLS = [
