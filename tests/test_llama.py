@@ -1,5 +1,6 @@
 """Loading weights, what a model says of itself, how its contexts are sized, and that closing gives the memory back."""
 
+import ctypes
 import gc
 import logging
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from pretending import Pretending
 
 from engine.errors import ContextOverflowError, EngineError, ModelLoadError, RequestError
-from engine.runtime import llama, llama_lib
+from engine.runtime import llama, llama_lib, llama_params
 from engine.runtime.backend import Row
 from engine.runtime.footprint import Footprint, estimate
 from engine.runtime.gguf_file import NamedTemplate
@@ -104,6 +105,24 @@ def test_every_option_is_accepted(tiny: Path) -> None:
         backend.decode([Row(5, 0, 0, True), Row(6, 0, 1, True)])
         assert backend.options is context
         assert model.options is options
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [
+        (ContextOptions(), (2, 4)),
+        (ContextOptions(n_threads=3), (3, 3)),
+        (ContextOptions(n_threads_batch=5), (2, 5)),
+        (ContextOptions(n_threads=3, n_threads_batch=5), (3, 5)),
+    ],
+)
+def test_threads_for_one_token_and_for_many(
+    given: ContextOptions, threads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_params, "default_threads", lambda: 2)
+    monkeypatch.setattr(llama_params, "batch_threads", lambda: 4)
+    made = llama_params.context_params(llama_lib.library(), given, 512, ctypes.create_string_buffer(2))
+    assert (made.n_threads, made.n_threads_batch) == threads
 
 
 def test_the_default_context_is_the_training_length(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:

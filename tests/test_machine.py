@@ -83,13 +83,15 @@ def use_cpus(monkeypatch: pytest.MonkeyPatch, cpus: set[int]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", affinity, raising=False)
 
 
-def test_one_thread_per_physical_core_that_may_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_per_core_for_a_token_and_one_per_cpu_for_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
         put(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", siblings)
     use_cpus(monkeypatch, {0, 1, 2, 3})
-    assert machine.default_threads(tmp_path) == 2
+    assert (machine.default_threads(tmp_path), machine.batch_threads(tmp_path)) == (2, 4)
     use_cpus(monkeypatch, {0, 2})
-    assert machine.default_threads(tmp_path) == 1
+    assert (machine.default_threads(tmp_path), machine.batch_threads(tmp_path)) == (1, 2)
     use_cpus(monkeypatch, {5, 6, 7})  # no topology: each counts
     assert machine.default_threads(tmp_path) == 3
 
@@ -125,7 +127,7 @@ def test_a_quota_bounds_the_threads(
     for path, text in files.items():
         put(tmp_path, path, text)
     use_cpus(monkeypatch, set(range(8)))
-    assert machine.default_threads(tmp_path) == threads
+    assert machine.default_threads(tmp_path) == machine.batch_threads(tmp_path) == threads
 
 
 def test_this_machine_has_something() -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from engine.runtime.machine import default_threads
+from engine.runtime.machine import batch_threads, default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
 
@@ -54,7 +54,7 @@ def context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) ->
     if options.device_sampling:  # each output that may be drawn on the device is room in every graph
         params.n_outputs_max_per_seq = 1
     params.n_threads = options.n_threads or default_threads()
-    params.n_threads_batch = options.n_threads_batch or params.n_threads
+    params.n_threads_batch = options.n_threads_batch or options.n_threads or batch_threads()
     params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
     params.type_k = CACHE_TYPES[options.type_k][0]
     params.type_v = CACHE_TYPES[options.type_v][0]

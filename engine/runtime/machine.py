@@ -28,14 +28,28 @@ def anonymous_memory(root: Path = Path("/")) -> int | None:
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """One thread per physical core that this process may use: hyper-threads share the units that matrix products
-    need."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    """One thread per physical core that this process may use: a single token's products wait for memory, which
+    hyper-threads do not make faster."""
     cores = {
-        _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in usable
+        _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+        for cpu in _usable_cpus()
     }
+    return _within_quota(len(cores), root)
+
+
+def batch_threads(root: Path = Path("/")) -> int:
+    """One thread per logical CPU that this process may use, for many rows at once. What a virtual machine calls
+    hyper-threads of one core may be cores; real ones gain little, but something."""
+    return _within_quota(len(_usable_cpus()), root)
+
+
+def _usable_cpus() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _within_quota(threads: int, root: Path) -> int:
     quota = _cpu_quota(root)
-    return max(1, min(len(cores), quota) if quota else len(cores))
+    return max(1, min(threads, quota) if quota else threads)
 
 
 def _read(path: Path) -> str | None:

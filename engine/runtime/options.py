@@ -77,6 +77,8 @@ class ContextOptions:
     further sequence; all of it with `kv_unified=False`) and what fits into memory. `n_batch` rows go into one decode,
     computed `n_ubatch` at a time, with logits for at most `n_outputs` of them: `outputs_per_sequence` bounds the
     memory that a large vocabulary takes. `n_threads`: None is one per physical core this process may use.
+    `n_threads_batch`, for prefill and for decodes of several sequences: None is `n_threads` where that is given, else
+    one per logical CPU.
     `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying and one may grow where
     another is short; False is a buffer of the same size for each, whose attention looks at no other's cells: faster
     for many long prompts that have nothing in common. None is False where `n_ctx` is None too and each then still gets

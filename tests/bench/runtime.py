@@ -5,7 +5,7 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, batches, turns, spin, layer, memory, drafts, exact, long, deep, scripted.
+ones). Parts: single, batch, threads, batches, turns, spin, layer, memory, drafts, exact, long, deep, scripted.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from measuring import STREAMS, Setup, ask, ask_all, report, speeds, words  # noq
 from models import model_file  # noqa: E402
 from replay import same_batches  # noqa: E402
 from speculation import drafts, exact  # noqa: E402
-from streams import batch, single  # noqa: E402
+from streams import batch, single, threads  # noqa: E402
 
 from engine import Engine, Usage, _data  # noqa: E402
 
@@ -290,6 +290,7 @@ def _scripted_steps(length: int, read: int = 0) -> list[float]:
 PARTS: dict[str, Callable[[Setup], None]] = {
     "single": single,
     "batch": batch,
+    "threads": threads,
     "batches": batches,
     "turns": turns,
     "spin": spin,

@@ -1,4 +1,5 @@
-"""The parts `single` and `batch` of `runtime.py`: streams beside a bare loop, llama-cpp-python and llama-server.
+"""The parts `single`, `batch` and `threads` of `runtime.py`: streams beside a bare loop, llama-cpp-python and
+llama-server, and with other numbers of threads.
 
 Each contender has the process to itself while it runs (`measuring.alone`), with the same prompts as the others.
 """
@@ -12,6 +13,7 @@ from measuring import STREAMS, Contender, Prompts, Setup, alone, ask, ask_all, m
 from peers import LlamaPython, LlamaServer, batched_bench
 
 from engine import Engine
+from engine.runtime.machine import batch_threads, default_threads
 
 _RUNS = 3
 """Runs of a single stream between two openings: it is short."""
@@ -137,6 +139,39 @@ def batch(setup: Setup) -> None:
         setup.batched, setup.path, prompt=128, steps=setup.steps, sequences=STREAMS, threads=setup.threads
     )
     print(f"  llama-batched-bench, which draws nothing and counts no prompts: {speed:.1f} tokens/s")
+
+
+def threads(setup: Setup) -> None:
+    """The engine's own choice of threads beside one thread a core and one a logical CPU."""
+    chosen: dict[str, dict[str, Any]] = {
+        "one a core": {"n_threads": default_threads()},
+        "the default": {},
+        "one a logical CPU": {"n_threads": batch_threads()},
+    }
+    streams = [_texts(128, 16, seed) for seed in range(setup.rounds)]
+    kinds: dict[str, tuple[list[list[str]], int]] = {
+        "a prompt of 512 tokens, and one token more": ([[words(500, seed)] for seed in range(setup.rounds)], 1),
+        f"one stream of {setup.steps} tokens": ([[words(16, seed)] for seed in range(setup.rounds)], setup.steps),
+        f"{STREAMS} streams of {setup.steps} tokens, a shared prefix of 128": (streams, setup.steps),
+    }
+    for title, (texts, steps) in kinds.items():
+        warmup, *prompts = _rendered(setup, [["hello"], *texts])
+        contenders = {name: _with(setup, options, steps) for name, options in chosen.items()}
+        report(f"{title}, prompts counted", alone(contenders, warmup, [[each] for each in prompts]), "one a core")
+
+
+def _with(setup: Setup, options: dict[str, Any], steps: int) -> Contender:
+    @contextmanager
+    def opened() -> Generator[Callable[[Prompts], int]]:
+        n_ctx = STREAMS * 700
+        with Engine.load(setup.path, n_ctx=n_ctx, n_sequences=STREAMS, preflight=False, **options) as llm:
+            yield (
+                lambda prompts: (
+                    ask_all(llm, prompts.texts, steps, GREEDY) + sum(len(tokens) for tokens in prompts.tokens)
+                )
+            )
+
+    return opened
 
 
 def _texts(common: int, own: int, seed: int) -> list[str]:
