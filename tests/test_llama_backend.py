@@ -164,6 +164,14 @@ def test_what_is_better_decoded_apart_and_what_a_copy_costs(
     backend.close()
 
 
+@pytest.mark.parametrize("unified", [True, False])
+def test_where_a_device_attends_batches_are_mixed_as_they_come(model: Model, unified: bool) -> None:
+    options = ContextOptions(n_sequences=2, n_batch=128, n_threads=1, kv_unified=unified)
+    backend = LlamaBackend(model, options, 512, attends_here=False)
+    assert backend.mixed_rows == 128
+    backend.close()
+
+
 def test_copying_nothing_and_too_much(backend: LlamaBackend) -> None:
     prefill(backend, [5, 6, 7])
     backend.copy(0, 1, 0)

@@ -21,8 +21,8 @@ def paced(*batches: tuple[int, float], seconds: float = 0.1) -> int:
         ([(64, 0.03), (128, 0.06)], 192),
         ([(64, 0.0)], 128),
         ([(64, 0.15)], 64),
+        ([(64, 0.15), (20, 0.11)], 64),
         ([(64, 0.25)], 25),
-        ([(64, 0.25), (25, 0.07), (50, 0.14)], 64),
         ([(64, 0.25), (25, 0.09)], 27),
         ([(64, 9.0)], 8),
     ],
@@ -32,9 +32,9 @@ def paced(*batches: tuple[int, float], seconds: float = 0.1) -> int:
         "whole tiles",
         "too fast to be timed",
         "a tile may take up to twice as long",
+        "whatever fewer rows beside it took",
         "but no longer",
-        "a tile is tried again when its half would be in time",
-        "and not before",
+        "nor shorter than it may",
         "never less than a few",
     ],
 )
@@ -53,6 +53,17 @@ def test_a_prompts_last_rows_do_not_make_the_next_chunks_smaller() -> None:
     assert paced(*slow, (10, 0.2)) == 8
 
 
+def test_a_tile_that_took_too_long_is_tried_again_some_day() -> None:
+    slow = [(64, 0.25), *[(25, 0.1)] * 15]
+    assert paced(*slow) == 25
+    assert paced(*slow, (25, 0.1)) == 50, "which would take three quarters of what smaller ones do: on the way to 64"
+    assert paced(*slow, (25, 0.1), (50, 0.19)) == 64
+    assert paced(*slow, (25, 0.11)) == 22, "and that is not in time"
+    assert paced(*slow, (25, 0.1), (64, 0.25), (25, 0.1)) == 25, "not soon after it took too long again"
+
+
 def test_where_a_token_takes_long_so_may_prefill() -> None:
     assert paced((1, 0.2), (64, 0.25)) == 128
     assert paced((1, 0.01), (64, 0.25)) == 25
+    assert paced((1, 0.15), (64, 0.29)) == 64
+    assert paced((1, 0.15), (64, 0.35)) == 54, "no longer than two decodes"
