@@ -85,9 +85,9 @@ class Engine:
         n_gpu_layers: layers to offload, -1 for all. chat_template: its text, or the path of a .jinja file, in place of
         the model's own. family: read the output as this family's (a name of models.toml, or a record), or find the
         family among these (`Families`). seed: of every turn that names none. longest_draft: tokens guessed at once
-        from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same,
-        sooner where it repeats much. preflight: try these options in a child process first, so that a native fault
-        does not end this one. progress: called with 0.0 to 1.0, answers False to stop.
+        from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same
+        but for rounding, sooner where it repeats much. preflight: try these options in a child process first, so that a
+        native fault does not end this one. progress: called with 0.0 to 1.0, answers False to stop.
 
         Raises ModelLoadError for what is not a model that can chat, ContextOverflowError for a context that does not
         fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for

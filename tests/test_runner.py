@@ -138,3 +138,29 @@ def test_close_from_its_own_thread_does_not_wait_for_itself() -> None:
     assert done.wait(30)
     runner.close()
     assert backend.closed
+
+
+def test_who_cancels_hears_of_it_before_the_next_step() -> None:
+    decoding, go, later = threading.Event(), threading.Event(), threading.Event()
+    count = 0
+
+    def hold(rows: Sequence[Row]) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            decoding.set()
+            go.wait(30)
+        if count > 3:
+            later.wait(30)
+
+    desk = Desk(ScriptedBackend(lambda _: "y" * 20, before_decode=hold, n_sequences=2))
+    desk.submit(1)
+    desk.submit(2)
+    assert decoding.wait(30)
+    desk.runner.cancel(2)
+    go.set()
+    try:
+        assert desk.until_final(2)[2][-1].final
+    finally:
+        later.set()
+        desk.runner.close()

@@ -155,6 +155,23 @@ def test_prompts_come_before_answers_that_nobody_reads_along() -> None:
     assert [chunk.job for chunk in scheduler.plan()] == answers
 
 
+def test_patient_answers_are_taken_along_now_and_then_however_many_prompts_come() -> None:
+    scheduler = Scheduler(8)
+    answer = started(scheduler, 2000, 0, evaluated=1999)
+    answer.patient = True
+    along = 0
+    for _ in range(320):
+        if not [job for job in scheduler.running if job is not answer]:
+            started(scheduler, 20, 1)
+        chunks = scheduler.plan()
+        along += chunks[0].job is answer
+        for chunk in chunks[-1:]:
+            chunk.job.evaluated = chunk.stop
+            if chunk.output:
+                scheduler.remove(chunk.job)
+    assert along == 20
+
+
 def test_a_patient_answer_does_not_wait_for_a_less_urgent_prompt() -> None:
     scheduler = Scheduler(8)
     answer = started(scheduler, 5, 0, evaluated=4, priority=1)
@@ -180,17 +197,6 @@ def test_single_tokens_and_prefill_are_evaluated_apart_where_many_rows_mix_badly
     assert scheduler.apart(scheduler.plan(), 71) == [tokens, prefill]
     assert scheduler.apart(scheduler.plan(), 0) == [tokens, prefill]
     assert scheduler.apart([], 71) == scheduler.apart([], 0) == []
-
-
-def test_a_piece_of_a_longer_prompt_is_evaluated_apart_unless_batches_may_be_mixed_as_they_like() -> None:
-    scheduler = Scheduler(512)
-    scheduler.prefill_limit = 20
-    token = [Chunk(started(scheduler, 5, 0, evaluated=4), 4, 5)]
-    long = started(scheduler, 30, 1)
-    assert scheduler.apart(scheduler.plan(), 63) == [token, [Chunk(long, 0, 20)]]
-    assert scheduler.apart(scheduler.plan(), 512) == [[*token, Chunk(long, 0, 20)]]
-    long.evaluated = 20
-    assert scheduler.apart(scheduler.plan(), 63) == [[*token, Chunk(long, 20, 30)]], "the end of a prompt"
 
 
 def test_so_many_single_tokens_are_evaluated_in_several_batches() -> None:

@@ -102,7 +102,8 @@ class Backend(Protocol):
     @property
     def mixed_rows(self) -> int:
         """Rows of one `decode` up to which single tokens of some sequences and the prefill of others belong together;
-        beyond, they are faster apart. `n_batch`: never. 0: always, and no number of single tokens is too many."""
+        beyond, they are faster apart. `n_batch`: they always belong together. 0: never, and no number of single tokens
+        is too many."""
         ...
 
     @property

@@ -34,8 +34,8 @@ class Loop:
     """Requests in, replies out, over one backend.
 
     `longest_draft`: tokens that are guessed at once from what a sequence holds already, and verified in one decode; 0
-    for none. `chunk_seconds`: prefill is cut into chunks that take about so long, so that neighbours and
-    cancellations wait no longer. `clock`: seconds, monotonic.
+    for none. `chunk_seconds`: prefill is cut into chunks that take about so long (twice, where less would be waste), so
+    that neighbours and cancellations wait no longer. `clock`: seconds, monotonic.
     """
 
     def __init__(
@@ -181,7 +181,9 @@ class Loop:
         for job in self._scheduler.waiting:
             live = self._of_job[job]
             checkpoint = live.request.checkpoint if self._cache.whole_only else 0
-            lease = self._cache.acquire(job.tokens, checkpoint, anew=bool(live.request.state))
+            # Who is less urgent may be long in evaluating what they share.
+            waits = all(other.priority >= job.priority for other in self._scheduler.running)
+            lease = self._cache.acquire(job.tokens, checkpoint, anew=bool(live.request.state), waits=waits)
             if lease is Blocked.SHARED:
                 self._admit_again = True
                 continue
@@ -230,9 +232,9 @@ class Loop:
         again, so a memory that cannot be cut takes none."""
         for job in self._scheduler.running:
             job.draft = ()
-            if job.pending != 1 or self._cache.whole_only:
-                continue
             live = self._of_job[job]
+            if job.pending != 1 or self._cache.whole_only or live.request.pin:
+                continue
             if live.drafter is None:
                 live.drafter = Drafter(job.tokens, self._longest_draft)
             job.draft = live.drafter.propose(self._longest - len(job.tokens))
@@ -384,9 +386,9 @@ class Loop:
             if self._cache.clear() or len(self._scheduler.running) > 1:
                 return
         for chunk in chunks:
-            self._retry(chunk, error, alone=len(chunks) == 1)
+            self._retry(chunk, error)
 
-    def _retry(self, chunk: Chunk, error: DecodeError, *, alone: bool) -> None:
+    def _retry(self, chunk: Chunk, error: DecodeError) -> None:
         """Decode one chunk of a failed batch alone; what fails again is the culprit.
 
         One whose sequence is not where it was is planned anew instead, a few times.
@@ -394,7 +396,7 @@ class Loop:
         live = self._of_job[chunk.job]
         live.strikes += 1
         moved = chunk.job.evaluated != chunk.start
-        if live.strikes > _STRIKES or (alone and not moved):
+        if live.strikes > _STRIKES:
             self._finish(live, "error", error)
             return
         if moved:

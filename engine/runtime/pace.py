@@ -6,50 +6,51 @@ Knows: the target, and the speeds seen. Does not know: requests, clocks.
 from engine.runtime.backend import TILE
 
 _SMALLEST = 8
-_OF_A_TILE = 0.75
-"""What a whole tile takes of what its rows would take in smaller batches, at most (two thirds were measured)."""
+_TILE_WORTH = 2
+"""Times the target that a whole tile of rows may take: half of it takes about two thirds as long."""
 _AGAIN = 16
-"""Smaller batches after which a tile that took too long may be tried again."""
+"""Smaller batches after which a tile that took too long is tried again, unless half of its rows' time would be too long
+too."""
 
 
 class Pace:
     """Sizes prefill so that its batch takes about `seconds`, and has at most `n_batch` rows.
 
     Longer where less would be waste: as long as two decodes, where a single token takes long already (a large model
-    reads all its weights for it), and twice `seconds` for a whole tile of rows. A tile that took longer is tried again
-    when smaller batches show that it may not.
+    reads all its weights for it), and twice `seconds` for a whole tile of rows.
     """
 
     def __init__(self, n_batch: int, seconds: float) -> None:
         self._n_batch = n_batch
         self._seconds = seconds
-        self._decode_seconds = 0.0
+        self._tile = min(TILE, n_batch)
         self._tile_seconds = 0.0
         self._since_tile = 0
-        self.rows = min(TILE, n_batch)
+        self._decodes = (0.0, 0.0)
+        self.rows = self._tile
 
     def took(self, rows: int, sequences: int, seconds: float) -> None:
         """A batch of so many rows for so many sequences took so long."""
         if rows == sequences:
-            self._decode_seconds = seconds
+            self._decodes = (self._decodes[1], seconds)
             return
-        target = max(self._seconds, 2 * self._decode_seconds)
+        target = max(self._seconds, 2 * min(self._decodes))  # one that was held up does not count
         possible = int(target * rows / seconds) if seconds > 0 else self._n_batch
         if rows < self.rows and seconds < target:
             possible = max(possible, self.rows)  # the end of a prompt: so few rows cost more, each, than many
-        self._tiles(rows, seconds)
-        if possible < TILE and self._tile_seconds <= max(2 * self._seconds, target):
-            possible = TILE
+        self._see_tile(rows, seconds)
+        if possible < self._tile and self._tile_seconds <= max(_TILE_WORTH * self._seconds, target):
+            possible = self._tile
         found = max(min(possible, 2 * max(rows, self.rows), self._n_batch), _SMALLEST)
         # From a tile of rows on, whole ones: one that is half empty costs as much as a full one.
         self.rows = min(round(found / TILE) * TILE, self._n_batch) if found > TILE else found
 
-    def _tiles(self, rows: int, seconds: float) -> None:
+    def _see_tile(self, rows: int, seconds: float) -> None:
         """What a whole tile takes, as far as this batch tells."""
-        found = seconds * TILE / rows
-        if rows >= TILE:
+        found = seconds * self._tile / rows
+        if rows >= self._tile:
             self._tile_seconds, self._since_tile = found, 0
             return
         self._since_tile += 1
         if self._since_tile >= _AGAIN:
-            self._tile_seconds = min(self._tile_seconds, _OF_A_TILE * found)
+            self._tile_seconds = min(self._tile_seconds, found / 2)

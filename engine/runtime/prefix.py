@@ -113,13 +113,16 @@ class PrefixCache:
         """The tokens that a sequence holds."""
         return self._slots[sequence].tokens
 
-    def acquire(self, tokens: Sequence[int], checkpoint: int = 0, *, anew: bool = False) -> Lease | Blocked:
+    def acquire(
+        self, tokens: Sequence[int], checkpoint: int = 0, *, anew: bool = False, waits: bool = True
+    ) -> Lease | Blocked:
         """A sequence for this prompt, holding as much of it as can be reused.
 
         `tokens` is kept, and read while the sequence is in use: the caller appends what it generates. An idle sequence
         whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied, if that is
         worth it or the caller pinned it, into an empty or the least recently used one. The user will call `keep` when
         `checkpoint` tokens are evaluated (0: never). `anew`: a sequence to `load` a state into, nothing is reused.
+        `waits`: rather wait for a sequence that will soon hold much more of it.
         """
         spare = self._spare()
         if not spare:
@@ -129,7 +132,7 @@ class PrefixCache:
         if copies and reuse < self._memory.copy_cost:
             source, reuse = self._best(tokens, whole_pins=True)
             copies = source is not None
-        if not anew and self._worth_waiting(tokens, reuse):
+        if waits and not anew and self._worth_waiting(tokens, reuse):
             return Blocked.SHARED
         if not self._affordable(tokens, source, reuse):
             return Blocked.CELLS

@@ -107,7 +107,7 @@ class Runner:
                 loop.save(command.id, command.pin)
             else:
                 return False
-            if not loop.busy and (replies := loop.drain()):
+            if replies := loop.drain():
                 self._deliver(replies)
         return True
 

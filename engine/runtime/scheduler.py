@@ -2,7 +2,7 @@
 
 Knows: the order of requests (priority, then first come first served), and which of them holds a sequence. Does not
 know: time, threads, memory, llama.cpp; it is told who may start. A request that is evaluated again after it lost its
-is a prompt like any other, so preemption needs no case of its own.
+sequence is a prompt like any other, so preemption needs no case of its own.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.runtime.backend import TILE, Row
+
+_PATIENCE = 16
+"""One in so many steps takes patient jobs along, whoever else is to be brought up to them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +72,9 @@ class Chunk(NamedTuple):
 class Scheduler:
     """Waiting and running jobs -> the chunks of the next step, at most `n_batch` rows together.
 
-    `prefill_limit` bounds the prefill rows of one step, so that a step stays short: running streams go on beside a
-    long prompt, and a cancellation takes effect soon; a step that holds up nobody may have `alone_limit`.
+    `prefill_limit` bounds the prefill rows of one step (but for half a tile more at a prompt's end), so that a step
+    stays short: running streams go on beside a long prompt, and a cancellation takes effect soon; a step that holds up
+    nobody may have `alone_limit`.
     `draft_limit` is the number of rows with logits up to which drafts are evaluated along: beyond it they would cost
     more than they save.
     """
@@ -84,6 +88,7 @@ class Scheduler:
         self._running: list[Job] = []
         self._arrivals = 0
         self._turn = 0
+        self._held_up = 0  # steps that patient jobs were left out of, since they were last taken along
 
     @property
     def waiting(self) -> tuple[Job, ...]:
@@ -125,12 +130,15 @@ class Scheduler:
         """The next step's chunks; empty when nothing runs.
 
         Jobs with one token to go come first (in turns, should there be more than rows), then the others in order. Where
-        all of the former are patient, the others are brought up to them first: many tokens at once cost less than few.
+        all of the former are patient, the others are brought up to them first, as many tokens at once cost less than
+        few; but not for ever: now and then a step takes the patient along.
         """
         decodes = [job for job in self._running if job.pending == 1]
         behind = next((job for job in self._running if job.pending > 1), None)
-        if behind and all(job.patient and job.priority <= behind.priority for job in decodes):
-            decodes = []
+        if decodes and behind and all(job.patient and job.priority <= behind.priority for job in decodes):
+            self._held_up = (self._held_up + 1) % _PATIENCE
+            if self._held_up:
+                decodes = []
         if len(decodes) > self.n_batch:
             first = self._turn % len(decodes)
             decodes = (decodes[first:] + decodes[:first])[: self.n_batch]
@@ -172,12 +180,12 @@ class Scheduler:
             room -= size
         return chunks
 
-    def apart(self, chunks: Sequence[Chunk], mixed_rows: int) -> list[Sequence[Chunk]]:
+    @staticmethod
+    def apart(chunks: Sequence[Chunk], mixed_rows: int) -> list[Sequence[Chunk]]:
         """The chunks of a step as the batches to evaluate one after the other.
 
-        All in one where they are no more than `mixed_rows` rows, and none is a piece of a longer prompt (or a batch may
-        be mixed as it likes): such pieces are sized by the time that they take, single tokens beside them would be
-        taken for a part of it. Else single tokens come first, no more than so many rows at once (0: all).
+        All in one where they are no more than `mixed_rows` rows. Else single tokens come first, no more than so many
+        rows at once (0: all), then the rest.
 
         Sequences in ascending order: where each has a buffer of its own, llama.cpp evaluates together only those whose
         numbers follow one another in the batch (llama-batch.cpp, `split_equal`).
@@ -186,7 +194,7 @@ class Scheduler:
         total = sum(chunk.size for chunk in chunks)
         if not chunks:
             return []
-        if total <= mixed_rows and (mixed_rows >= self.n_batch or all(chunk.output for chunk in chunks)):
+        if total <= mixed_rows:
             return [chunks]
         at_once = mixed_rows or total
         batches: list[Sequence[Chunk]] = []
