@@ -97,21 +97,21 @@ def test_prefill_chunks_are_sized_by_time() -> None:
     bench = Bench(lambda _: "y" * 50, n_batch=512, n_sequences=2)
 
     def slow(rows: list[Row]) -> None:
-        bench.now += 0.004 * len(rows)  # 25 rows in 0.1 s
+        bench.now += 0.006 * len(rows)  # 16 rows in 0.1 s
 
     bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
     bench.submit("s")
     bench.step(2)
-    bench.submit("x" * 400)
+    bench.submit("x" * 440)
     bench.step(4)
-    assert bench.backend.batches == [1, 1, 65, 26, 26, 26]
+    assert bench.backend.batches == [1, 1, 65, 65, 17, 17]
 
     def fast(rows: list[Row]) -> None:
         bench.now += 0.0001 * len(rows)
 
     bench.backend.before_decode = fast  # pyright: ignore[reportAttributeAccessIssue]
     bench.step(4)
-    assert bench.backend.batches[6:] == [26, 53, 129, 57], "from 64 rows on, multiples of 64"
+    assert bench.backend.batches[6:] == [17, 35, 65, 129], "from 64 rows on, multiples of 64"
 
 
 def test_streams_and_a_long_prompt_are_evaluated_apart_where_the_backend_wants_it() -> None:

@@ -34,8 +34,8 @@ class Loop:
     """Requests in, replies out, over one backend.
 
     `longest_draft`: tokens that are guessed at once from what a sequence holds already, and verified in one decode; 0
-    for none. `chunk_seconds`: prefill is cut into chunks that take about so long (twice, where less would be waste), so
-    that neighbours and cancellations wait no longer. `clock`: seconds, monotonic.
+    for none. `chunk_seconds`: prefill is cut into chunks that take about so long (longer where less would be
+    waste), so that neighbours and cancellations wait no longer. `clock`: seconds, monotonic.
     """
 
     def __init__(
