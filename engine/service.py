@@ -34,8 +34,8 @@ class Service:
 
     `backend` is owned from now on: `close()` (or leaving a `with`, or the end of the interpreter) frees it.
     `longest_draft`: tokens guessed at once from what a conversation holds already and verified in one decode, for
-    outputs that copy from their context; 0 for none. The outputs are the same with and
-    without, but for the rounding of wider decodes.
+    outputs that copy from their context; 0 for none. The outputs are the same with and without,
+    but for the rounding of wider decodes.
     """
 
     def __init__(self, backend: Backend, *, longest_draft: int = 0) -> None:

@@ -28,8 +28,8 @@ def anonymous_memory(root: Path = Path("/")) -> int | None:
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """One thread per physical core that this process may use: a single token's products wait for memory, which
-    hyper-threads do not make faster."""
+    """One thread per physical core that this process may use: a single token's products mostly wait for memory, which
+    more threads do not make faster."""
     cores = {
         _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
         for cpu in _usable_cpus()
@@ -38,8 +38,8 @@ def default_threads(root: Path = Path("/")) -> int:
 
 
 def batch_threads(root: Path = Path("/")) -> int:
-    """One thread per logical CPU that this process may use, for many rows at once. What a virtual machine calls
-    hyper-threads of one core may be cores; real ones gain little, but something."""
+    """One thread per logical CPU that this process may use, for many rows at once, which compute more than they wait.
+    What a virtual machine takes for hyper-threads of one core may be cores, too."""
     return _within_quota(len(_usable_cpus()), root)
 
 

@@ -192,10 +192,8 @@ class Scheduler:
         """
         chunks = sorted(chunks, key=lambda chunk: chunk.job.sequence)
         total = sum(chunk.size for chunk in chunks)
-        if not chunks:
-            return []
         if total <= mixed_rows:
-            return [chunks]
+            return [chunks] if chunks else []
         at_once = mixed_rows or total
         batches: list[Sequence[Chunk]] = []
         batch: list[Chunk] = []
