@@ -2,8 +2,9 @@
 `runtime.py`.
 
 The built-in model repeats a text and quotes a tool's result, greedily and at a temperature; answers with and without
-guesses must be the same. It is so small that a wider decode costs it almost what the rows cost one by one. Random
-weights of a real size repeat nothing that they are told, but greedily they run into loops, which are guessed just so.
+guesses are the same but for rounding. It is so small that a wider decode costs it almost what the rows cost one by one.
+Random weights of a real size repeat nothing that they are told, but greedily they run into loops, which are guessed
+just so.
 """
 
 import json
