@@ -1,4 +1,5 @@
-"""What all tests share: the repository's root, a cache of our own, and no warning about this machine's llama.cpp build.
+"""What all tests share: the repository's root, a cache of our own, no warning about this machine's llama.cpp build, and
+examples that may take as long as a busy machine needs.
 
 On a machine whose llama-cpp-python build faults, every load rightly warns that the remedy was applied; that is a fact
 about the machine, so it is no failure under `-W error`. The preflight's own tests ask for the warning by
@@ -11,8 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from engine import _data
+
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -126,7 +126,7 @@ SALADS: dict[str, Any] = {**FORMS, "hermes": "hermes", "cogito-llama": "cogito-l
 
 @pytest.mark.parametrize("form", SALADS)
 @pytest.mark.parametrize("choice", ["auto", "required", ToolName(name="ping")])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(parts=st.lists(st.sampled_from(ATOMS), max_size=16))
 def test_any_mixture_is_read_alike_at_any_split(form: str, choice: Any, parts: list[str]) -> None:
     parsed(SALADS[form], "".join(parts), tool_choice=choice)

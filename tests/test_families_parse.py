@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from parsing_cases import (
     CASES,
@@ -157,7 +157,6 @@ def test_quoted_control_tokens_are_text(family: str) -> None:
 
 
 @each_family
-@settings(deadline=None)
 @given(data=st.data())
 def test_marker_salad_never_raises(family: str, data: st.DataObject) -> None:
     atoms = _atoms(family)

@@ -37,6 +37,8 @@ def backend(large: LlamaBackend, request: pytest.FixtureRequest, monkeypatch: py
     if request.param == "arrays":
         monkeypatch.setattr(sampling_plan, "_DRAWS_PAY", 0)
         monkeypatch.setattr(sampling_plan, "_PENALTIES_PAY", 0)
+        monkeypatch.setattr(sampling_plan, "_TOP_K_PAYS", 0)
+        monkeypatch.setattr(sampling_plan, "_MIN_P_PAYS", 0)
     logits = large.logits(0)
     logits[:] = -20.0
     for token, logit in LADDER.items():
@@ -405,7 +407,7 @@ def test_all_tokens_may_be_equal(backend: LlamaBackend, params: dict[str, Any]) 
     assert len(set(sequence(backend, 50, seed=4, **params))) > 10
 
 
-@pytest.mark.parametrize("params", [{"temperature": 0}, {"top_k": 40}, {"top_p": 0.5}, {"mirostat": 2}])
+@pytest.mark.parametrize("params", [{"temperature": 0}, {"top_k": 40}, {"top_p": 0.5}, {"min_p": 0.5}, {"mirostat": 2}])
 @pytest.mark.parametrize("token", [0, 4000, SIZE - 1])
 def test_no_number_at_any_place_is_found(backend: LlamaBackend, params: dict[str, Any], token: int) -> None:
     backend.logits(0)[token] = np.nan

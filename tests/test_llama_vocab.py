@@ -247,7 +247,7 @@ def test_a_closed_model_has_no_tokenizer(tmp_path: Path) -> None:
 TOKENS = ("<a>", "<a", "<b>", "a>", "][", "<<", "ab")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(st.text(alphabet="<ab>[]", max_size=6), st.booleans()).map(lambda pair: Piece(*pair)), max_size=6

@@ -589,7 +589,7 @@ def test_guesses_give_way_when_cells_are_few() -> None:
     assert [bench.completion(id_).content for id_ in ids] == [text, text]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n_sequences=st.integers(1, 4),
     n_ctx=st.integers(40, 120),

@@ -372,5 +372,5 @@ class Conversations(RuleBasedStateMachine):
             self.bench.check()
 
 
-Conversations.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Conversations.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestConversations = Conversations.TestCase

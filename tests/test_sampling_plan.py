@@ -21,14 +21,14 @@ LARGE, TINY = 150_000, 1000
         ({"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, Plan(False, None, (), "categorical", 0.7)),
         ({"repeat_penalty": 1.1}, Plan(True, None, (), "categorical", 1)),
         ({"samplers": (), "temperature": 0.5}, Plan(False, None, (), "categorical", 1)),
-        ({"top_k": 40}, Plan(False, None, ("top_k",), "dist", 1)),
+        ({"top_k": 40}, Plan(False, "top_k", (), "dist", 1)),
         ({"top_k": 5000}, Plan(False, None, ("top_k",), "dist", 1)),
         (
             {"top_k": 40, "top_p": 0.9, "temperature": 0.6, "frequency_penalty": 1},
-            Plan(True, None, ("top_k", "top_p", "temperature"), "dist", 0.6),
+            Plan(True, "top_k", ("top_p", "temperature"), "dist", 0.6),
         ),
-        ({"top_p": 0.9, "temperature": 0.6}, Plan(False, 0.9, ("temperature",), "dist", 0.6)),
-        ({"min_p": 0.1, "xtc_probability": 1}, Plan(False, None, ("min_p", "xtc"), "dist", 1)),
+        ({"top_p": 0.9, "temperature": 0.6}, Plan(False, "top_p", ("temperature",), "dist", 0.6)),
+        ({"min_p": 0.1, "xtc_probability": 1}, Plan(False, "min_p", ("xtc",), "dist", 1)),
         ({"typical_p": 0.9, "top_p": 0.9}, Plan(False, None, ("typical_p", "top_p"), "dist", 1)),
         ({"dry_multiplier": 1, "top_k": 40}, Plan(False, None, ("dry", "top_k"), "dist", 1)),
         ({"mirostat": 2, "top_k": 40, "temperature": 0.6}, Plan(False, None, ("temperature",), "mirostat", 0.6)),
@@ -38,7 +38,7 @@ LARGE, TINY = 150_000, 1000
         ),
         (
             {"samplers": ("top_k", "penalties"), "top_k": 3, "presence_penalty": 1},
-            Plan(False, None, ("top_k", "penalties"), "dist", 1),
+            Plan(False, "top_k", ("penalties",), "dist", 1),
         ),
     ],
 )

@@ -79,6 +79,7 @@ class Generation:
     __slots__ = (
         "_closing",
         "_decoder",
+        "_hear",
         "_limits",
         "_output_stops",
         "_parser",
@@ -94,6 +95,7 @@ class Generation:
         self._limits = limits
         self._stops = ContentStops(limits.stop) if limits.stop else None
         self._output_stops = OutputStops(limits.stop_anywhere) if limits.stop_anywhere else None
+        self._hear = self._drawn if self._stops or self._output_stops else parser.feed
         self._decoder = _Decoder("replace")
         self._closing = False
         self.tokens = 0
@@ -110,9 +112,9 @@ class Generation:
         events: list[Event] = []
         named = token in limits.stop_tokens
         if not named and token not in limits.ends and not self._vocab.is_end(token):
-            events = self._read(token, self._drawn)
+            events = self._read(token, self._hear)
         elif named or not limits.ignore_eos:
-            return Advance(self._read(token, self._drawn) if token in limits.markers else [], (), "stop")
+            return Advance(self._read(token, self._hear) if token in limits.markers else [], (), "stop")
         stops, output_stops = self._stops, self._output_stops
         if (stops is not None and stops.hit) or (output_stops is not None and output_stops.hit):
             return Advance(events, (), "stop")
@@ -130,7 +132,7 @@ class Generation:
         """The end: what was held back, then `Finished` (its usage is the caller's to fill)."""
         events: list[Event] = []
         if rest := self._decoder.decode(b"", final=True):
-            events += self._drawn(rest)
+            events += self._hear(rest)
         events += self._let_go()
         if self._output_stops is not None and self._output_stops.hit:
             reason = "stop"

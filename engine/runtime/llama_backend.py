@@ -78,7 +78,6 @@ class LlamaBackend:
         self._window = window
         self._copy_cost = copy_cost
         self._copying = False  # whether llama.cpp still has a copy between buffers to do
-        self._attends_here = attends_here
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
         context = lib.llama_init_from_model(model.handle, context_params(lib, options, n_ctx, self._abort))
@@ -102,6 +101,8 @@ class LlamaBackend:
         self._n_ctx = int(lib.llama_n_ctx(context))
         self._n_ctx_sequence = int(lib.llama_n_ctx_seq(context))
         self._n_batch = int(lib.llama_n_batch(context))
+        self._n_outputs = options.n_outputs
+        self._mixed_rows = _mixed_rows(options, self._n_batch) if attends_here else self._n_batch
         self._batch = LlamaBatch(lib, self._n_batch)
         self._views: dict[int, NDArray[np.float32]] = {}
 
@@ -123,7 +124,7 @@ class LlamaBackend:
 
     @property
     def n_outputs(self) -> int:
-        return self._options.n_outputs
+        return self._n_outputs
 
     @property
     def n_sequences(self) -> int:
@@ -136,13 +137,7 @@ class LlamaBackend:
 
     @property
     def mixed_rows(self) -> int:
-        """Below a tile of rows where the CPU computes attention in tiles: in one buffer, a tile with single tokens of
-        several sequences looks at the cells of all of them, for each of its rows. None between buffers: llama.cpp takes
-        a row of every sequence first and the rest in another pass, which costs as much as two batches and can leave
-        the longer sequence less than a tile."""
-        if self._attends_here and not self._options.is_unified:
-            return 0
-        return TILE - 1 if self._attends_here and _attends_in_tiles(self._options) else self._n_batch
+        return self._mixed_rows
 
     @property
     def copy_cost(self) -> int:
@@ -182,9 +177,9 @@ class LlamaBackend:
 
     def _check(self, rows: Sequence[Row], tokens: Column, _: Column, sequences: Column, outputs: Column) -> None:
         """What llama.cpp would answer by ending the process, or in words that name no row."""
-        if sum(outputs) > self._options.n_outputs:
+        if sum(outputs) > self._n_outputs:
             raise DecodeError(
-                f"{sum(outputs)} rows ask for logits, but one batch gives {self._options.n_outputs}; split them, or "
+                f"{sum(outputs)} rows ask for logits, but one batch gives {self._n_outputs}; split them, or "
                 "raise outputs_per_sequence.",
                 "invalid",
             )
@@ -406,6 +401,16 @@ class LlamaBackend:
         self._views.clear()
         self._batch.forget()
         self._free()
+
+
+def _mixed_rows(options: ContextOptions, n_batch: int) -> int:
+    """Below a tile of rows where the CPU computes attention in tiles: in one buffer, a tile with single tokens of
+    several sequences looks at the cells of all of them, for each of its rows. None between buffers: llama.cpp takes
+    a row of every sequence first and the rest in another pass, which costs as much as two batches and can leave
+    the longer sequence less than a tile."""
+    if not options.is_unified:
+        return 0
+    return TILE - 1 if _attends_in_tiles(options) else n_batch
 
 
 def _attends_in_tiles(options: ContextOptions) -> bool:

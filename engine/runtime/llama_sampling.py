@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from engine.errors import EngineError, RequestError
 from engine.runtime.categorical import Categorical
+from engine.runtime.filters import best, first_filter, no_numbers
 from engine.runtime.llama_dry import DrySamplers
 from engine.runtime.llama_lib import brief, library
-from engine.runtime.llama_nucleus import Nucleus, check_number, check_token
+from engine.runtime.llama_shortlist import Shortlist
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.penalties import Penalties
 from engine.runtime.sampling_plan import Last, device_links, plan
@@ -43,7 +44,7 @@ class LlamaSampler:
         self._size = vocab.size
         steps = plan(params, vocab.size)
         self._penalties = Penalties(params) if steps.penalties else None
-        self._nucleus = Nucleus(steps.top_p) if steps.top_p is not None else None
+        self._shortlist = Shortlist(first_filter(steps.first, params)) if steps.first is not None else None
         self._categorical = Categorical(steps.temperature, self.seed) if steps.last == "categorical" else None
         chained = steps.last not in ("argmax", "categorical")
         self._links = _Links(params, vocab, dry, self.seed)
@@ -51,6 +52,7 @@ class LlamaSampler:
         self._lent: list[Any] = []  # the chain that draws on the device, once there was one
         self._on_device = False
         self._free = weakref.finalize(self, _free, self._chain, self._lent)
+        self._closed = False
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")
         if params.looks_back:
@@ -123,14 +125,16 @@ class LlamaSampler:
         """The token that the context drew for this row, accepted. Raises DecodeError("nan") when that is none."""
         self._check_open()
         token = int(self._sample(self._lent[0], context, row))
-        check_token(token, self._size)
+        if not 0 <= token < self._size:  # nobody looked at the row
+            raise no_numbers()
         return token
 
     def close(self) -> None:
+        self._closed = True
         self._free()
 
     def _check_open(self) -> None:
-        if not self._free.alive:
+        if self._closed:
             raise EngineError("This sampler is closed; take a new one from the backend.")
 
     def _remember(self, token: int) -> None:
@@ -140,18 +144,14 @@ class LlamaSampler:
             self._penalties.accept(token)
 
     def _pick(self, context: int, row: int, logits: "NDArray[np.float32]") -> int:
-        best = int(logits.argmax())
-        largest = float(logits[best])
-        check_number(largest)  # it is NaN when any number of the row is
+        if self._shortlist is not None and self._chain is not None:
+            token = self._shortlist.draw(self._chain, logits)
+            self._accept(self._chain, token)
+            return token
+        likeliest = best(logits)
         if self._categorical is not None:
-            return self._categorical.draw(logits, largest)
-        if self._chain is None:
-            return best
-        if self._nucleus is None:
-            return int(self._sample(self._chain, context, row))
-        token = self._nucleus.draw(self._chain, logits, largest)
-        self._accept(self._chain, token)
-        return token
+            return self._categorical.draw(logits, float(logits[likeliest]))
+        return likeliest if self._chain is None else int(self._sample(self._chain, context, row))
 
 
 class _Tokens(Sequence[int]):

@@ -275,7 +275,8 @@ class Loop:
                 self._cache.extend(job.sequence, chunk.draft)
             if job.evaluated == job.checkpoint:
                 self._cache.keep(job.sequence)
-            self._outbox.prefilled(live)
+            if live.first_token is None:
+                self._outbox.prefilled(live)
             if chunk.output:
                 due.append((live, row + chunk.stop - chunk.start - 1, chunk.draft))
             row += chunk.size

@@ -28,7 +28,7 @@ class Outbox:
 
     def prefilled(self, live: Live) -> None:
         """More of its prompt is evaluated, if it is to tell of that."""
-        if live.request.reports and live.first_token is None:
+        if live.request.reports:
             live.prefilled = live.job.evaluated
             self._touched[live] = None
 

@@ -133,9 +133,11 @@ class Scheduler:
         all of the former are patient, the others are brought up to them first, as many tokens at once cost less than
         few; but not for ever: now and then a step takes the patient along.
         """
-        decodes = [job for job in self._running if job.pending == 1]
-        behind = next((job for job in self._running if job.pending > 1), None)
-        if decodes and behind and all(job.patient and job.priority <= behind.priority for job in decodes):
+        decodes: list[Job] = []
+        behind: list[Job] = []
+        for job in self._running:
+            (decodes if job.pending == 1 else behind).append(job)
+        if decodes and behind and all(job.patient and job.priority <= behind[0].priority for job in decodes):
             self._held_up = (self._held_up + 1) % _PATIENCE
             if self._held_up:
                 decodes = []
@@ -149,23 +151,24 @@ class Scheduler:
             draft = job.draft[:room] if room > 0 else ()
             room -= len(draft)
             chunks.append(Chunk(job, job.evaluated, job.evaluated + 1, draft))
-        limit = self.prefill_limit if chunks else max(self.prefill_limit, self.alone_limit)
-        room = self.n_batch - sum(chunk.size for chunk in chunks)
-        return chunks + self._prefill(room, min(room, max(limit, 1)))
+        if behind:
+            limit = self.prefill_limit if chunks else max(self.prefill_limit, self.alone_limit)
+            room = self.n_batch - sum(chunk.size for chunk in chunks)
+            chunks += self._prefill(behind, room, min(room, max(limit, 1)))
+        return chunks
 
-    def _prefill(self, room: int, limit: int) -> list[Chunk]:
-        """About `limit` rows of prefill, at most `room`, for the first jobs that wait for it.
+    @staticmethod
+    def _prefill(jobs: Sequence[Job], room: int, limit: int) -> list[Chunk]:
+        """About `limit` rows of prefill, at most `room`, for the first of these jobs.
 
         Where a tile of rows is allowed, none is begun for a fragment behind another job's chunk, and none left for the
         next step but a fragment: either would take a pass of its own later.
         """
         chunks: list[Chunk] = []
         budget = limit
-        for job in self._running:
+        for job in jobs:
             if budget <= 0:
                 break
-            if job.pending == 1:
-                continue
             wanted = job.pending
             if job.evaluated < job.checkpoint:
                 wanted = min(wanted, job.checkpoint - job.evaluated)
@@ -190,10 +193,12 @@ class Scheduler:
         Sequences in ascending order: where each has a buffer of its own, llama.cpp evaluates together only those whose
         numbers follow one another in the batch (llama-batch.cpp, `split_equal`).
         """
+        if len(chunks) <= 1:
+            return [chunks] if chunks else []
         chunks = sorted(chunks, key=lambda chunk: chunk.job.sequence)
         total = sum(chunk.size for chunk in chunks)
         if total <= mixed_rows:
-            return [chunks] if chunks else []
+            return [chunks]
         at_once = mixed_rows or total
         batches: list[Sequence[Chunk]] = []
         batch: list[Chunk] = []

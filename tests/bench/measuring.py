@@ -116,6 +116,47 @@ def alone(
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
+def timed(run: Callable[[], int]) -> tuple[int, float]:
+    """Tokens made, and the seconds that took."""
+    start = time.perf_counter()
+    made = run()
+    return made, time.perf_counter() - start
+
+
+def in_the_loops_thread(llm: Engine, run: Callable[[], int]) -> tuple[int, float]:
+    """Tokens made, and the seconds that took, in the thread that owns the engine's context, where nothing else runs."""
+    found: list[tuple[int, float]] = []
+
+    def processor(_tokens: Sequence[int], _logits: object) -> None:
+        found.append(timed(run))
+
+    llm.complete("a", max_tokens=1, logits_processors=[processor])
+    return found[0]
+
+
+def in_turns(
+    contenders: Mapping[str, Callable[[T], tuple[int, float]]], prompts: Sequence[T]
+) -> dict[str, list[float]]:
+    """Tokens per second of each for each prompt, another one beginning with every prompt."""
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    names = list(contenders)
+    for number, prompt in enumerate(prompts):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            made, seconds = contenders[name](prompt)
+            taken[name].append(made / seconds)
+    return taken
+
+
+def report_turns(title: str, taken: Mapping[str, Sequence[float]], base: str) -> None:
+    """Median speeds, and the quartiles of the ratios within each turn."""
+    print(f"\n{title}: tokens/s, and quartiles of {len(taken[base])} turns' ratios to the {base}")
+    for name, speed in taken.items():
+        ratios = [one / other for one, other in zip(speed, taken[base], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        print(f"  {name:34}{statistics.median(speed):10.1f}{low:9.3f}{middle:8.3f}{high:8.3f}", flush=True)
+
+
 def report(title: str, measured: Mapping[str, float], base: str) -> None:
     print(f"\n{title}")
     for name, speed in measured.items():

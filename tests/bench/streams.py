@@ -1,7 +1,8 @@
 """The parts `single`, `batch` and `threads` of `runtime.py`: streams beside a bare loop, llama-cpp-python and
 llama-server, and with other numbers of threads.
 
-Each contender has the process to itself while it runs (`measuring.alone`), with the same prompts as the others.
+In `batch` and `threads` each contender has the process to itself while it runs (`measuring.alone`), with the same
+prompts as the others; in `single` they take turns.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -9,14 +10,29 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from bare import GREEDY, NUCLEUS, Drawing
-from measuring import STREAMS, Contender, Prompts, Setup, alone, ask, ask_all, made_by, report, words
+from measuring import (
+    STREAMS,
+    Contender,
+    Prompts,
+    Setup,
+    alone,
+    ask,
+    ask_all,
+    in_the_loops_thread,
+    in_turns,
+    made_by,
+    report,
+    report_turns,
+    timed,
+    words,
+)
 from peers import LlamaPython, LlamaServer, batched_bench
 
 from engine import Engine
 from engine.runtime.machine import batch_threads, default_threads
 
 _RUNS = 3
-"""Runs of a single stream between two openings: it is short."""
+"""Runs of a single stream in a round: it is short."""
 
 
 class _Field:
@@ -92,21 +108,33 @@ def _rendered(setup: Setup, texts: Iterable[Sequence[str]]) -> list[Prompts]:
 
 
 def single(setup: Setup) -> None:
-    """One stream: the engine, the bare loop, llama-cpp-python's own streaming."""
+    """One stream: the engine, the bare loop, llama-cpp-python's own streaming, in turns, all in the engine's thread.
+
+    So all of them decode with the same OpenMP workers, and no more than a second lies between what is compared.
+    """
     warmup, *prompts = _rendered(setup, ([words(64, seed)] for seed in range(1 + _RUNS * setup.rounds)))
-    rounds = [prompts[at : at + _RUNS] for at in range(0, len(prompts), _RUNS)]
+    n_ctx = 4096
     for drawing in (GREEDY, NUCLEUS):
-        field = _Field(setup, drawing, n_ctx=4096, sequences=1)
-        contenders = {
-            "bare loop": field.bare(),
-            "engine.stream": field.engine(
-                lambda llm, texts, drawing=drawing: sum(ask(llm, text, setup.steps, drawing) for text in texts)
-            ),
-            "llama-cpp-python stream": field.python(),
-        }
-        report(
-            f"single stream, {_label(drawing)}, {setup.steps} tokens", alone(contenders, warmup, rounds), "bare loop"
-        )
+        with (
+            setup.engine(n_ctx=n_ctx) as llm,
+            setup.bare(n_ctx=n_ctx) as bare,
+            closing(LlamaPython(setup.path, n_ctx=n_ctx, threads=setup.threads)) as python,
+        ):
+            contenders: dict[str, Callable[[Prompts], tuple[int, float]]] = {
+                "bare loop": lambda prompt, bare=bare, drawing=drawing, llm=llm: in_the_loops_thread(
+                    llm, lambda: bare.generate(prompt.tokens, setup.steps, drawing)
+                ),
+                "engine.stream": lambda prompt, drawing=drawing, llm=llm: timed(
+                    lambda: ask(llm, prompt.texts[0], setup.steps, drawing)
+                ),
+                "llama-cpp-python stream": lambda prompt, python=python, drawing=drawing, llm=llm: in_the_loops_thread(
+                    llm, lambda: python.generate(prompt.tokens, setup.steps, drawing)
+                ),
+            }
+            for run in contenders.values():
+                run(warmup)
+            title = f"single stream, {_label(drawing)}, {setup.steps} tokens, in turns in one thread"
+            report_turns(title, in_turns(contenders, prompts), "bare loop")
 
 
 def batch(setup: Setup) -> None:
