@@ -9,16 +9,18 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import DecodeError, EngineError
 from engine.runtime import llama_log
-from engine.runtime.backend import TILE, Row, Sampler
+from engine.runtime.backend import Row, Sampler
+from engine.runtime.fillers import Fillers, one_each
 from engine.runtime.llama_batch import Column, LlamaBatch
 from engine.runtime.llama_dry import DrySamplers
-from engine.runtime.llama_errors import decode_error, init_error
+from engine.runtime.llama_errors import NO_SLOT, decode_error, init_error
 from engine.runtime.llama_lib import brief, devices, library, library_version
-from engine.runtime.llama_params import context_params
+from engine.runtime.llama_params import context_params, mixed_rows
 from engine.runtime.llama_sampling import LlamaSampler
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.logprobs import TokenLogprobs, token_logprobs
@@ -102,8 +104,11 @@ class LlamaBackend:
         self._n_ctx_sequence = int(lib.llama_n_ctx_seq(context))
         self._n_batch = int(lib.llama_n_batch(context))
         self._n_outputs = options.n_outputs
-        self._mixed_rows = _mixed_rows(options, self._n_batch) if attends_here else self._n_batch
+        self._mixed_rows = mixed_rows(options, self._n_batch) if attends_here else self._n_batch
         self._batch = LlamaBatch(lib, self._n_batch)
+        self._fillers = None
+        if options.n_sequences > 1 and not is_stateful:  # a filler is cut off again
+            self._fillers = Fillers(options.n_sequences, neighbours=not options.is_unified)
         self._views: dict[int, NDArray[np.float32]] = {}
 
     @property
@@ -156,7 +161,7 @@ class LlamaBackend:
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Evaluate the rows. Raises DecodeError, whose `reason` says what to do; `positions` tell what is held then."""
-        context = self._handle()
+        self._handle()
         if not rows:
             return
         if len(rows) > self._n_batch:
@@ -166,14 +171,49 @@ class LlamaBackend:
         columns = tuple(zip(*rows, strict=True))
         self._check(rows, *columns)
         llama_log.forget_errors()
-        code = self._lib.llama_decode(context, self._batch.fill(*columns))
+        code = self._with_fillers(rows, columns[2]) if self._fillers is not None and one_each(columns[2]) else None
+        if code is None:
+            code = self._decode(columns)
         if code:
             self._batch.forget()
             raise decode_error(code, len(rows), self._n_ctx)
         self._copying = False
-        if self._waits:
+
+    def _decode(self, columns: Sequence[Column], places: Sequence[int] | None = None) -> int:
+        """Evaluate the batch of these columns; llama.cpp's answer."""
+        context = self._handle()
+        code = int(self._lib.llama_decode(context, self._batch.fill(*columns, places=places)))
+        if not code and self._waits:
             # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
             self._lib.llama_synchronize(context)
+        return code
+
+    def _with_fillers(self, rows: Sequence[Row], sequences: Column) -> int | None:
+        """Evaluate single tokens together with rows for idle sequences, which are forgotten at once, where that is
+        faster; llama.cpp's answer, or None where there was no room for them."""
+        assert self._fillers is not None, "the caller has looked"
+        longest = max(row.position for row in rows)
+        held: dict[int, int] = {}
+
+        def usable(sequence: int) -> bool:
+            # A row behind more tokens than the others have would make attention longer for all of them; and one behind
+            # any tokens might push the oldest of them out of a window.
+            held[sequence] = known = int(self._newest(self._memory, sequence)) + 1
+            return not known or (not self._window and known <= longest and known < self._n_ctx_sequence)
+
+        chosen = () if self._attached else self._fillers.choose(sequences, usable)[: self._n_batch - len(rows)]
+        # With logits as the others: the last layer's rows are taken by fours too.
+        fillers = [Row(rows[0].token, held[sequence], sequence, True) for sequence in chosen]
+        every = sorted([*rows, *fillers], key=lambda row: row.sequence) if fillers else rows
+        columns = tuple(zip(*every, strict=True))
+        places = [columns[2].index(sequence) for sequence in sequences] if fillers else None
+        began = perf_counter()
+        code = self._decode(columns, places)
+        if not code:
+            self._fillers.took(columns[2], perf_counter() - began)
+        for filler in fillers:
+            self._remove(self._memory, filler.sequence, filler.position or -1, -1)
+        return None if code == NO_SLOT and fillers else code
 
     def _check(self, rows: Sequence[Row], tokens: Column, _: Column, sequences: Column, outputs: Column) -> None:
         """What llama.cpp would answer by ending the process, or in words that name no row."""
@@ -208,12 +248,12 @@ class LlamaBackend:
         output.
         """
         context = self._handle()
-        self._check_output(row)
-        if self._attached and self._batch.sequence(row) in self._attached:
+        place = self._place(row)
+        if self._attached and self._batch.sequence(place) in self._attached:
             raise DecodeError(
                 f"Row {row} of the last batch was drawn on the device; its logits stayed there.", "invalid"
             )
-        address = self._logits_of(context, row)
+        address = self._logits_of(context, place)
         if not address:
             raise DecodeError(f"llama.cpp has no logits for row {row}.")
         view = self._views.get(address)
@@ -221,9 +261,12 @@ class LlamaBackend:
             view = self._view(address)
         return view
 
-    def _check_output(self, row: int) -> None:
-        if not self._batch.has_output(row):
+    def _place(self, row: int) -> int:
+        """Where a row of the last decode stands in the batch. Raises DecodeError for one without output."""
+        place = self._batch.place(row)
+        if place is None:
             raise DecodeError(f"Row {row} of the last batch has no logits; decode it with output=True.", "invalid")
+        return place
 
     def _view(self, address: int) -> "NDArray[np.float32]":
         import numpy as np
@@ -270,9 +313,8 @@ class LlamaBackend:
         """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
         sampler = self._mine(sampler)
         if sampler.on_device:
-            self._check_output(row)
-            return sampler.fetch(self._handle(), row)
-        return sampler.draw(self._handle(), row, self.logits(row))
+            return sampler.fetch(self._handle(), self._place(row))
+        return sampler.draw(self._handle(), self._place(row), self.logits(row))
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
         """Log-probabilities of a row: the token's own and the `top` best. Before any filter, bias or temperature."""
@@ -401,19 +443,3 @@ class LlamaBackend:
         self._views.clear()
         self._batch.forget()
         self._free()
-
-
-def _mixed_rows(options: ContextOptions, n_batch: int) -> int:
-    """Below a tile of rows where the CPU computes attention in tiles: in one buffer, a tile with single tokens of
-    several sequences looks at the cells of all of them, for each of its rows. None between buffers: llama.cpp takes
-    a row of every sequence first and the rest in another pass, which costs as much as two batches and can leave
-    the longer sequence less than a tile."""
-    if not options.is_unified:
-        return 0
-    return TILE - 1 if _attends_in_tiles(options) else n_batch
-
-
-def _attends_in_tiles(options: ContextOptions) -> bool:
-    """Whether the CPU's flash attention takes many rows in tiles, and a batch can have several sequences."""
-    plain = options.type_k == options.type_v and options.type_k in ("f16", "f32")
-    return plain and options.flash_attn != "off" and options.n_sequences > 1

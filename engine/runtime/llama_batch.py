@@ -4,6 +4,7 @@ Knows: the structure llama_batch. Does not know: contexts, or what a row means.
 """
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 Column: TypeAlias = tuple[int, ...]  # one field of all rows
@@ -22,6 +23,7 @@ class LlamaBatch:
         base = ctypes.addressof(self._sequences)
         self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
         self._filled = 0
+        self._places: Sequence[int] | None = None
         self._struct = lib.llama_batch(
             n_tokens=0,
             token=ctypes.cast(self._tokens, int32_p),
@@ -32,23 +34,30 @@ class LlamaBatch:
             logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
         )
 
-    def fill(self, tokens: Column, positions: Column, sequences: Column, outputs: Column) -> Any:
-        """The struct to pass to llama_decode, by value."""
+    def fill(
+        self, tokens: Column, positions: Column, sequences: Column, outputs: Column, places: Sequence[int] | None = None
+    ) -> Any:
+        """The struct to pass to llama_decode, by value. `places`: of all rows those to be asked for, in their order;
+        None for all."""
         count = len(tokens)
         self._tokens[:count] = tokens
         self._positions[:count] = positions
         self._sequences[:count] = sequences
         self._outputs[:count] = outputs
         self._filled = self._struct.n_tokens = count
+        self._places = places
         return self._struct
 
     def forget(self) -> None:
         """After a failed decode no row has logits."""
         self._filled = 0
 
-    def has_output(self, row: int) -> bool:
-        return 0 <= row < self._filled and bool(self._outputs[row])
+    def place(self, row: int) -> int | None:
+        """Where a row stands in llama.cpp's batch; None where it has no logits, or is none."""
+        if (places := self._places) is not None:
+            row = places[row] if 0 <= row < len(places) else -1
+        return row if 0 <= row < self._filled and self._outputs[row] else None
 
-    def sequence(self, row: int) -> int:
-        """Whose row it is."""
-        return self._sequences[row]
+    def sequence(self, place: int) -> int:
+        """Whose row stands there."""
+        return self._sequences[place]

@@ -7,6 +7,9 @@ asked.
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.runtime import llama_log
 
+NO_SLOT = 1
+"""llama_decode's answer where the KV cache has no room; nothing was changed then."""
+
 
 def init_error(n_ctx: int) -> EngineError:
     """No context was made."""
@@ -21,7 +24,7 @@ def init_error(n_ctx: int) -> EngineError:
 
 def decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
     """A decode answered with this code."""
-    if code == 1:
+    if code == NO_SLOT:
         return DecodeError(
             f"The KV cache of {n_ctx:,} tokens has no room for {rows} more; end or trim a sequence, or load with a "
             "larger n_ctx.",

@@ -1,6 +1,7 @@
 """Load and context options as llama.cpp's structures.
 
-Knows: which field each option is. Does not know: what is loaded or made with them.
+Knows: which field each option is, and how many rows of a batch it is well to mix under them. Does not know: what is
+loaded or made with them.
 """
 
 import ctypes
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from engine.runtime.backend import TILE
 from engine.runtime.machine import batch_threads, default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
@@ -71,3 +73,21 @@ def context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) ->
     params.abort_callback = ctypes.cast(libc.strlen, lib.ggml_abort_callback)
     params.abort_callback_data = ctypes.addressof(abort)
     return params
+
+
+def mixed_rows(options: ContextOptions, n_batch: int) -> int:
+    """The rows up to which single tokens and prefill go into one batch of a context whose attention the CPU computes.
+
+    Below a tile of rows where it computes attention in tiles: in one buffer, a tile with single tokens of
+    several sequences looks at the cells of all of them, for each of its rows. None between buffers: llama.cpp takes
+    a row of every sequence first and the rest in another pass, which costs as much as two batches and can leave
+    the longer sequence less than a tile."""
+    if not options.is_unified:
+        return 0
+    return TILE - 1 if _attends_in_tiles(options) else n_batch
+
+
+def _attends_in_tiles(options: ContextOptions) -> bool:
+    """Whether the CPU's flash attention takes many rows in tiles, and a batch can have several sequences."""
+    plain = options.type_k == options.type_v and options.type_k in ("f16", "f32")
+    return plain and options.flash_attn != "off" and options.n_sequences > 1
