@@ -90,6 +90,31 @@ def test_what_is_not_worth_a_copy_is_kept_of_the_sequence_that_would_be_emptied(
     assert bench.run([7, 7, 8]).reused == 2
 
 
+@pytest.mark.parametrize(("copy_cost", "empty", "held"), [(10, [1, 0, 4, 5], [0, 1]), (0, [0, 1, 4, 5], [0, 5])])
+def test_between_separate_buffers_busy_sequences_stand_side_by_side(
+    copy_cost: int, empty: list[int], held: list[int]
+) -> None:
+    """An empty sequence beside a busy one is taken, or one of the older half; in one buffer it is the oldest."""
+
+    def bench(n_sequences: int, busy: int) -> Bench:
+        made = Bench(n_sequences, copy_cost=copy_cost)
+        for sequence in range(busy):
+            tokens = [100 + sequence] * 9
+            assert made.acquire(tokens).sequence == sequence
+            made.evaluate(sequence, tokens)
+        return made
+
+    with_empty = bench(7, 5)
+    for sequence in (0, 1, 4):
+        with_empty.cache.drop(sequence)
+    assert [with_empty.acquire([number] * 9).sequence for number in range(200, 204)] == empty
+
+    full = bench(6, 6)
+    for sequence in (0, 5, 1, 4, 2):
+        full.cache.release(sequence)
+    assert [full.acquire([number] * 9).sequence for number in (200, 201)] == held
+
+
 def test_a_sequence_for_a_state_is_empty_and_nobody_waits_for_it() -> None:
     bench = Bench()
     tokens = list(range(100, 140))

@@ -137,13 +137,13 @@ class PrefixCache:
         if not self._affordable(tokens, source, reuse):
             return Blocked.CELLS
         if source is not None and copies:
-            target = self._oldest(index for index in spare if index != source)
+            target = self._place([index for index in spare if index != source])
             self._forget(target)
             reuse = self._share(source, target, reuse)
         elif source is not None:
             target, reuse = source, self._cut(source, reuse)
         else:
-            target = self._oldest(spare)
+            target = self._place(spare)
             reuse = 0 if anew else common_prefix(self._slots[target].tokens, tokens, len(tokens) - 1)
             reuse = self._cut(target, reuse)  # its own beginning costs nothing
         self._slots[target].plan, self._slots[target].checkpoint = tokens, checkpoint
@@ -276,6 +276,22 @@ class PrefixCache:
 
     def _oldest(self, indices: Iterable[int]) -> int:
         return min(indices, key=lambda index: self._slots[index].used)
+
+    def _place(self, spare: Sequence[int]) -> int:
+        """Where a prompt goes that continues no sequence: to the least recently used.
+
+        Between separate buffers rather beside busy ones, as far as an empty one or the older half of them allow:
+        sequences whose numbers follow one another are evaluated in one pass.
+        """
+        by_age = sorted(spare, key=lambda index: self._slots[index].used)
+        if not self._memory.copy_cost:
+            return by_age[0]
+        empty = [index for index in by_age if not self._slots[index].tokens]
+        return max(empty or by_age[: (len(by_age) + 1) // 2], key=self._busy_neighbours)
+
+    def _busy_neighbours(self, index: int) -> int:
+        beside = self._slots[max(index - 1, 0) : index] + self._slots[index + 1 : index + 2]
+        return sum(not slot.idle for slot in beside)
 
     def _best(self, tokens: Sequence[int], *, whole_pins: bool = False) -> tuple[int | None, int]:
         """The sequence that shares most with the prompt (spare ones win ties), and how much can be reused of it.
