@@ -72,6 +72,9 @@ def test_blocks_are_filled_where_that_is_faster(curve: Curve, busy: int, expecte
     [
         (by_fours, [0, 2], [0, 1, 2, 3]),
         (by_fours, [0, 2, 4, 6], [*range(8)]),
+        (by_fours, [13, 14, 15], [12, 13, 14, 15]),
+        (by_fours, [9, 10, 11, 13, 14, 15], [*range(8, 16)]),
+        (by_fours, [2, 3, 14, 15], [2, 3, 4, 5, 14, 15]),  # beyond the last there is no room
         (in_one, [0, 2, 4, 6], [*range(7)]),
         (in_one, [0, 1, 5, 6], [*range(7)]),
         (in_one, [0, 1, 6, 7], [0, 1, 6, 7]),  # too wide a gap to look at

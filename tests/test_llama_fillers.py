@@ -86,7 +86,7 @@ def test_rows_beside_others_change_nothing(
     states = [beside.save(sequence) for sequence in (1, 3, 5)]
     evaluated = given(1, 3, 5)
     step(beside, 0, 2, 4, silent=[2])
-    assert evaluated == [[0, 1, 2, 3, 4]], "5 holds more tokens than the others: its row would make theirs longer"
+    assert evaluated == [[0, 1, 2, 3, 4, 5]]
     assert held(beside) == held(plain) == [5, 0, 5, 3, 5, 9]
     assert [beside.save(sequence) for sequence in (1, 3, 5)] == states
     for row in (0, 2):
@@ -95,6 +95,16 @@ def test_rows_beside_others_change_nothing(
     for row in (-1, 1, 3, 4):
         with pytest.raises(DecodeError, match=f"Row {row} "):
             beside.logits(row)
+
+
+@pytest.mark.parametrize(("unified", "expected"), [(True, [0, 1, 2]), (False, [0, 1])])
+def test_between_separate_buffers_a_much_longer_sequence_is_left_alone(
+    opened: Callable[..., LlamaBackend], given: Callable[..., list[list[int]]], unified: bool, expected: list[int]
+) -> None:
+    backend = opened([2, 2, 300, 0, 0, 0], n_ctx=400 * SEQUENCES, kv_unified=unified)
+    evaluated = given(2)
+    step(backend, 0, 1)
+    assert evaluated == [expected]
 
 
 def test_a_decode_after_one_with_fillers_counts_its_own_rows(
@@ -111,7 +121,9 @@ def test_a_decode_after_one_with_fillers_counts_its_own_rows(
 def test_a_full_sequence_is_left_alone(
     opened: Callable[..., LlamaBackend], given: Callable[..., list[list[int]]]
 ) -> None:
-    backend = opened([63, 64, 63, 0, 0, 0], kv_unified=False)
+    full = 256
+    backend = opened([full - 1, full, full - 1, 0, 0, 0], n_ctx=full * SEQUENCES, kv_unified=False)
+    assert backend.n_ctx_sequence == full
     evaluated = given(1, 3)
     step(backend, 0, 2)
     assert evaluated == [[0, 2, 3]]

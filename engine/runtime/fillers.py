@@ -11,7 +11,7 @@ assumed but tried, and measured.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from operator import lt
 from statistics import median
 from typing import NamedTuple
@@ -80,6 +80,8 @@ class Fillers:
                         break
                     between = (*gap, *between)
                 beyond = takewhile(usable, range(run.stop, end))
+                if not first:
+                    beyond = chain(beyond, takewhile(usable, range(runs[0].start - 1, -1, -1)))
                 options += self._options(best[first], run.stop - runs[first].start, between, beyond)
             best.append(min(options, key=_cost))
         return best[-1].fillers

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
+_LONGER = 256  # cells by which attention grows at a time
 
 
 class Weights(Protocol):
@@ -192,14 +193,16 @@ class LlamaBackend:
         """Evaluate single tokens together with rows for idle sequences, which are forgotten at once, where that is
         faster; llama.cpp's answer, or None where there was no room for them."""
         assert self._fillers is not None, "the caller has looked"
-        longest = max(row.position for row in rows)
+        # Between separate buffers, one behind many more tokens than the others have would make their attention longer.
+        longest = self._n_ctx_sequence
+        if not self._options.is_unified:
+            longest = min(longest, max(row.position for row in rows) + _LONGER)
         held: dict[int, int] = {}
 
         def usable(sequence: int) -> bool:
-            # A row behind more tokens than the others have would make attention longer for all of them; and one behind
-            # any tokens might push the oldest of them out of a window.
+            # Behind any tokens it might push the oldest of them out of a window.
             held[sequence] = known = int(self._newest(self._memory, sequence)) + 1
-            return not known or (not self._window and known <= longest and known < self._n_ctx_sequence)
+            return not known or (not self._window and known < longest)
 
         chosen = () if self._attached else self._fillers.choose(sequences, usable)[: self._n_batch - len(rows)]
         # With logits as the others: the last layer's rows are taken by fours too.

@@ -5,7 +5,7 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, threads, batches, turns, spin, layer, memory, drafts, exact, long, deep, scripted.
+ones). Parts: single, batch, partial, threads, batches, turns, spin, layer, memory, drafts, exact, long, deep, scripted.
 """
 
 import argparse
@@ -25,6 +25,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
 from measuring import STREAMS, Setup, ask, ask_all, report, speeds, words  # noqa: E402
 from models import model_file  # noqa: E402
+from partial import partial  # noqa: E402
 from replay import same_batches  # noqa: E402
 from speculation import drafts, exact  # noqa: E402
 from streams import batch, single, threads  # noqa: E402
@@ -290,6 +291,7 @@ def _scripted_steps(length: int, read: int = 0) -> list[float]:
 PARTS: dict[str, Callable[[Setup], None]] = {
     "single": single,
     "batch": batch,
+    "partial": partial,
     "threads": threads,
     "batches": batches,
     "turns": turns,

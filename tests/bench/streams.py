@@ -35,7 +35,7 @@ _RUNS = 3
 """Runs of a single stream in a round: it is short."""
 
 
-class _Field:
+class Field:
     """All contenders for one context size and one way to draw."""
 
     def __init__(self, setup: Setup, drawing: Drawing, *, n_ctx: int, sequences: int) -> None:
@@ -102,7 +102,8 @@ class _Field:
         return opened
 
 
-def _rendered(setup: Setup, texts: Iterable[Sequence[str]]) -> list[Prompts]:
+def rendered(setup: Setup, texts: Iterable[Sequence[str]]) -> list[Prompts]:
+    """The texts as prompts, with their tokens."""
     with setup.engine(n_ctx=512) as llm:
         return [Prompts(each, [llm.tokenize(llm.render(text).text, special=True) for text in each]) for each in texts]
 
@@ -112,7 +113,7 @@ def single(setup: Setup) -> None:
 
     So all of them decode with the same OpenMP workers, and no more than a second lies between what is compared.
     """
-    warmup, *prompts = _rendered(setup, ([words(64, seed)] for seed in range(1 + _RUNS * setup.rounds)))
+    warmup, *prompts = rendered(setup, ([words(64, seed)] for seed in range(1 + _RUNS * setup.rounds)))
     n_ctx = 4096
     for drawing in (GREEDY, NUCLEUS):
         with (
@@ -140,9 +141,9 @@ def single(setup: Setup) -> None:
 def batch(setup: Setup) -> None:
     """Sixteen streams at once, with a shared prefix of 128 tokens and with distinct prompts of 512."""
     for title, common, own in (("a shared prefix of 128 tokens", 128, 16), ("512 tokens of their own", 0, 512)):
-        warmup, *prompts = _rendered(setup, [["hello"], *(_texts(common, own, seed) for seed in range(setup.rounds))])
+        warmup, *prompts = rendered(setup, [["hello"], *(_texts(common, own, seed) for seed in range(setup.rounds))])
         for drawing in (GREEDY, NUCLEUS) if common else (GREEDY,):
-            field = _Field(setup, drawing, n_ctx=STREAMS * (1100 + setup.steps), sequences=STREAMS)
+            field = Field(setup, drawing, n_ctx=STREAMS * (1100 + setup.steps), sequences=STREAMS)
             label = f"{STREAMS} streams, {title}, {_label(drawing)}, {setup.steps} tokens each"
             for unified in (True, False):
                 contenders = {
@@ -183,7 +184,7 @@ def threads(setup: Setup) -> None:
         f"{STREAMS} streams of {setup.steps} tokens, a shared prefix of 128": (streams, setup.steps),
     }
     for title, (texts, steps) in kinds.items():
-        warmup, *prompts = _rendered(setup, [["hello"], *texts])
+        warmup, *prompts = rendered(setup, [["hello"], *texts])
         contenders = {name: _with(setup, options, steps) for name, options in chosen.items()}
         report(f"{title}, prompts counted", alone(contenders, warmup, [[each] for each in prompts]), "one a core")
 
