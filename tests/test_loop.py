@@ -344,6 +344,21 @@ def test_a_decode_that_fails_once_is_not_noticed() -> None:
     assert [bench.completion(id_).content for id_ in ids] == ["re: one", "re: two"]
 
 
+def test_a_retry_that_is_aborted_is_nobodys_fault() -> None:
+    """Somebody cancels while the culprit is looked for: what is left goes on."""
+    aborted = DecodeError("stopped", "aborted")
+    failures = iter([DecodeError("hiccup"), *[aborted] * 2] * 5)
+
+    def moody(rows: list[Row]) -> None:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+
+    bench = Bench(echo, before_decode=moody)
+    ids = [bench.submit("one"), bench.submit("two")]
+    bench.run()
+    assert [bench.completion(id_).content for id_ in ids] == ["re: one", "re: two"]
+
+
 def test_a_decode_that_fails_for_all_fails_all() -> None:
     def broken(rows: list[Row]) -> None:
         raise DecodeError("no device")

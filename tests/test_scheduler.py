@@ -208,6 +208,19 @@ def test_so_many_single_tokens_are_evaluated_in_several_batches() -> None:
     assert scheduler.apart(scheduler.plan(), 7) == [scheduler.plan()]
 
 
+def test_guesses_leave_a_prompt_half_of_a_small_batch() -> None:
+    scheduler = Scheduler(16)
+    streams = [started(scheduler, 5, sequence, evaluated=4) for sequence in (0, 1)]
+    for stream in streams:
+        stream.draft = tuple(range(7))
+    prompt = started(scheduler, 100, 2)
+    chunks = scheduler.plan()
+    assert [chunk.size for chunk in chunks] == [7, 1, 8]
+    assert chunks[-1].job is prompt
+    scheduler.remove(prompt)
+    assert [chunk.size for chunk in scheduler.plan()] == [8, 8]
+
+
 @given(
     n_batch=st.integers(1, 12),
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),

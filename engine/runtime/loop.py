@@ -405,7 +405,10 @@ class Loop:
         try:
             self._backend.decode(chunk.rows())
         except DecodeError as again:
-            self._cache.reconcile(chunk.job.sequence)
-            self._finish(live, "error", again)
+            chunk.job.evaluated = self._cache.reconcile(chunk.job.sequence)
+            if again.reason == "aborted":
+                live.strikes -= 1
+            else:
+                self._finish(live, "error", again)
         else:
             self._evaluated([chunk])

@@ -146,6 +146,8 @@ class Scheduler:
             decodes = (decodes[first:] + decodes[:first])[: self.n_batch]
             self._turn = first + self.n_batch
         room = min(self.n_batch, self.draft_limit) - len(self._running)
+        if behind:
+            room = min(room, self.n_batch // 2 - len(decodes))  # guesses leave prompts their share of a small batch
         chunks: list[Chunk] = []
         for job in decodes:
             draft = job.draft[:room] if room > 0 else ()
