@@ -109,16 +109,19 @@ class Engine:
         family: FamilyLike | None = None,
         seed: int | None = None,
         longest_draft: int = 0,
+        preflight: bool = True,
         **options: Unpack[ContextLoadOptions],
     ) -> Self:
         """An engine over the weights of an open `llama_cpp.Llama`, which stays usable beside it and must stay open.
 
         The context is a new one, as long and with as many threads as the Llama's unless said otherwise; LoRA adapters
-        of the Llama's context are not taken over. The options are those of `load`. Raises what `load` raises.
+        of the Llama's context are not taken over. The options are those of `load`. Raises what `load` raises, and
+        EngineError where this build of llama.cpp would end the process: what is loaded already cannot be remedied.
         """
         settings = {"n_ctx": n_ctx, **options}
         check_drafts(longest_draft, settings)
-        return cls._over(loading.adopt(llama, settings, Reading(chat_template, family)), seed, longest_draft)
+        loaded = loading.adopt(llama, settings, Reading(chat_template, family), preflight=preflight)
+        return cls._over(loaded, seed, longest_draft)
 
     @classmethod
     def _over(cls, loaded: Loaded, seed: int | None, longest_draft: int) -> Self:

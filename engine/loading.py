@@ -58,7 +58,7 @@ def load(
     return _completed(weights, _few_threads(context, weights.info), reading, trials=preflight)
 
 
-def adopt(llama: Any, options: Mapping[str, Any], reading: Reading) -> Loaded:
+def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight: bool = True) -> Loaded:
     """A context of our own over the weights of a `llama_cpp.Llama`, as long and with as many threads as its own unless
     the options say otherwise. Raises as `Engine.from_llama` says."""
     of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
@@ -70,8 +70,9 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading) -> Loaded:
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
     _, context = _load_options({**same, **{name: value for name, value in options.items() if value is not None}})
-    # Its build has decoded in this process, or will: there is nothing to protect by trying the options first.
-    return _completed(weights, context, reading, trials=True)
+    if preflight:
+        checks.check_loaded(weights.options, context)
+    return _completed(weights, context, reading, trials=preflight)
 
 
 def _completed(weights: Model, context: ContextOptions, reading: Reading, *, trials: bool) -> Loaded:

@@ -72,8 +72,10 @@ def prepare(model: ModelOptions, context: ContextOptions) -> ModelOptions:
                 "(the flags cure the known fault of gcc 12 on CPUs with AMX), or pass preflight=False to take the risk."
             )
         case "remedied":
-            cure = rebuild_command(AMX_ARGUMENTS)
-            told = f"In the preflight {verdict.reason} Prompts are read more slowly so. To cure the build: {cure}"
+            told = (
+                f"In the preflight {verdict.reason} That is applied; prompts are read more slowly so. "
+                f"To cure the build: {rebuild_command(AMX_ARGUMENTS)}"
+            )
         case "unknown":
             told = (
                 f"The preflight could not check this llama-cpp-python build: {verdict.reason} To be safe the model is "
@@ -81,6 +83,24 @@ def prepare(model: ModelOptions, context: ContextOptions) -> ModelOptions:
             )
     warnings.warn(told, EngineWarning, stacklevel=2)
     return replace(model, use_extra_bufts=False)
+
+
+def check_loaded(model: ModelOptions, context: ContextOptions) -> None:
+    """For weights that this process has loaded with these options already, before the first decode.
+
+    Nothing can be remedied then. Raises EngineError when a child died; warns (`EngineWarning`) when none could tell.
+    """
+    verdict = examine(model, context)
+    if verdict.outcome == "unknown":
+        told = "The preflight could not check this llama-cpp-python build, with which the weights are loaded already: "
+        warnings.warn(told + verdict.reason, EngineWarning, stacklevel=2)
+    elif verdict.outcome != "sound":
+        raise EngineError(
+            f"llama.cpp would end this process: {verdict.reason} Weights that are loaded already stay as they are; "
+            "load the file with Engine.load, which applies what works. To cure the build: "
+            f"{rebuild_command(AMX_ARGUMENTS)} (the flags are for the known fault of gcc 12 on CPUs with AMX; weights "
+            "that are not quantised do not meet it: pass preflight=False)."
+        )
 
 
 def examine(
@@ -176,7 +196,7 @@ def _try(model: ModelOptions, context: ContextOptions, command: Sequence[str] | 
         return Verdict("faulty", f"{died}, with use_extra_bufts=False.")
     second = _run(command, replace(model, use_extra_bufts=False), context)
     if second.answered:
-        return Verdict("remedied", f"{died}; it works with use_extra_bufts=False, which is applied.")
+        return Verdict("remedied", f"{died}; it works with use_extra_bufts=False.")
     return Verdict("faulty" if second.fault else "unknown", f"{died}; with use_extra_bufts=False {second.said}")
 
 

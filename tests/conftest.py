@@ -9,12 +9,15 @@ about the machine, so it is no failure under `-W error`. The preflight's own tes
 import os
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from engine import _data
+from engine import _data, preflight
+from engine.runtime.options import ContextOptions, ModelOptions
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
@@ -47,6 +50,27 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
         yield directory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def remedy(own_cache: Path) -> Iterator[None]:
+    """Where this machine's build of llama.cpp faults, what a test loads past the preflight has the remedy too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not preflight.examine(ModelOptions(), ContextOptions()).use_extra_bufts:
+            lib: Any = import_module("llama_cpp.llama_cpp")
+            defaults, load = lib.llama_model_default_params, lib.llama_model_load_from_file
+
+            def safely(path: bytes, params: Any) -> Any:
+                return load(path, _unpacked(params))
+
+            patch.setattr(lib, "llama_model_default_params", lambda: _unpacked(defaults()))
+            patch.setattr(lib, "llama_model_load_from_file", safely)
+        yield
+
+
+def _unpacked(params: Any) -> Any:
+    params.use_extra_bufts = False
+    return params
 
 
 @pytest.fixture(scope="session")

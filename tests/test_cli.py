@@ -504,10 +504,15 @@ def test_a_console_without_a_character_shows_its_code(builtin_model_path: Path, 
     assert "<\\uff5cAssistant\\uff5c>" in done.stdout
 
 
+def complaints(stderr: str) -> list[str]:
+    """What was said beside the preflight's warning, which is a fact about the machine."""
+    return [line for line in stderr.splitlines() if not line.startswith("llama-engine: warning: In the preflight")]
+
+
 def test_an_argument_that_is_not_text_is_taken_all_the_same(builtin_model_path: Path, command: list[str]) -> None:
     line = [*command, "run", str(builtin_model_path), b"Hello \xff", "--max-tokens", "3"]
     done = subprocess.run(line, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, complaints(done.stderr.decode())) == (0, [])
 
 
 def test_a_reader_that_leaves_is_no_error(builtin_model_path: Path, command: list[str]) -> None:
@@ -517,7 +522,7 @@ def test_a_reader_that_leaves_is_no_error(builtin_model_path: Path, command: lis
     done = subprocess.run(line, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert done.returncode == 141
-    assert done.stderr == ""
+    assert complaints(done.stderr) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals and POSIX signals")

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,30 @@ class TestPrepare:
         self.use(monkeypatch, tmp_path, EXITS)
         with pytest.warns(EngineWarning, match="no such device"):
             assert preflight.prepare(MODEL, CONTEXT).use_extra_bufts is False
+
+    def test_weights_that_are_loaded_already_may_be_sound(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        self.use(monkeypatch, tmp_path, SOUND)
+        with warnings.catch_warnings(record=True) as caught:
+            preflight.check_loaded(MODEL, CONTEXT)
+        assert not caught
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+    @pytest.mark.parametrize("body", [FAULTS_UNLESS_REMEDIED, ALWAYS_FAULTS])
+    def test_weights_that_are_loaded_already_cannot_be_remedied(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str
+    ) -> None:
+        self.use(monkeypatch, tmp_path, body)
+        with pytest.raises(EngineError, match=r"(?s)died by.*Engine\.load.*-U__AMX_INT8__.*preflight=False"):
+            preflight.check_loaded(MODEL, CONTEXT)
+
+    def test_weights_that_are_loaded_already_stay_as_they_are_where_nothing_is_known(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        self.use(monkeypatch, tmp_path, EXITS)
+        with pytest.warns(EngineWarning, match="no such device"):
+            preflight.check_loaded(MODEL, CONTEXT)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """The preflight against a native fault that really ends processes.
 
-The fault that the preflight exists for needs a CPU with AMX. `native/faulty_buffer.cpp` makes its like on any Linux:
-preloaded, it gives llama.cpp a place for repacked weights whose matrix products end the process as soon as a batch
-has several rows. Everything else is the stock library. Needs a C++ compiler and llama.cpp's source tree, found beside
-the templates that LLAMA_CPP_TEMPLATES names.
+The fault that the preflight exists for needs a CPU with AMX and a build by gcc 12; `TestThisMachinesOwn` meets it so.
+`native/faulty_buffer.cpp` makes its like on any Linux: preloaded, it gives llama.cpp a place for repacked weights whose
+matrix products end the process as soon as a batch has several rows. Everything else is the stock library. That needs a
+C++ compiler and llama.cpp's source tree, found beside the templates that LLAMA_CPP_TEMPLATES names.
 """
 
 import os
@@ -15,54 +15,98 @@ from pathlib import Path
 
 import pytest
 
+from engine import preflight
+from engine.runtime.options import ContextOptions, ModelOptions
+
 TEMPLATES = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 COMPILER = shutil.which("g++") or shutil.which("c++")
-ASK = """
+LOADED = """
 import sys
 from engine import Engine
 with Engine.load(n_ctx=512, n_threads=1, n_threads_batch=1, preflight=sys.argv[1] == "on") as llm:
     print(llm.chat("Who are you?", temperature=0, max_tokens=60).content)
 """
+ADOPTED = """
+import sys
+from llama_cpp import Llama
+from engine import Engine, EngineError, _data
+llama = Llama(str(_data.builtin_model()), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+try:
+    llm = Engine.from_llama(llama, preflight=sys.argv[1] == "on")
+except EngineError as error:
+    print("refused:", error)
+else:
+    print(llm.chat("Who are you?", temperature=0, max_tokens=60).content)
+"""
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="the fault is preloaded with LD_PRELOAD"),
-    pytest.mark.skipif(not TEMPLATES, reason="LLAMA_CPP_TEMPLATES does not name llama.cpp's models/templates"),
-    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fault is one of Linux builds, and preloaded")
 
 
 @pytest.fixture(scope="module")
 def fault(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not TEMPLATES or COMPILER is None:
+        pytest.skip("needs a C++ compiler, and LLAMA_CPP_TEMPLATES to name llama.cpp's models/templates")
     source, library = Path(TEMPLATES).resolve().parents[1], tmp_path_factory.mktemp("native") / "faulty.so"
     folders = [f"-I{source / folder}" for folder in ("ggml/include", "ggml/src", "ggml/src/ggml-cpu")]
     code = Path(__file__).parent / "native" / "faulty_buffer.cpp"
     subprocess.run(
-        [COMPILER or "", "-std=c++17", "-shared", "-fPIC", "-w", "-o", str(library), str(code), *folders, "-ldl"],
+        [COMPILER, "-std=c++17", "-shared", "-fPIC", "-w", "-o", str(library), str(code), *folders, "-ldl"],
         check=True,
     )
     return library
 
 
-def ask(preflight: str, fault: Path, cache: Path) -> subprocess.CompletedProcess[str]:
-    """A question to the built-in model in a process of its own, in which the fault is preloaded."""
-    env = {**os.environ, "LD_PRELOAD": str(fault), "LLAMA_ENGINE_CACHE": str(cache)}
+def ask(script: str, checked: str, cache: Path, fault: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A question to the built-in model in a process of its own, with the preflight "on" or "off"."""
+    env = {**os.environ, "LLAMA_ENGINE_CACHE": str(cache)}
+    if fault is not None:
+        env["LD_PRELOAD"] = str(fault)
     return subprocess.run(
-        [sys.executable, "-c", ASK, preflight], capture_output=True, text=True, env=env, timeout=300, check=False
+        [sys.executable, "-c", script, checked], capture_output=True, text=True, env=env, timeout=300, check=False
     )
 
 
 def test_where_the_build_faults_the_model_answers(fault: Path, tmp_path: Path) -> None:
-    done = ask("on", fault, tmp_path)
+    done = ask(LOADED, "on", tmp_path, fault)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert "died by SIGSEGV" in done.stderr
     assert "-U__AMX_INT8__" in done.stderr
-    again = ask("on", fault, tmp_path)  # from the record, with the same advice
+    again = ask(LOADED, "on", tmp_path, fault)  # from the record, with the same advice
     assert again.returncode == 0
     assert "died by SIGSEGV" in again.stderr
 
 
 def test_without_the_preflight_it_dies(fault: Path, tmp_path: Path) -> None:
-    done = ask("off", fault, tmp_path)
+    done = ask(LOADED, "off", tmp_path, fault)
     assert done.returncode == -signal.SIGSEGV
     assert done.stdout == ""
+
+
+def test_weights_that_are_loaded_already_are_refused(fault: Path, tmp_path: Path) -> None:
+    done = ask(ADOPTED, "on", tmp_path, fault)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("refused: ")
+    assert "load the file with Engine.load" in done.stdout
+    assert ask(ADOPTED, "off", tmp_path, fault).returncode == -signal.SIGSEGV
+
+
+class TestThisMachinesOwn:
+    @pytest.fixture(autouse=True)
+    def faults_here(self, own_cache: Path) -> None:
+        if preflight.examine(ModelOptions(), ContextOptions()).outcome != "remedied":
+            pytest.skip("this build of llama.cpp works on this CPU")
+
+    def test_the_model_answers(self, tmp_path: Path) -> None:
+        done = ask(LOADED, "on", tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+        assert "-U__AMX_INT8__" in done.stderr
+
+    def test_without_the_preflight_it_dies(self, tmp_path: Path) -> None:
+        done = ask(LOADED, "off", tmp_path)
+        assert -done.returncode in (signal.SIGILL, signal.SIGSEGV)
+        assert done.stdout == ""
+
+    def test_weights_that_are_loaded_already_are_refused(self, tmp_path: Path) -> None:
+        assert ask(ADOPTED, "on", tmp_path).stdout.startswith("refused: ")

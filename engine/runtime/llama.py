@@ -110,13 +110,14 @@ class Model:
         what is no open Llama.
         """
         try:
-            path, handle, layers = llama.model_path, llama.model, llama.model_params.n_gpu_layers
+            path, handle, params = llama.model_path, llama.model, llama.model_params
         except AttributeError as error:
             raise ModelLoadError(f"{llama!r} is no open llama_cpp.Llama; pass one, or load the file.") from error
         if not handle:
             raise ModelLoadError("This llama_cpp.Llama is closed; adopt it before it is closed, or load the file.")
         file = read_gguf(path)
-        model = cls(file, ModelOptions(n_gpu_layers=max(-1, layers)), handle, held=file.weights, owner=llama)
+        options = ModelOptions(n_gpu_layers=max(-1, params.n_gpu_layers), use_extra_bufts=params.use_extra_bufts)
+        model = cls(file, options, handle, held=file.weights, owner=llama)
         model._refuse_what_cannot_chat()
         return model
 
