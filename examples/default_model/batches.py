@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from values import text_value
 
-FAMILY_WEIGHTS = dict(zip(FAMILIES, (0.24, 0.19, 0.13, 0.18, 0.12, 0.14), strict=True))
+FAMILY_WEIGHTS = dict(zip(FAMILIES, (0.28, 0.18, 0.12, 0.17, 0.12, 0.13), strict=True))
 LONGEST = 1600
 DRILLS = 0.55  # groups that end with the first call: the choice of tool and keys is what takes longest to learn
 DRILL_TWO = 0.25  # drills that ask for two calls
