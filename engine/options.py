@@ -151,7 +151,9 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
 
 
 def check_drafts(longest_draft: int, options: Mapping[str, Any]) -> None:
-    """Raises RequestError for load options that cannot go with drafts of so many tokens."""
+    """Raises RequestError for load options that cannot go with drafts of so many tokens, and for less than none."""
+    if longest_draft < 0:
+        raise RequestError(f"longest_draft={longest_draft} makes no sense; give tokens, 0 or more.")
     if longest_draft and options.get("device_sampling"):
         raise RequestError(
             "longest_draft verifies several tokens of a conversation in one decode, and device_sampling draws one; "

@@ -204,11 +204,14 @@ StopIn: TypeAlias = Literal["content", "all"]
 LogitsProcessor: TypeAlias = Callable[[Sequence[int], Any], None]
 
 
+_COLD = 1e-6
+
+
 class SamplingParams(Record):
     """How the next token is drawn, and when to stop.
 
-    `temperature=0` is greedy. `None` leaves the choice to the family's defaults, and without one the filter is off; the
-    temperature is 1 then.
+    `temperature=0` is greedy, and so is less than a millionth. `None` leaves the choice to the family's defaults, and
+    without one the filter is off; the temperature is 1 then.
 
     - `top_k` (0: off), `top_p`, `min_p`, `typical_p`, `top_n_sigma` cut the tail off; `xtc_probability` is how often
       all but the least likely of the tokens above `xtc_threshold` are left out.
@@ -259,6 +262,12 @@ class SamplingParams(Record):
     stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
     ignore_eos: bool = False
     max_tokens: int | None = Field(default=None, ge=1)
+
+    @field_validator("temperature")
+    @classmethod
+    def _cold(cls, value: float | None) -> float | None:
+        """Logits divided by next to nothing are infinite."""
+        return 0.0 if value is not None and value < _COLD else value
 
     @field_validator("stop", "dry_breakers", mode="before")
     @classmethod

@@ -502,6 +502,11 @@ def test_streaming_and_waiting_agree(llm: Engine) -> None:
     assert fold(events).parts == whole.parts
 
 
+def test_fewer_than_no_drafts_are_refused(builtin_model_path: Path) -> None:
+    with pytest.raises(RequestError, match="longest_draft=-5 makes no sense"):
+        Engine.load(builtin_model_path, longest_draft=-5)
+
+
 def test_drafts_change_nothing_but_the_number_of_decodes(builtin_model_path: Path, llm: Engine) -> None:
     asked = "Say one two three one two three one two three one two three"
     with Engine.load(builtin_model_path, n_ctx=512, longest_draft=4) as drafting:

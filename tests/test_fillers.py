@@ -37,11 +37,13 @@ def passes(sequences: Sequence[int]) -> list[int]:
     return found
 
 
-def settled(fillers: Fillers, busy: Sequence[int], curve: Curve, *, neighbours: bool, steps: int = 40) -> list[int]:
-    """All that have a row in the end, after so many steps that took what the curve says."""
+def settled(
+    fillers: Fillers, busy: Sequence[int], curve: Curve, *, neighbours: bool, barred: int = -1, steps: int = 40
+) -> list[int]:
+    """All that have a row in the end, after so many steps that took what the curve says; one may not."""
     every: list[int] = []
     for _ in range(steps):
-        every = sorted([*busy, *fillers.choose(busy, lambda _: True)])
+        every = sorted([*busy, *fillers.choose(busy, lambda sequence: sequence != barred)])
         seconds = sum(map(curve, passes(every))) if neighbours else curve(len(every))
         fillers.took(every, seconds)
     return every
@@ -95,11 +97,11 @@ def test_in_one_buffer_gaps_do_not_matter() -> None:
 
 def test_what_may_not_be_used_is_not() -> None:
     fillers = Fillers(8, neighbours=True)
-    for sequence in range(8):
-        fillers.took(range(sequence + 1), in_one(sequence + 1))
-    assert fillers.choose([0, 2, 4], lambda _: True) == (1, 3)
+    assert settled(fillers, [0, 2, 4], in_one, neighbours=True, barred=1) == [0, 2, 3, 4]
+    assert settled(fillers, [0, 2, 4], in_one, neighbours=True) == [0, 1, 2, 3, 4]
     assert fillers.choose([0, 2, 4], lambda sequence: sequence != 1) == (3,)
     assert fillers.choose([0, 2, 4], lambda _: False) == ()
+    assert settled(fillers, [0, 2, 4], in_one, neighbours=True) == [0, 1, 2, 3, 4], "they are usable again"
 
 
 def test_what_was_slow_once_is_tried_again() -> None:
@@ -111,6 +113,63 @@ def test_what_was_slow_once_is_tried_again() -> None:
         tried += len(every) == 4
         fillers.took(every, by_fours(len(every)))
     assert tried > 50
+
+
+def shares(busy: Sequence[int], curve: Curve, slow: int = 0, steps: int = 3000) -> tuple[float, float]:
+    """Seconds with fillers between buffers, first and later, beside those without; the first `slow` batches take three
+    times as long."""
+    fillers = Fillers(16, neighbours=True)
+    took: list[float] = []
+    for step in range(steps):
+        every = sorted([*busy, *fillers.choose(busy, lambda _: True)])
+        took.append(sum(map(curve, passes(every))))
+        fillers.took(every, took[-1] * (3.0 if step < slow else 1.0))
+    bare = sum(map(curve, passes(busy)))
+    return sum(took[:100]) / (100 * bare), sum(took[100:]) / (len(took[100:]) * bare)
+
+
+def steeply(rows: int) -> float:
+    """As a device behaves that computes every row apart."""
+    return 0.1 + rows
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize("curve", [by_fours, evenly, steeply])
+@pytest.mark.parametrize("busy", [[4, 8, 9, 14], [1, 5, 6, 10, 15], [0, 15], [0, 1, 2, 3, 8, 12], [0, 1, 2, 3, 4]])
+def test_passes_of_different_sizes_do_not_hide_what_fillers_cost(busy: list[int], curve: Curve, slow: int) -> None:
+    """What a batch of several passes takes does not tell which of them took how much."""
+    first, later = shares(busy, curve, slow)
+    assert first < 1.15
+    assert later < 1.02
+
+
+def test_what_is_slower_is_tried_now_and_then() -> None:
+    fillers = Fillers(4, neighbours=False)
+    settled(fillers, [0, 1, 2], evenly, neighbours=False)
+    tried = 0
+    for _ in range(640):
+        every = sorted([0, 1, 2, *fillers.choose([0, 1, 2], lambda _: True)])
+        tried += len(every) == 4
+        fillers.took(every, by_fours(len(every)))
+    assert tried > 400
+
+
+def test_many_sequences_are_looked_through_only_when_they_change() -> None:
+    fillers = Fillers(256, neighbours=True)
+    asked: list[int] = []
+
+    def usable(sequence: int) -> bool:
+        asked.append(sequence)
+        return True
+
+    busy = range(0, 256, 2)
+    for _ in range(8):
+        fillers.took(busy, 1.0)
+    fillers.choose(busy, usable)
+    assert len(asked) == len(set(asked)), "each is asked for once"
+    asked.clear()
+    chosen = fillers.choose(busy, usable)
+    assert set(asked) == set(chosen), "and then those that are to have a row"
 
 
 def test_a_single_slow_pass_does_not_change_the_choice() -> None:

@@ -29,6 +29,12 @@ def test_levels(caplog: pytest.LogCaptureFixture) -> None:
     assert {text for _, text in lines(caplog)} == {"line %s"}
 
 
+def test_a_full_cache_is_ordinary(caplog: pytest.LogCaptureFixture) -> None:
+    llama_log.CALLBACK(WARN, b"decode: failed to find a memory slot for batch of size 4\n", None)
+    llama_log.CALLBACK(WARN, b"something else\n", None)
+    assert [level for level, _ in lines(caplog)] == [logging.DEBUG, logging.WARNING]
+
+
 def test_parts_are_joined(caplog: pytest.LogCaptureFixture) -> None:
     llama_log.CALLBACK(WARN, b"load: ", None)
     for _ in range(3):

@@ -14,6 +14,7 @@ LARGE, TINY = 150_000, 1000
     ("params", "expected"),
     [
         ({"temperature": 0}, Plan(False, None, (), "argmax", 0)),
+        ({"temperature": 1e-40, "top_k": 5}, Plan(False, None, (), "argmax", 0)),
         ({"temperature": 0, "top_k": 5, "top_p": 0.5}, Plan(False, None, (), "argmax", 0)),
         ({"temperature": 0, "presence_penalty": 1}, Plan(True, None, (), "argmax", 0)),
         ({"temperature": 0, "presence_penalty": 1, "dry_multiplier": 1}, Plan(True, None, ("dry",), "greedy", 0)),

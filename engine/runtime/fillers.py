@@ -1,27 +1,40 @@
 """Idle sequences that are given a row along with a step's single tokens, where more rows take less time than fewer.
 
-Knows: the times that passes over so many rows took, and how llama.cpp cuts single tokens into passes. Does not know:
-batches, what is in a sequence, clocks.
+Knows: the times that batches took, by the rows of their passes, and how llama.cpp cuts single tokens into passes. Does
+not know: batches, what is in a sequence, clocks.
 
 Two facts make that happen. Between separate KV buffers a pass takes only sequences whose numbers follow one another
 (llama-batch.cpp, `split_equal`), and each pass reads all weights. And the kernels for repacked weights take rows by
 fours (ggml-cpu/repack.cpp): seven rows can take longer than eight. Whether it is so for a model on its device is not
-assumed but tried, and measured.
+assumed: what single passes were seen to take only says what is worth a try, and whole batches with fillers and without
+are compared.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import chain, islice, takewhile
 from operator import lt
-from statistics import median
-from typing import NamedTuple
+from statistics import median_low
+from typing import NamedTuple, TypeAlias
 
 _BLOCK = 4
 _HOPE = 0.7
 """What a full block is expected to take, of the time of fewer rows, until it was tried."""
 _WIDEST_GAP = 3
+_MOST_RUNS = 16
+"""Made one, at most: so that many sequences do not take long to look through."""
+_ENOUGH = 2
+"""Batches of a shape before their time is believed: the first of a kind can take twice as long."""
+_AGAIN = 64
+"""Of so many batches one is evaluated the other way, with fillers or without: what is slower may not stay so."""
 _STALE = 512
-"""Passes after which a time is forgotten, so that what was found once is tried again."""
+"""Batches after which a time is forgotten that was not measured again."""
+_FRESH = 32
+"""Batches after which it is looked anew for what to fill."""
+
+_Shape: TypeAlias = tuple[int, ...]
+"""The rows of each pass of a batch, in ascending order."""
 
 
 class _Run(NamedTuple):
@@ -39,13 +52,13 @@ class _Plan(NamedTuple):
 
 
 class _Times:
-    """The last seconds of passes over one number of rows, their median, and when the newest of them was."""
+    """The last seconds of batches of one shape, the middle one, and when the newest of them was."""
 
-    __slots__ = ("median", "newest", "seconds")
+    __slots__ = ("middle", "newest", "seconds")
 
     def __init__(self) -> None:
         self.seconds: deque[float] = deque(maxlen=3)
-        self.median = 0.0
+        self.middle = 0.0
         self.newest = 0
 
 
@@ -55,14 +68,57 @@ class Fillers:
     def __init__(self, sequences: int, *, neighbours: bool) -> None:
         self._sequences = sequences
         self._neighbours = neighbours
-        self._times: dict[int, _Times] = {}
+        self._times: dict[_Shape, _Times] = {}
+        self._alike: dict[int, _Shape] = {}  # the last batch whose passes all had so many rows
+        self._passes: dict[int, float] = {}  # what a pass of so many rows is taken to need, from other batches
         self._clock = 0
+        self._busy: tuple[int, ...] = ()
+        self._planned: tuple[int, ...] = ()
+        self._until = 0  # the clock to which this plan is good
 
     def choose(self, busy: Sequence[int], usable: Callable[[int], bool]) -> tuple[int, ...]:
         """The sequences to give a row beside the `busy` ones, which are in ascending order. `usable` tells whether an
-        idle one may have a row."""
+        idle one may have a row, and is asked for each that is chosen."""
+        busy = tuple(busy)
         if len(busy) == self._sequences:
             return ()
+        if busy != self._busy or self._clock >= self._until or not all(map(usable, self._planned)):
+            self._busy, self._planned = busy, self._plan(busy, cache(usable))
+            self._until = self._clock + _FRESH
+        fillers = self._planned
+        if not fillers or not self._pays(self._shape(busy), self._shape(sorted((*busy, *fillers)))):
+            return ()
+        return fillers
+
+    def took(self, sequences: Sequence[int], seconds: float) -> None:
+        """A batch of a row for each of these sequences, fillers among them, took so long."""
+        shape = self._shape(sequences)
+        self._clock += 1
+        if len(self._times) > _STALE:
+            self._times = {known: times for known, times in self._times.items() if self._is_fresh(times)}
+        times = self._times.get(shape)
+        if times is None or not self._is_fresh(times):
+            times = self._times[shape] = _Times()
+        times.seconds.append(seconds)
+        times.middle, times.newest = median_low(times.seconds), self._clock
+        if len(times.seconds) <= _ENOUGH:  # something was learned
+            self._until = self._clock
+        if shape[0] == shape[-1]:
+            self._alike[shape[0]] = shape
+        else:
+            self._share_out(shape, times.middle)
+
+    def _pays(self, bare: _Shape, filled: _Shape) -> bool:
+        """Whether to evaluate the batch with fillers: as what was measured says, or to measure it."""
+        without, beside = self._known(bare), self._known(filled)
+        if without is None or len(without.seconds) < _ENOUGH:
+            return False
+        if beside is None or len(beside.seconds) < _ENOUGH:
+            return True
+        return (beside.middle < without.middle) != (self._clock % _AGAIN == 0)
+
+    def _plan(self, busy: Sequence[int], usable: Callable[[int], bool]) -> tuple[int, ...]:
+        """The fillers that are expected to save the most; as few as will do."""
         if not self._neighbours:
             idle = (sequence for sequence in range(self._sequences) if sequence not in busy and usable(sequence))
             return min(self._options(_Plan(0.0, ()), len(busy), (), idle), key=_cost).fillers
@@ -73,7 +129,7 @@ class Fillers:
             end = runs[last + 1].start - 1 if run is not runs[-1] else self._sequences
             options: list[_Plan] = []
             between: tuple[int, ...] = ()
-            for first in range(last, -1, -1):
+            for first in range(last, max(last - _MOST_RUNS, -1), -1):
                 if first < last:
                     gap = range(runs[first].stop, runs[first + 1].start)
                     if len(gap) > _WIDEST_GAP or not all(map(usable, gap)):
@@ -95,27 +151,41 @@ class Fillers:
         if missing and len(more := tuple(islice(beyond, missing))) == missing:
             yield _Plan(seconds + self._expected(rows + missing), fillers + between + more)
 
-    def took(self, sequences: Sequence[int], seconds: float) -> None:
-        """A batch of a row for each of these sequences, fillers among them, took so long."""
-        passes = [run.stop - run.start for run in _runs(sequences)] if self._neighbours else [len(sequences)]
-        self._clock += 1
-        shares = [self._expected(rows) or 1.0 for rows in passes]
-        for rows, share in zip(passes, shares, strict=True):
-            times = self._times.setdefault(rows, _Times())
-            times.seconds.append(seconds * share / sum(shares))
-            times.median, times.newest = median(times.seconds), self._clock
-        if self._clock % _STALE == 0:
-            kept = {rows: times for rows, times in self._times.items() if self._clock - times.newest < _STALE}
-            self._times = kept
-
     def _expected(self, rows: int) -> float:
         """Seconds of a pass: as they were, or a hope worth trying."""
-        if (known := self._times.get(rows)) is not None:
-            return known.median
-        for fewer in range(rows - 1, 0, -1):
-            if (known := self._times.get(fewer)) is not None:
-                return known.median * (1.0 if rows % _BLOCK else _HOPE)
+        for number in range(rows, 0, -1):
+            seconds = self._alone(number)
+            if seconds is None:
+                seconds = self._passes.get(number)
+            if seconds is not None:
+                return seconds * (_HOPE if number < rows and not rows % _BLOCK else 1.0)
         return 0.0
+
+    def _alone(self, rows: int) -> float | None:
+        """Seconds of a pass of so many rows, as batches show it that have no other passes."""
+        shape = self._alike.get(rows, ())
+        known = self._known(shape)
+        return None if known is None else known.middle / len(shape)
+
+    def _share_out(self, shape: _Shape, seconds: float) -> None:
+        """What a batch took beyond those of its passes whose time is known is the others' time."""
+        alone = [self._alone(rows) for rows in shape]
+        unknown = [rows for rows, known in zip(shape, alone, strict=True) if known is None]
+        rest = max(0.0, seconds - sum(known for known in alone if known is not None))
+        self._passes |= {rows: rest / len(unknown) for rows in unknown}
+
+    def _known(self, shape: _Shape) -> _Times | None:
+        times = self._times.get(shape)
+        return times if times is not None and self._is_fresh(times) else None
+
+    def _is_fresh(self, times: _Times) -> bool:
+        return self._clock - times.newest < _STALE
+
+    def _shape(self, sequences: Sequence[int]) -> _Shape:
+        """Of a batch of a row for each of these, in ascending order."""
+        if not self._neighbours:
+            return (len(sequences),)
+        return tuple(sorted(run.stop - run.start for run in _runs(sequences)))
 
 
 def one_each(sequences: Sequence[int]) -> bool:

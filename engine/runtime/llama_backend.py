@@ -212,10 +212,10 @@ class LlamaBackend:
         places = [columns[2].index(sequence) for sequence in sequences] if fillers else None
         began = perf_counter()
         code = self._decode(columns, places)
-        if not code:
-            self._fillers.took(columns[2], perf_counter() - began)
         for filler in fillers:
             self._remove(self._memory, filler.sequence, filler.position or -1, -1)
+        if not code:
+            self._fillers.took(columns[2], perf_counter() - began)
         return None if code == NO_SLOT and fillers else code
 
     def _check(self, rows: Sequence[Row], tokens: Column, _: Column, sequences: Column, outputs: Column) -> None:

@@ -8,7 +8,7 @@ from engine.errors import ContextOverflowError, DecodeError, EngineError, Reques
 from engine.runtime import llama_log
 
 NO_SLOT = 1
-"""llama_decode's answer where the KV cache has no room; nothing was changed then."""
+"""llama_decode's answer where the KV cache has no room: no row was evaluated then."""
 
 
 def init_error(n_ctx: int) -> EngineError:

@@ -15,6 +15,8 @@ LOGGER.addHandler(logging.NullHandler())
 # enum ggml_log_level (ggml.h). llama.cpp tells hundreds of details at its INFO level; here they are DEBUG.
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
+# A cache without room is an answer of llama_decode's that the engine lives with: it makes room and tries again.
+_ORDINARY = b"failed to find a memory slot"
 
 
 class _Lines:
@@ -31,6 +33,8 @@ class _Lines:
             if self._parts:
                 self._flush()
             self._level = _LEVELS.get(ggml_level, logging.DEBUG)
+            if self._level == logging.WARNING and text and _ORDINARY in text:
+                self._level = logging.DEBUG
         if not text or (self._level < logging.ERROR and not LOGGER.isEnabledFor(self._level)):
             return
         self._parts.append(text.decode("utf-8", "replace"))
