@@ -6,6 +6,7 @@ these steps is done, tokens' ids, models.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Self
 from engine import _data
 from engine.errors import EngineWarning, RequestError, TemplateError
 from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families
+from engine.parser_recipe import ParserRecipe
 from engine.parsing import Parser
 from engine.template import builtin
 from engine.template.capabilities import Capabilities, probe
@@ -245,18 +247,38 @@ class ChatTemplate:
         builtin_tools: Sequence[str] = (),
     ) -> Parser:
         """A parser for what the model writes after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
+        recipe = self.parser_recipe(
+            prompt,
+            tools,
+            tool_choice,
+            reasoning_format=reasoning_format,
+            control_tokens=control_tokens,
+            id_salt=id_salt,
+            builtin_tools=builtin_tools,
+        )
+        return replace(recipe, parallel_tool_calls=parallel_tool_calls, response_format=response_format, trace=trace)()
+
+    def parser_recipe(
+        self,
+        prompt: Prompt,
+        tools: Sequence[ToolLike] | None = None,
+        tool_choice: ToolChoice = "auto",
+        *,
+        reasoning_format: ReasoningFormat = "deepseek",
+        control_tokens: frozenset[str] | None = None,
+        id_salt: str = "",
+        builtin_tools: Sequence[str] = (),
+    ) -> ParserRecipe:
+        """What such a parser is made of; another process may make it."""
         stating = self._with_tools or self
         known = None if tools is None else as_tools(tools)
-        return Parser(
+        return ParserRecipe(
             stating.format if tools else self.family.format,
             prompt.prefix,
-            tools=None if known is None else (*known, *builtin.records(builtin_tools, known)),
-            tool_choice=tool_choice,
-            reasoning_format=reasoning_format,
-            parallel_tool_calls=parallel_tool_calls,
-            response_format=response_format,
+            None if known is None else (*known, *builtin.records(builtin_tools, known)),
+            tool_choice,
+            reasoning_format,
             control_tokens=control_tokens,
-            trace=trace,
             id_salt=id_salt,
         )
 

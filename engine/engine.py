@@ -14,11 +14,12 @@ from engine import loading
 from engine.agent import Run, RunStream, stream_run
 from engine.chat_template import ChatTemplate
 from engine.errors import RequestError
+from engine.events import fold
 from engine.explanation import Asked, Explanation, explain_turn
 from engine.families import Family, FamilyLike
 from engine.inspection import Inspection, inspect_model
 from engine.loading import Loaded, Reading
-from engine.memory import ReasoningMemory, RememberingParser
+from engine.memory import ReasoningMemory
 from engine.options import (
     ContextLoadOptions,
     LoadOptions,
@@ -32,6 +33,7 @@ from engine.parsing import Piece
 from engine.prompting import Fitted, Prompts, allowed_choice
 from engine.raw import detokenize, raw_parser, raw_prompt, tokenize
 from engine.runtime.backend import Backend
+from engine.runtime.isolation import IsolatedContext, IsolatedModel
 from engine.runtime.llama import Model, ModelInfo
 from engine.runtime.metrics import Metrics
 from engine.service import PinnedPrefix, Service, Stream
@@ -50,10 +52,10 @@ class Engine:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | IsolatedContext,
         template: ChatTemplate,
         *,
-        model: Model | None = None,
+        model: Model | IsolatedModel | None = None,
         seed: int | None = None,
         longest_draft: int = 0,
     ) -> None:
@@ -76,6 +78,7 @@ class Engine:
         seed: int | None = None,
         longest_draft: int = 0,
         preflight: bool = True,
+        isolated: bool = False,
         progress: Callable[[float], bool | None] | None = None,
         **options: Unpack[LoadOptions],
     ) -> Self:
@@ -87,7 +90,9 @@ class Engine:
         family among these (`Families`). seed: of every turn that names none. longest_draft: tokens guessed at once
         from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same
         but for rounding, sooner where it repeats much. preflight: try these options in a child process first, so that a
-        native fault does not end this one. progress: called with 0.0 to 1.0, answers False to stop.
+        native fault does not end this one. isolated: let the model live in a child process: a native fault later ends
+        only that (requests fail with EngineError), and Python threads that compute here do not slow it down; logits
+        processors must be functions of modules then. progress: called with 0.0 to 1.0, answers False to stop.
 
         Raises ModelLoadError for what is not a model that can chat, ContextOverflowError for a context that does not
         fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for
@@ -96,7 +101,7 @@ class Engine:
         settings = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}
         check_drafts(longest_draft, settings)
         reading = Reading(chat_template, family)
-        loaded = loading.load(model, settings, reading, preflight=preflight, progress=progress)
+        loaded = loading.load(model, settings, reading, preflight=preflight, isolated=isolated, progress=progress)
         return cls._over(loaded, seed, longest_draft)
 
     @classmethod
@@ -196,20 +201,17 @@ class Engine:
     ) -> Stream:
         prompt, template, vocabulary = fitted.prompt, self.template, self._service.vocab.control_tokens
         salt = _salt(prompt, sampling)
+        memory = self._memory
         return self._service.submit(
             prompt,
-            lambda: RememberingParser(
-                template.parser(
-                    prompt,
-                    known,
-                    allowed_choice(options),
-                    reasoning_format=options.get("reasoning_format", "deepseek"),
-                    control_tokens=vocabulary,
-                    id_salt=salt,
-                    builtin_tools=options.get("builtin_tools", ()),
-                ),
-                self._memory,
-                conversation,
+            template.parser_recipe(
+                prompt,
+                known,
+                allowed_choice(options),
+                reasoning_format=options.get("reasoning_format", "deepseek"),
+                control_tokens=vocabulary,
+                id_salt=salt,
+                builtin_tools=options.get("builtin_tools", ()),
             ),
             sampling,
             markers=frozenset(template.format.control),
@@ -221,6 +223,7 @@ class Engine:
             keep=fitted.keep,
             dropped=fitted.dropped,
             progress=options.get("progress"),
+            ended=lambda events: memory.remember(conversation, fold(events).message),
         )
 
     def pin(

@@ -16,6 +16,7 @@ from engine import preflight as checks
 from engine.chat_template import ChatTemplate
 from engine.errors import ModelLoadError, RequestError
 from engine.families import FamilyLike
+from engine.runtime.isolation import IsolatedContext, IsolatedModel
 from engine.runtime.llama import Model, ModelInfo
 from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.options import ContextOptions, ModelOptions
@@ -36,8 +37,8 @@ class Reading:
 class Loaded:
     """A model that can talk; `weights` own the backend."""
 
-    weights: Model
-    backend: LlamaBackend
+    weights: Model | IsolatedModel
+    backend: LlamaBackend | IsolatedContext
     template: ChatTemplate
 
 
@@ -47,14 +48,15 @@ def load(
     reading: Reading,
     *,
     preflight: bool = True,
+    isolated: bool = False,
     progress: Callable[[float], bool | None] | None = None,
 ) -> Loaded:
-    """Load a GGUF file; None is the built-in model. Raises as `Engine.load` says."""
+    """Load a GGUF file, here or in a child process; None is the built-in model. Raises as `Engine.load` says."""
     path = _data.builtin_model() if model is None else _file(model)
     load_options, context = _load_options(options)
     if preflight and path.is_file():  # what is no file is refused below, sooner
         load_options = checks.prepare(load_options, context)
-    weights = Model.load(path, load_options, progress=progress)
+    weights = (IsolatedModel if isolated else Model).load(path, load_options, progress=progress)
     return _completed(weights, _few_threads(context, weights.info), reading, trials=preflight)
 
 
@@ -75,7 +77,7 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
     return _completed(weights, context, reading, trials=preflight)
 
 
-def _completed(weights: Model, context: ContextOptions, reading: Reading, *, trials: bool) -> Loaded:
+def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading, *, trials: bool) -> Loaded:
     with ExitStack() as undo:
         undo.callback(weights.close)
         info = weights.info

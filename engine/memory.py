@@ -10,24 +10,12 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from engine.events import Event, fold
-from engine.types import FinishReason, Message
+from engine.types import Message
 
 CHARACTERS = 4_000_000
 """Characters of reasoning (and 64 for each turn) that are kept unless told otherwise; the longest unused go first."""
-
-
-class TurnParser(Protocol):
-    """What reads a turn (see `engine.parsing.Parser`)."""
-
-    @property
-    def in_reasoning(self) -> bool: ...
-
-    def feed(self, text: str, special: bool = False) -> list[Event]: ...
-
-    def close(self, finish_reason: FinishReason = "stop") -> list[Event]: ...
 
 
 class Restored(NamedTuple):
@@ -81,35 +69,6 @@ class ReasoningMemory:
     def _forget(self, key: bytes) -> None:
         if key in self._turns:
             self._room += _size(self._turns.pop(key))
-
-
-class RememberingParser:
-    """A parser whose turn is remembered when it ends by itself. A turn that was cut off or cancelled is not."""
-
-    def __init__(self, parser: TurnParser, memory: ReasoningMemory, conversation: Sequence[Message]) -> None:
-        self._parser = parser
-        self._memory = memory
-        self._conversation = conversation
-        self._events: list[Event] = []
-
-    @property
-    def in_reasoning(self) -> bool:
-        """Whether the next text belongs to reasoning."""
-        return self._parser.in_reasoning
-
-    def feed(self, text: str, special: bool = False) -> list[Event]:
-        """More output."""
-        events = self._parser.feed(text, special)
-        self._events += events
-        return events
-
-    def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
-        """The output ended."""
-        events = self._parser.close(finish_reason)
-        if finish_reason == "stop" and events:
-            self._memory.remember(self._conversation, fold([*self._events, *events]).message)
-        self._events.clear()
-        return events
 
 
 def _size(reasoning: str | None) -> int:

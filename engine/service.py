@@ -10,6 +10,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -19,11 +20,12 @@ from engine.parsing import Parser as TextParser
 from engine.parsing.piece import Piece
 from engine.runtime.backend import Backend, Vocab
 from engine.runtime.generation import Limits, Parser
+from engine.runtime.isolation import IsolatedContext
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.runner import Runner
 from engine.runtime.state_file import read_state, write_state
-from engine.runtime.stream import Mailbox, Progress, Stream
+from engine.runtime.stream import Ended, Mailbox, Progress, Stream
 from engine.runtime.turns import TurnMemory
 from engine.template.prompt import Prompt
 from engine.types import SamplingParams
@@ -32,20 +34,21 @@ from engine.types import SamplingParams
 class Service:
     """One model's context, shared by every caller of this process.
 
-    `backend` is owned from now on: `close()` (or leaving a `with`, or the end of the interpreter) frees it.
-    `longest_draft`: tokens guessed at once from what a conversation holds already and verified in one decode, for
-    outputs that copy from their context; 0 for none. The outputs are the same with and without,
-    but for the rounding of wider decodes.
+    `backend`, here or in a child process, is owned from now on: `close()` (or leaving a `with`, or the end of the
+    interpreter) frees it. `longest_draft`: tokens guessed at once from what a conversation holds already and verified
+    in one decode, for outputs that copy from their context; 0 for none. The outputs are the same with and without, but
+    for the rounding of wider decodes.
     """
 
-    def __init__(self, backend: Backend, *, longest_draft: int = 0) -> None:
+    def __init__(self, backend: Backend | IsolatedContext, *, longest_draft: int = 0) -> None:
         self._vocab = backend.vocab
         self._n_ctx = backend.n_ctx_sequence
         self._ids = itertools.count(1)
         self._origin = lambda: backend.origin
         self._turns = TurnMemory(backend.vocab)
         self._post = _Post(self._turns)
-        self._runner = Runner(backend, self._post.deliver, longest_draft=longest_draft)
+        run = backend.runner if isinstance(backend, IsolatedContext) else partial(Runner, backend)
+        self._runner = run(self._post.deliver, longest_draft=longest_draft)
         self._end = weakref.finalize(self, self._runner.close)
 
     @property
@@ -81,11 +84,13 @@ class Service:
         keep: int | None = None,
         dropped: int = 0,
         progress: Progress | None = None,
+        ended: Ended | None = None,
         tokens: Sequence[int] | None = None,
     ) -> Stream:
         """Generate the turn that the prompt asks for; returns at once.
 
-        - `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's thread.
+        - `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's thread, or pickled
+        and called in the child process.
         - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
         - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
         - `patient`: nobody reads along, so it may wait for prompts that can then be decoded together with it.
@@ -95,6 +100,7 @@ class Service:
         the turn goes on; None: it ends. `dropped`: messages that are not in the prompt, for the usage.
         - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it
         must be quick, and not wait for this engine. It stops the turn by answering False; what it raises ends it too.
+        - `ended` is called there with all events of a turn that was neither cut off nor cancelled; it must not raise.
         - `tokens`: those of the prompt, where they are not to be made of its text.
 
         Raises ContextOverflowError when the prompt does not fit, RequestError for options that make no sense,
@@ -115,7 +121,7 @@ class Service:
         )
         request = Request(next(self._ids), tokens, parser, sampling, limits, checkpoint, priority, deadline, patient)
         request = replace(request, keep=keep, dropped=dropped, reports=progress is not None)
-        return self._start(request, Mailbox(prompt.text, tokens, progress))
+        return self._start(request, Mailbox(prompt.text, tokens, progress, ended))
 
     def pin(self, tokens: Sequence[int], *, state: bytes = b"", progress: Progress | None = None) -> "PinnedPrefix":
         """Evaluate a prefix and keep it for prompts that begin with it; waits for it. It takes a sequence for itself.
@@ -260,6 +266,8 @@ class _Post:
             box = self._boxes[reply.id]
             if box.progress is not None and reply.prefilled > box.prefilled:
                 _report(reply, box, box.progress)
+            if box.ended is not None:
+                box.heard += reply.events
             if reply.final:
                 # Before the reader hears of the end: its next prompt may follow at once.
                 self._settle(reply, box)
@@ -282,6 +290,8 @@ class _Post:
         assert isinstance(finished, Finished), "the last event of a turn is Finished"
         self._tally.add(finished.reason, finished.usage)
         self._turns.remember(box.text, box.tokens, reply.output)
+        if box.ended is not None and finished.reason in ("stop", "tool_calls"):
+            box.ended(box.heard)
 
 
 def _report(reply: Reply, box: Mailbox, progress: Progress) -> None:

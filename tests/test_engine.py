@@ -18,9 +18,11 @@ from engine.errors import ContextOverflowError, EngineError
 from engine.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
 from engine.options import LoadOptions, SamplingOptions
 from engine.runtime.backend import Row
+from engine.runtime.llama import Model
 from engine.runtime.loop import Loop
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.runtime.requests import Request
+from engine.runtime.runner import Runner
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion, Message, SamplingParams
 
@@ -42,7 +44,9 @@ def scripted(
 
 
 def backend_of(llm: Engine) -> ScriptedBackend:
-    backend = llm._service._runner._backend  # pyright: ignore[reportPrivateUsage]
+    runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(runner, Runner)
+    backend = runner._backend  # pyright: ignore[reportPrivateUsage]
     assert isinstance(backend, ScriptedBackend)
     return backend
 
@@ -579,7 +583,7 @@ def test_inspection_of_every_family(builtin_model_path: Path, family: str) -> No
 def test_closing_gives_the_memory_back(builtin_model_path: Path) -> None:
     with Engine.load(builtin_model_path, n_ctx=256, n_threads=1) as other:
         weights = other._model  # pyright: ignore[reportPrivateUsage]
-        assert weights is not None
+        assert isinstance(weights, Model)
     with pytest.raises(ModelLoadError, match="closed"):
         _ = weights.handle
 

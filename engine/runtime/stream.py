@@ -7,7 +7,7 @@ know: requests, models, what is in an event beyond that `Finished` comes last.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Self, TypeAlias
 
@@ -19,6 +19,8 @@ from engine.types import Completion, TokenLogprob
 
 Progress: TypeAlias = Callable[[int, int], bool | None]
 """Told how many of a prompt's tokens are evaluated, and how many there are; stops the turn by answering False."""
+Ended: TypeAlias = Callable[[Sequence[Event]], None]
+"""Told all events of a turn that ended by itself, neither cut off nor cancelled."""
 
 
 class Mailbox:
@@ -26,15 +28,37 @@ class Mailbox:
 
     `over` is set when the final reply is there: who wants the whole turn is woken once. A `patient` future too is
     for that one only. `text` and `tokens` are the prompt's; a text of None is no turn. `progress` is told of the
-    prefill (see `Service.submit`), `fault` is what it raised, `cancel` ends the request.
+    prefill (see `Service.submit`), `fault` is what it raised, `cancel` ends the request. `ended` gets the events of a
+    turn that ended by itself, which are kept in `heard` for that.
     """
 
-    __slots__ = ("cancel", "fault", "future", "over", "patient", "prefilled", "progress", "queue", "text", "tokens")
+    __slots__ = (
+        "cancel",
+        "ended",
+        "fault",
+        "future",
+        "heard",
+        "over",
+        "patient",
+        "prefilled",
+        "progress",
+        "queue",
+        "text",
+        "tokens",
+    )
 
-    def __init__(self, text: str | None, tokens: tuple[int, ...], progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        text: str | None,
+        tokens: tuple[int, ...],
+        progress: Progress | None = None,
+        ended: Ended | None = None,
+    ) -> None:
         self.text = text
         self.tokens = tokens
         self.progress = progress
+        self.ended = ended
+        self.heard: list[Event] = []
         self.prefilled = 0
         self.cancel: Callable[[], None] = _nothing
         self.fault: Exception | None = None

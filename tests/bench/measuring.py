@@ -34,7 +34,7 @@ class Setup:
     server: Path | None
     batched: Path | None
 
-    def engine(self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool = True) -> Engine:
+    def engine(self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool = True, isolated: bool = False) -> Engine:
         return Engine.load(
             self.path,
             n_ctx=n_ctx,
@@ -44,6 +44,7 @@ class Setup:
             n_batch=2048,
             kv_unified=unified,
             preflight=False,
+            isolated=isolated,
         )
 
     def bare(self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool = True) -> Bare:

@@ -76,12 +76,13 @@ def turns(setup: Setup) -> None:
 
 
 def spin(setup: Setup) -> None:
-    """A stream beside a thread of the caller that never stops computing, at two of Python's switch intervals."""
+    """A stream beside a thread of the caller that never stops computing: at two of Python's switch intervals, and with
+    the model in a child process."""
     usual = sys.getswitchinterval()
-    with setup.engine() as llm:
+    with setup.engine() as here, setup.engine(isolated=True) as apart:
         seeds = iter(range(10_000))
 
-        def run(interval: float, beside: bool) -> int:
+        def run(llm: Engine, beside: bool, interval: float = usual) -> int:
             over = threading.Event()
             spinner = threading.Thread(target=_spin, args=(over,))
             sys.setswitchinterval(interval)
@@ -95,9 +96,11 @@ def spin(setup: Setup) -> None:
             return made
 
         contenders: dict[str, Callable[[], int]] = {
-            "alone": lambda: run(usual, False),
-            f"beside it, switch interval {usual:g} s": lambda: run(usual, True),
-            "beside it, switch interval 0.0005 s": lambda: run(0.0005, True),
+            "alone": lambda: run(here, False),
+            f"beside it, switch interval {usual:g} s": lambda: run(here, True),
+            "beside it, switch interval 0.0005 s": lambda: run(here, True, 0.0005),
+            "in a child, alone": lambda: run(apart, False),
+            "in a child, beside it": lambda: run(apart, True),
         }
         report("a stream beside a spinning thread", speeds(contenders, setup.rounds), "alone")
 
