@@ -30,7 +30,8 @@ from replay import same_batches  # noqa: E402
 from speculation import drafts, exact  # noqa: E402
 from streams import batch, single, threads  # noqa: E402
 
-from engine import Engine, Usage, _data  # noqa: E402
+from engine import Engine, Usage, _data, preflight  # noqa: E402
+from engine.runtime.options import ContextOptions, ModelOptions  # noqa: E402
 
 
 def batches(setup: Setup) -> None:
@@ -322,6 +323,9 @@ def main() -> None:
     parser.add_argument("--batched-bench", type=Path, help="the llama-batched-bench binary")
     parser.add_argument("--resident", choices=("bare", "engine"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    verdict = preflight.examine(ModelOptions(), ContextOptions())
+    if not verdict.use_extra_bufts:  # peers and bare loops know no remedy
+        parser.error(f"{verdict.reason} Rebuild it first: {preflight.rebuild_command(preflight.AMX_ARGUMENTS)}")
     if given.model in ("0.2B", "0.6B"):
         if given.vocabulary is None:
             parser.error("--vocabulary names ggml-vocab-qwen2.gguf of llama.cpp's models folder")

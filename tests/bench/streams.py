@@ -56,17 +56,25 @@ class Field:
 
         return opened
 
-    def engine(self, answer: Callable[[Engine, Sequence[str]], int], *, unified: bool = True) -> Contender:
+    def engine(
+        self, answer: Callable[[Engine, Sequence[str]], int], *, unified: bool = True, isolated: bool = False
+    ) -> Contender:
         @contextmanager
         def opened() -> Generator[Callable[[Prompts], int]]:
-            with self._setup.engine(n_ctx=self._n_ctx, sequences=self._sequences, unified=unified) as llm:
+            with self._setup.engine(
+                n_ctx=self._n_ctx, sequences=self._sequences, unified=unified, isolated=isolated
+            ) as llm:
                 yield lambda prompts: answer(llm, prompts.texts)
 
         return opened
 
-    def streams(self, *, unified: bool = True) -> Contender:
-        """One stream for each prompt, all at once."""
-        return self.engine(lambda llm, texts: ask_all(llm, texts, self._setup.steps, self._drawing), unified=unified)
+    def streams(self, *, unified: bool = True, isolated: bool = False) -> Contender:
+        """One stream for each prompt, all at once; the model here or in a child process."""
+
+        def answer(llm: Engine, texts: Sequence[str]) -> int:
+            return ask_all(llm, texts, self._setup.steps, self._drawing)
+
+        return self.engine(answer, unified=unified, isolated=isolated)
 
     def generate(self, *, unified: bool = True) -> Contender:
         """All prompts as one batch, whose ends are waited for."""
@@ -150,6 +158,7 @@ def batch(setup: Setup) -> None:
                     "bare loop": field.bare(unified=unified, shared=120 if common else 0),
                     "engine": field.streams(unified=unified),
                     "engine.generate": field.generate(unified=unified),
+                    "engine in a child": field.streams(unified=unified, isolated=True),
                 }
                 if setup.server is not None:
                     contenders["llama-server over HTTP"] = field.server(unified=unified)
@@ -157,7 +166,7 @@ def batch(setup: Setup) -> None:
                     contenders["llama-cpp-python one by one"] = field.python(count=2)
                 measured = alone(contenders, warmup, [[each] for each in prompts])
                 report(label if unified else f"{label}, kv_unified=False", measured, "bare loop")
-                for peer in list(contenders)[3:]:
+                for peer in (name for name in contenders if name.startswith("llama-")):
                     print(f"  the engine is {measured['engine'] / measured[peer]:.2f} x {peer}", flush=True)
     if setup.server is None:
         print("  llama-server is not there: --server names it")
