@@ -145,13 +145,17 @@ def test_passes_of_different_sizes_do_not_hide_what_fillers_cost(busy: list[int]
 
 def test_what_is_slower_is_tried_now_and_then() -> None:
     fillers = Fillers(4, neighbours=False)
-    settled(fillers, [0, 1, 2], evenly, neighbours=False)
-    tried = 0
-    for _ in range(640):
-        every = sorted([0, 1, 2, *fillers.choose([0, 1, 2], lambda _: True)])
-        tried += len(every) == 4
-        fillers.took(every, by_fours(len(every)))
-    assert tried > 400
+    assert settled(fillers, [0, 1, 2], evenly, neighbours=False) == [0, 1, 2]
+    assert settled(fillers, [0, 1, 2], lambda rows: 0.5 if rows == 4 else 1.4, neighbours=False, steps=400) == [
+        *range(4)
+    ]
+
+
+def test_what_was_long_ago_is_measured_anew() -> None:
+    fillers = Fillers(16, neighbours=False)
+    assert settled(fillers, [0, 1, 2], evenly, neighbours=False) == [0, 1, 2]
+    settled(fillers, range(9), evenly, neighbours=False, steps=600)
+    assert settled(fillers, [0, 1, 2], by_fours, neighbours=False, steps=6) == [0, 1, 2, 3]
 
 
 def test_many_sequences_are_looked_through_only_when_they_change() -> None:
