@@ -143,12 +143,25 @@ def test_passes_of_different_sizes_do_not_hide_what_fillers_cost(busy: list[int]
     assert later < 1.02
 
 
-def test_what_is_slower_is_tried_now_and_then() -> None:
+@pytest.mark.parametrize(("then", "expected"), [(0.5, [0, 1, 2, 3]), (2.0, [0, 1, 2])])
+def test_what_was_slower_is_tried_again(then: float, expected: list[int]) -> None:
     fillers = Fillers(4, neighbours=False)
-    assert settled(fillers, [0, 1, 2], evenly, neighbours=False) == [0, 1, 2]
-    assert settled(fillers, [0, 1, 2], lambda rows: 0.5 if rows == 4 else 1.4, neighbours=False, steps=400) == [
-        *range(4)
-    ]
+    before = expected == [0, 1, 2]  # whether fillers are faster at first
+
+    def first(rows: int) -> float:
+        return (0.5 if before else 2.0) if rows == 4 else 1.4
+
+    assert settled(fillers, [0, 1, 2], first, neighbours=False) == ([0, 1, 2, 3] if before else [0, 1, 2])
+    assert settled(fillers, [0, 1, 2], lambda rows: then if rows == 4 else 1.4, neighbours=False, steps=600) == expected
+
+
+@pytest.mark.parametrize("bare", [0.4, 1.4])
+def test_without_fillers_is_measured_again(bare: float) -> None:
+    """Their own times may not change when those without them do."""
+    fillers = Fillers(4, neighbours=False)
+    assert settled(fillers, [0, 1, 2], lambda rows: 0.5 if rows == 4 else 1.4, neighbours=False) == [0, 1, 2, 3]
+    found = settled(fillers, [0, 1, 2], lambda rows: 0.5 if rows == 4 else bare, neighbours=False, steps=600)
+    assert found == ([0, 1, 2] if bare < 0.5 else [0, 1, 2, 3])
 
 
 def test_what_was_long_ago_is_measured_anew() -> None:

@@ -26,10 +26,8 @@ _MOST_RUNS = 16
 """Made one, at most: so that many sequences do not take long to look through."""
 _ENOUGH = 2
 """Batches of a shape before their time is believed: the first of a kind can take twice as long."""
-_AGAIN = 64
-"""Of so many batches one is evaluated the other way, with fillers or without: what is slower may not stay so."""
 _STALE = 512
-"""Batches after which a time is forgotten that was not measured again."""
+"""Batches after which a time is forgotten that was not measured again: what is slower may not stay so."""
 _FRESH = 32
 """Batches after which it is looked anew for what to fill."""
 
@@ -115,7 +113,7 @@ class Fillers:
             return False
         if beside is None or len(beside.seconds) < _ENOUGH:
             return True
-        return (beside.middle < without.middle) != (self._clock % _AGAIN == 0)
+        return beside.middle < without.middle
 
     def _plan(self, busy: Sequence[int], usable: Callable[[int], bool]) -> tuple[int, ...]:
         """The fillers that are expected to save the most; as few as will do."""
