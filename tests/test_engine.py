@@ -23,6 +23,7 @@ from engine.runtime.loop import Loop
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.runtime.requests import Request
 from engine.runtime.runner import Runner
+from engine.template.conversation import conversation_of
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion, Message, SamplingParams
 
@@ -578,6 +579,20 @@ def test_inspection_of_every_family(builtin_model_path: Path, family: str) -> No
     texts = {marker.text for marker in found.markers}
     assert ("<|channel|>" in texts) is (family == "gpt-oss")
     assert found.text().startswith("model  ")
+
+
+@pytest.mark.parametrize(("options", "restored"), [({}, (1,)), ({"max_tokens": 45}, ()), ({"stop": ["sunny"]}, (1,))])
+def test_reasoning_is_remembered_of_turns_that_ended_by_themselves(
+    options: dict[str, Any], restored: tuple[int, ...]
+) -> None:
+    with scripted(["<think>\nI look out of the window.\n</think>\n\nIt is very sunny in Oslo."]) as llm:
+        answer = llm.chat("How is Oslo?", **options)
+        assert answer.reasoning
+        assert answer.content
+        history = conversation_of(
+            [{"role": "user", "content": "How is Oslo?"}, {"role": "assistant", "content": answer.content}]
+        )
+        assert llm._memory.restore(history).numbers == restored  # pyright: ignore[reportPrivateUsage]
 
 
 def test_closing_gives_the_memory_back(builtin_model_path: Path) -> None:

@@ -43,6 +43,10 @@ def never(_tokens: Sequence[int], logits: NDArray[np.float32]) -> None:
     logits[FORBIDDEN] = -np.inf
 
 
+def noisy(_tokens: Sequence[int], _logits: NDArray[np.float32]) -> None:
+    print("hm")  # noqa: T201
+
+
 @pytest.fixture(scope="module")
 def here(builtin_model_path: Path) -> Iterator[Engine]:
     with Engine.load(builtin_model_path, n_ctx=1024, n_sequences=4, n_threads=1) as llm:
@@ -145,6 +149,9 @@ def test_reasoning_that_was_dropped_is_put_back(builtin_model_path: Path) -> Non
 
 def test_logits_processors_must_be_importable_there(apart: Engine) -> None:
     assert apart.chat("Hello!", max_tokens=4, logits_processors=[never]).usage is not None
+    assert apart.chat("Hello!", max_tokens=4, logits_processors=[noisy]).usage is not None, (
+        "what it prints is no answer"
+    )
     with pytest.raises(RequestError, match=r"neither a lambda nor a closure.*isolated=False"):
         apart.chat("Hello!", logits_processors=[lambda _tokens, _logits: None])
     gone: Any = type(sys)("a_module_that_only_this_process_has")
@@ -200,6 +207,17 @@ def test_closing_ends_the_process_and_cancels_what_runs(builtin_model_path: Path
     llm.close()
 
 
+def test_a_program_may_end_without_closing(builtin_model_path: Path) -> None:
+    script = (
+        "from engine import Engine\n"
+        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, preflight=False, isolated=True)\n"
+        "stream = llm.stream('Hello!', ignore_eos=True)\n"
+        "print(len(next(iter(stream)).text) > 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_it_does_not_outlive_its_parent(builtin_model_path: Path) -> None:
     script = (
@@ -247,16 +265,28 @@ def test_what_cannot_be_loaded_is_told_as_here(tmp_path: Path, builtin_model_pat
         Engine.load(builtin_model_path, n_ctx=2**31 - 1, isolated=True)
 
 
-def test_loading_tells_its_progress_and_may_be_stopped(builtin_model_path: Path) -> None:
+def test_loading_tells_its_progress_and_may_be_stopped(
+    builtin_model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[float] = []
 
     def progress(fraction: float) -> bool:
         told.append(fraction)
         return len(told) < 2
 
-    with pytest.raises(ModelLoadError, match="stopped by its progress callback"):
-        Engine.load(builtin_model_path, progress=progress, isolated=True)
+    started: list[subprocess.Popen[Any]] = []
+
+    def start(*args: Any, **options: Any) -> "subprocess.Popen[Any]":
+        started.append(popen(*args, **options))
+        return started[0]
+
+    popen = subprocess.Popen
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", start)
+        with pytest.raises(ModelLoadError, match="stopped by its progress callback"):
+            Engine.load(builtin_model_path, progress=progress, preflight=False, isolated=True)
     assert len(told) == 2
+    assert started[0].returncode is not None, "it does not load on"
     with Engine.load(builtin_model_path, n_ctx=256, progress=told.append, isolated=True):
         assert told[-1] == 1.0
 
