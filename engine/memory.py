@@ -90,5 +90,5 @@ def _canonical(arguments: str) -> str:
     """Arguments as JSON of one spelling: clients parse them and write them again."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments

@@ -3,14 +3,14 @@
 Knows: what of it cannot cross: the functions behind tools. Does not know: where the parser runs, or who reads.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from engine.events import Event, ToolCallEnd, ToolCallStart
 from engine.families import Format
 from engine.parsing import Parser
+from engine.parsing.emitter import arguments_value
 from engine.parsing.piece import Piece
 from engine.types import ReasoningFormat, ResponseFormat, Tool, ToolChoice
 
@@ -61,9 +61,16 @@ class Checked:
             self._names[event.index] = event.name
         elif isinstance(event, ToolCallEnd) and event.error is None:
             tool = self._tools.get(self._names.get(event.index, ""))
-            if tool is not None and tool.check is not None and tool.check(json.loads(event.arguments)) is not None:
+            if tool is not None and tool.check is not None and not _takes(tool.check, event.arguments):
                 return replace(event, error="invalid_arguments")
         return event
+
+
+def _takes(check: Callable[[Any], str | None], arguments: str) -> bool:
+    try:
+        return check(arguments_value(arguments)) is None
+    except RecursionError:
+        return True  # as deep as the parser could read, with less of the stack left: judged there
 
 
 def _bare(tool: Tool) -> Tool:

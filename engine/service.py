@@ -7,6 +7,7 @@ messages, templates, tools; it takes a rendered prompt and the parser that its t
 import asyncio
 import contextlib
 import itertools
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,8 @@ from engine.runtime.stream import Ended, Mailbox, Progress, Stream
 from engine.runtime.turns import TurnMemory
 from engine.template.prompt import Prompt
 from engine.types import SamplingParams
+
+_log = logging.getLogger("engine.service")
 
 
 class Service:
@@ -170,6 +173,7 @@ class Service:
             runner.submit(request)
         except BaseException:
             self._post.shut(id_)
+            runner.cancel(id_)
             raise
         return stream
 
@@ -263,7 +267,9 @@ class _Post:
     def deliver(self, replies: Sequence[Reply]) -> None:
         sleepers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for reply in replies:
-            box = self._boxes[reply.id]
+            box = self._boxes.get(reply.id)
+            if box is None:
+                continue  # its submission was broken off, by Ctrl-C for one
             if box.progress is not None and reply.prefilled > box.prefilled:
                 _report(reply, box, box.progress)
             if box.ended is not None:
@@ -291,7 +297,11 @@ class _Post:
         self._tally.add(finished.reason, finished.usage)
         self._turns.remember(box.text, box.tokens, reply.output)
         if box.ended is not None and finished.reason in ("stop", "tool_calls"):
-            box.ended(box.heard)
+            try:
+                box.ended(box.heard)
+            except Exception:  # noqa: BLE001 - whoever is told: the loop must not break by it
+                _log.exception("What a turn's end was to be followed by failed; the turn itself is whole.")
+        box.heard.clear()
 
 
 def _report(reply: Reply, box: Mailbox, progress: Progress) -> None:

@@ -595,6 +595,13 @@ def test_reasoning_is_remembered_of_turns_that_ended_by_themselves(
         assert llm._memory.restore(history).numbers == restored  # pyright: ignore[reportPrivateUsage]
 
 
+def test_a_deeply_nested_call_ends_its_turn_and_no_other() -> None:
+    deep = '<tool_call>\n{"name": "get_weather", "arguments": {"city": ' + "[" * 5000 + "}}\n</tool_call>"
+    with scripted([f"<think>\nhm\n</think>\n\n{deep}", "Hello."], n_ctx=16384) as llm:
+        assert llm.chat("How is Oslo?", [get_weather]).finish_reason == "tool_calls"
+        assert llm.chat("Hello?").content == "Hello."
+
+
 def test_closing_gives_the_memory_back(builtin_model_path: Path) -> None:
     with Engine.load(builtin_model_path, n_ctx=256, n_threads=1) as other:
         weights = other._model  # pyright: ignore[reportPrivateUsage]

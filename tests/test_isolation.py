@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import pickle
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pydantic import BaseModel, field_validator
 
 from engine import Engine, EngineError, ModelLoadError, RequestError, ToolCallEnd, as_tools
 from engine.errors import DecodeError
@@ -22,6 +24,7 @@ from engine.events import ToolCallStart
 from engine.families import builtin_families
 from engine.parser_recipe import ParserRecipe
 from engine.parsing import Piece
+from engine.runtime import isolation
 from engine.runtime.isolation import IsolatedRunner
 from engine.runtime.worker import portable
 
@@ -88,7 +91,8 @@ def test_it_answers_as_one_here(here: Engine, apart: Engine) -> None:
 
 def test_events_come_one_by_one_and_a_stream_may_be_left(apart: Engine) -> None:
     with apart.stream("What is the weather in Paris?", [get_weather], temperature=0) as stream:
-        assert next(iter(stream))
+        reading = iter(stream)
+    assert next(reading)
     assert stream.result().finish_reason == "cancelled"
     assert apart.chat("Hello!", temperature=0).content
 
@@ -180,11 +184,91 @@ def test_bad_requests_are_refused_as_here(here: Engine, apart: Engine) -> None:
     assert said[0] == said[1]
 
 
+class Wrong(BaseModel):
+    """Get the weather in a city."""
+
+    city: str
+
+    @field_validator("city")
+    @classmethod
+    def look_up(cls, value: str) -> str:
+        raise KeyError(value)
+
+
+def test_a_check_that_raises_ends_its_own_turn(here: Engine, apart: Engine) -> None:
+    for llm in (here, apart):
+        with pytest.raises(KeyError):
+            llm.chat("What is the weather in Paris?", [Wrong], temperature=0)
+        assert llm.chat("Hello!", temperature=0).content
+        assert llm.metrics.running == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_one_that_is_stuck_is_ended_by_force(builtin_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = Engine.load(builtin_model_path, n_ctx=512, n_threads=1, isolated=True)
+    stream = llm.stream("Hello!", ignore_eos=True)
+    reading = iter(stream)
+    assert next(reading)
+    child = process(llm)
+    child.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(isolation, "_PATIENCE", 0.2)
+    llm.close()
+    assert child.returncode == -signal.SIGKILL
+    with pytest.raises(EngineError, match="closed"):
+        stream.result()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_says_nothing_and_keeps_nothing_alive(builtin_model_path: Path) -> None:
+    script = (
+        "import os, time, warnings; from engine import Engine\n"
+        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, preflight=False, isolated=True)\n"
+        "stream = llm.stream('Hello!', max_tokens=100, ignore_eos=True)\n"
+        "reading = iter(stream); next(reading)\n"
+        "warnings.simplefilter('ignore')\n"
+        "fork = os.fork()\n"
+        "if not fork:\n"
+        "    llm.close()\n"
+        "    os.closerange(1, 3); time.sleep(60); os._exit(0)\n"
+        "time.sleep(0.2)\n"
+        "print(stream.result().finish_reason, llm.chat('Hello!', max_tokens=3).finish_reason)\n"
+        "print(fork, llm._service._runner._child._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    reasons, pids = done.stdout.splitlines()
+    fork, child = map(int, pids.split())
+    try:
+        assert reasons == "length length"
+        wait_until(lambda: not runs(child))
+        assert runs(fork)
+    finally:
+        os.kill(fork, signal.SIGKILL)
+
+
+def test_what_surrounds_the_interpreter_does_not_matter(builtin_model_path: Path, tmp_path: Path) -> None:
+    """A start-up file that prints; a folder before the standard library, with a module of its name in it."""
+    (tmp_path / "sitecustomize.py").write_text("print('Welcome!', flush=True)\n", encoding="utf-8")
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "queue.py").write_text("raise ImportError('not this one')\n", encoding="utf-8")
+    script = (
+        "import sys; from engine import Engine\n"
+        f"sys.path.insert(0, {str(tmp_path / 'shadow')!r})\n"
+        f"with Engine.load({str(builtin_model_path)!r}, n_ctx=512, preflight=False, isolated=True) as llm:\n"
+        "    print(llm.chat('Hello!', max_tokens=3).finish_reason)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "length", "")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_its_death_ends_its_requests_and_nothing_else(doomed: Engine) -> None:
     stream = doomed.stream("Hello!", ignore_eos=True)
     waiting = doomed.stream("Who are you?")
-    assert next(iter(stream))
+    reading = iter(stream)
+    assert next(reading)
     process(doomed).send_signal(signal.SIGSEGV)
     for left in (stream, waiting):
         with pytest.raises(EngineError, match=r"process died by SIGSEGV; load the model again"):
@@ -198,7 +282,8 @@ def test_closing_ends_the_process_and_cancels_what_runs(builtin_model_path: Path
     llm = Engine.load(builtin_model_path, n_ctx=4096, n_threads=1, isolated=True)
     child = process(llm)
     stream = llm.stream("Hello!", ignore_eos=True)
-    assert next(iter(stream))
+    reading = iter(stream)
+    assert next(reading)
     llm.close()
     assert child.returncode == 0
     assert stream.result().finish_reason == "cancelled"
@@ -212,7 +297,8 @@ def test_a_program_may_end_without_closing(builtin_model_path: Path) -> None:
         "from engine import Engine\n"
         f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, preflight=False, isolated=True)\n"
         "stream = llm.stream('Hello!', ignore_eos=True)\n"
-        "print(len(next(iter(stream)).text) > 0)\n"
+        "reading = iter(stream)\n"
+        "print(len(next(reading).text) > 0)\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

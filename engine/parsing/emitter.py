@@ -6,7 +6,7 @@ Knows: the order rules of `engine.events` and what a span of text is. Does not k
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.parsing.reader import Reader
@@ -133,7 +133,7 @@ class CallEmitter:
 
     def _judge(self, arguments: str) -> CallError | None:
         try:
-            value = json.loads(arguments, parse_constant=no_constant, parse_int=_bounded)
+            value = arguments_value(arguments)
         except (ValueError, RecursionError):
             return "malformed"
         tools = self._emitter.tools
@@ -143,6 +143,12 @@ class CallEmitter:
             return "invalid_arguments"
         check = tools[self.name].check if tools is not None else None
         return "invalid_arguments" if check is not None and check(value) is not None else None
+
+
+def arguments_value(text: str) -> Any:
+    """A call's arguments as Python values. Raises ValueError for what is no JSON, RecursionError for what is nested too
+    deeply."""
+    return json.loads(text, parse_constant=no_constant, parse_int=_bounded)
 
 
 def _bounded(digits: str) -> int:

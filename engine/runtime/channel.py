@@ -4,15 +4,20 @@ Knows: the records, and a pipe for pickles. Does not know: who is at which end.
 """
 
 import logging
+import os
 import pickle
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import BinaryIO, NamedTuple
 
 from engine.events import Finished
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.runtime.requests import Reply
 from engine.runtime.state_file import Origin
+
+GREETING = b"\nllama-engine worker 1\n"
+"""What the child's answers begin with: whatever a start-up file of that interpreter prints stands before it."""
 
 
 class Load(NamedTuple):
@@ -37,7 +42,7 @@ class Start(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """A request, pickled by itself: one that cannot be read here fails alone."""
+    """A request, pickled by itself: one that cannot be read there fails alone."""
 
     id: int
     request: bytes
@@ -69,25 +74,46 @@ class Line(NamedTuple):
 
 
 class Channel:
-    """Pickles into a pipe, from any thread."""
+    """Pickles into a pipe, from any thread; no sender waits.
+
+    A thread writes them: a sender may be a destructor or a signal handler that interrupts another sender, and the other
+    end may wait for us to read before it reads.
+    """
 
     def __init__(self, pipe: BinaryIO) -> None:
         self._pipe = pipe
-        self._gate = threading.Lock()
+        self._process = os.getpid()
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="llama-engine-pipe", daemon=True)
+        self._thread.start()
 
     def send(self, message: object) -> None:
-        """Raises OSError, or ValueError, when the other end is gone; what pickle raises, before anything is sent."""
-        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        with self._gate:
-            self._pipe.write(data)
-            self._pipe.flush()
+        """Raises what pickle raises. What is sent when the other end is gone is lost; so is what a fork sends, whose
+        pipe it is not."""
+        if os.getpid() == self._process:
+            self._queue.put(message if isinstance(message, bytes) else pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def close(self) -> None:
-        """Tells the other end that nothing follows."""
+        """Tells the other end, after all that was sent, that nothing follows. Does not wait; twice is fine."""
+        self._queue.put(None)
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait until all is written, after `close`."""
+        self._thread.join(seconds)
+
+    def _write(self) -> None:
+        lost = False
+        while (data := self._queue.get()) is not None:
+            try:
+                if not lost:
+                    self._pipe.write(data)
+                    self._pipe.flush()
+            except (OSError, ValueError):
+                lost = True  # the other end is gone, as whoever reads from it hears
         try:
             self._pipe.close()
         except OSError:
-            return  # it has gone first
+            return  # what was buffered for it
 
 
 def refusal(id_: int, error: Exception) -> Reply:

@@ -5,6 +5,7 @@ with an order (`engine.runtime.worker`), why somebody wants it apart. A native f
 threads of the caller cannot hold up its decodes, since it has an interpreter lock of its own.
 """
 
+import json
 import logging
 import os
 import pickle
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from engine.errors import EngineError, ModelLoadError, RequestError
-from engine.runtime.channel import Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, refusal
+from engine.runtime.channel import GREETING, Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, refusal
 from engine.runtime.llama import ModelInfo
 from engine.runtime.llama_lib import library
 from engine.runtime.llama_vocab import LlamaVocab
@@ -26,53 +27,74 @@ from engine.runtime.options import ContextOptions, ModelOptions
 from engine.runtime.requests import Cancel, Close, Command, EndReasoning, Reply, Request, Save, Unpin
 from engine.runtime.state_file import Origin
 
+_log = logging.getLogger("engine.isolation")
 _PATIENCE = 10.0
 """Seconds that a child has to end after it was told to."""
 _LOGGERS = ("engine", "engine.llama", "engine.runner")
 
 
+# The standard library first, then our path: what is put before it there may have its modules' names.
+_START = (
+    "import json, logging.handlers, pickle, queue, signal, sys, threading; sys.path[:] = json.loads(sys.argv[1]); "
+    "from engine.runtime.worker import main; sys.exit(main())"
+)
+
+
 class _Child:
-    """The process and both directions. `answers` has one reader at a time."""
+    """The process and both directions. `receive` has one caller at a time."""
 
     def __init__(self) -> None:
         if getattr(sys, "frozen", False) or not sys.executable:
             raise EngineError("This program cannot start a Python process for the model; load with isolated=False.")
-        paths = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        paths = json.dumps([entry or str(Path.cwd()) for entry in sys.path])
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "engine.runtime.worker"],
+            [sys.executable, "-P", "-c", _START, paths],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
+            process_group=0 if os.name == "posix" else None,  # Ctrl-C is for this process alone
         )
-        stdin: Any = self._process.stdin
-        self._orders = Channel(stdin)
+        orders: Any = self._process.stdin
+        self._orders = Channel(orders)
         self._answers: Any = self._process.stdout
-        self._end = weakref.finalize(self, _end, self._process, self._orders)
+        self._end = weakref.finalize(self, _end, os.getpid(), self._process, self._orders)
+        _pipes.update((orders, self._answers))
 
     def send(self, order: object) -> None:
         """Leave an order. When the child is gone, its reader says so."""
-        if not self._end.alive:
-            return
-        try:
+        if self._end.alive:
             self._orders.send(order)
-        except (OSError, ValueError):
-            return
+
+    def greeted(self) -> None:
+        """Skip what a start-up file printed before the first answer. Raises EngineError when the child is gone."""
+        seen = b""
+        while not seen.endswith(GREETING):
+            byte = self._answers.read(1)
+            if not byte:
+                raise self._gone()
+            seen = (seen + byte)[-len(GREETING) :]
 
     def receive(self) -> Any:
-        """The next answer. Raises EngineError when the child is gone."""
+        """The next answer. Raises EngineError when the child is gone, or what it says cannot be read."""
         while True:
             try:
                 answer: Any = pickle.load(self._answers)
-            except (EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
-                raise EngineError(f"The model's process {self.ending()}; load the model again.") from error
+            except (EOFError, OSError, ValueError) as error:
+                raise self._gone() from error
+            except Exception as error:
+                self.kill()
+                said = f"The model's process sent what cannot be read ({type(error).__name__}: {error})"
+                raise EngineError(f"{said}; load the model again.") from error
             if not isinstance(answer, Line):
                 return answer
             logger = logging.getLogger(answer.record.name)
             if logger.isEnabledFor(answer.record.levelno):
                 logger.handle(answer.record)
 
-    def ending(self) -> str:
-        """How it ended, in words. It has closed its side, so it is about to."""
+    def _gone(self) -> EngineError:
+        """It has closed its side, so it is about to end."""
+        return EngineError(f"The model's process {self._ending()}; load the model again.")
+
+    def _ending(self) -> str:
         try:
             code = self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
@@ -94,15 +116,34 @@ class _Child:
         self._end()
 
 
-def _end(process: "subprocess.Popen[bytes]", orders: Channel) -> None:
+def _end(owner: int, process: "subprocess.Popen[bytes]", orders: Channel) -> None:
+    if os.getpid() != owner:
+        return  # a fork has copies of everything, but this is not its child
     orders.close()
     try:
         process.wait(_PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    orders.join()
     if process.stdout is not None:
         process.stdout.close()
+
+
+_pipes: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """A fork lets go of our ends of the pipes: a child ends when nobody holds them any more."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for pipe in list(_pipes):
+        if not pipe.closed:
+            os.dup2(nowhere, pipe.fileno())
+    os.close(nowhere)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class IsolatedModel:
@@ -122,6 +163,7 @@ class IsolatedModel:
         try:
             level = min(logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS)
             child.send(Load(Path(path), options, level, progress is not None))
+            child.greeted()
             while isinstance(answer := child.receive(), Loading):
                 if progress is not None and progress(answer.fraction) is False:
                     raise ModelLoadError(f"Loading {path} was stopped by its progress callback.")
@@ -234,15 +276,18 @@ class IsolatedRunner:
         self._child.send(EndReasoning(id_))
 
     def close(self) -> None:
-        """Cancel what runs, end the child, join the thread; twice is fine."""
+        """Cancel what runs, end the child, join the thread; twice is fine. A child that is stuck is ended by force."""
         with self._gate:
             if self._refusal is None:
                 self._refusal = EngineError("The engine is closed; load it again.")
         self._child.send(Close())
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(_PATIENCE)
+            if self._thread.is_alive():
+                self._child.kill()
+                self._thread.join()
 
-    def _accept(self, order: "Parcel | Command", id_: int, checked: Callable[[Any], Any] | None) -> None:
+    def _accept(self, order: Parcel | Command, id_: int, checked: Callable[[Any], Any] | None) -> None:
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
@@ -250,13 +295,16 @@ class IsolatedRunner:
         self._child.send(order)
 
     def _read(self) -> None:
-        while True:
-            try:
+        try:
+            while True:
                 replies: list[Reply] = self._child.receive()
-            except EngineError as error:
-                self._over(error)
-                return
-            self._deliver([self._completed(reply) for reply in replies])
+                self._deliver([completed for reply in replies for completed in self._completed(reply)])
+        except EngineError as error:
+            self._over(error)
+        except BaseException as fault:  # noqa: BLE001 - whatever broke it, those who wait must hear of it
+            _log.error("The thread that reads from the model's process broke.", exc_info=fault)
+            self._child.kill()
+            self._over(EngineError(f"The engine broke ({type(fault).__name__}: {fault}); load the model again."))
 
     def _over(self, error: EngineError) -> None:
         """The child is gone: tell everyone who waits."""
@@ -266,9 +314,19 @@ class IsolatedRunner:
         self._deliver([refusal(id_, said) for id_ in left])
         self._child.close()
 
-    def _completed(self, reply: Reply) -> Reply:
-        checked = self._waiting.pop(reply.id, None) if reply.final else self._waiting.get(reply.id)
-        return reply if checked is None else reply._replace(events=checked(reply.events))
+    def _completed(self, reply: Reply) -> Sequence[Reply]:
+        """The reply with what stayed here; none to a request that has ended by what went wrong in that."""
+        if reply.id not in self._waiting:
+            return ()
+        checked = self._waiting.pop(reply.id) if reply.final else self._waiting[reply.id]
+        if checked is None:
+            return (reply,)
+        try:
+            return (reply._replace(events=checked(reply.events)),)
+        except Exception as error:  # noqa: BLE001 - the caller's code: the check of a tool's arguments
+            self._waiting.pop(reply.id, None)
+            self._child.send(Cancel(reply.id))
+            return (refusal(reply.id, error),)
 
 
 def _unless_failed(answer: Any) -> Any:
@@ -280,7 +338,7 @@ def _unless_failed(answer: Any) -> Any:
 def _pickled(request: Request) -> bytes:
     try:
         return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except Exception as error:
         raise RequestError(
             f"The request cannot be sent to the model's own process ({error}). A logits processor must be a function "
             "of a module, neither a lambda nor a closure; or load with isolated=False."

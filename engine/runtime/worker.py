@@ -2,21 +2,20 @@
 
 Knows: the order of things (load, open, start, then requests) and that both directions are pickles, one behind the
 other. Does not know: who asks (`engine.runtime.isolation`), what a step does. It ends when its orders end, so that none
-outlives its parent. Run as a module.
+outlives its parent.
 """
 
 import logging
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Sequence
 from logging.handlers import QueueHandler
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from engine.errors import EngineError, RequestError
-from engine.runtime.channel import Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, refusal
+from engine.runtime.channel import GREETING, Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, refusal
 from engine.runtime.requests import Cancel, Close, EndReasoning, Reply, Save, Unpin
 
 
@@ -42,8 +41,7 @@ class _Worker:
         from engine.runtime.runner import Runner
 
         load: Load = self._next()
-        handler = _Forwarding(self._answers)
-        logging.getLogger("engine").addHandler(handler)
+        logging.getLogger("engine").addHandler(_Forwarding(self._answers))
         logging.getLogger("engine").setLevel(load.level)
         with Model.load(load.path, load.options, progress=self._told if load.tells else None) as model:
             self._answers.send(model.info)
@@ -91,10 +89,7 @@ class _Worker:
         self._answers.send(Loading(fraction))
 
     def _deliver(self, replies: Sequence[Reply]) -> None:
-        try:
-            self._answers.send([reply._replace(error=portable(reply.error)) for reply in replies])
-        except (OSError, ValueError):
-            return  # nobody reads any more; that the orders have ended too is seen in a moment
+        self._answers.send([reply._replace(error=portable(reply.error)) for reply in replies])
 
 
 def _opened(request: bytes) -> Any:
@@ -118,9 +113,10 @@ def portable(error: Exception | None) -> Exception | None:
 
 def main() -> int:
     """Serve one parent. What libraries print goes to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     orders, answers = os.fdopen(os.dup(0), "rb"), Channel(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    answers.send(GREETING)
     try:
         _Worker(orders, answers).run()
     except EngineError as error:
@@ -128,8 +124,5 @@ def main() -> int:
     except EOFError:
         return 1  # the parent has gone before it had all it wanted
     answers.close()
+    answers.join()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
