@@ -92,7 +92,8 @@ class LlamaServer:
                 "stream": True,
                 "ignore_eos": True,
                 "temperature": drawing.temperature,
-                "top_k": drawing.top_k,
+                # With no filter it goes through records of the whole vocabulary, also where the best token is wanted.
+                "top_k": drawing.top_k if drawing.temperature else 1,
                 "top_p": drawing.top_p,
                 "min_p": 0.0,
                 "seed": index,
