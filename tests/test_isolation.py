@@ -29,6 +29,8 @@ from engine.runtime.isolation import IsolatedRunner
 from engine.runtime.worker import portable
 
 FORBIDDEN = 300
+SAFELY = "preflight=False, use_extra_bufts=False, isolated=True"
+"""Options for scripts that are to say nothing, wherever they run."""
 
 
 def get_weather(city: str, days: int = 1) -> str:
@@ -222,7 +224,7 @@ def test_one_that_is_stuck_is_ended_by_force(builtin_model_path: Path, monkeypat
 def test_a_fork_says_nothing_and_keeps_nothing_alive(builtin_model_path: Path) -> None:
     script = (
         "import os, time, warnings; from engine import Engine\n"
-        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, preflight=False, use_extra_bufts=False, isolated=True)\n"
+        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, {SAFELY})\n"
         "stream = llm.stream('Hello!', max_tokens=100, ignore_eos=True)\n"
         "reading = iter(stream); next(reading)\n"
         "warnings.simplefilter('ignore')\n"
@@ -255,7 +257,7 @@ def test_what_surrounds_the_interpreter_does_not_matter(builtin_model_path: Path
     script = (
         "import sys; from engine import Engine\n"
         f"sys.path.insert(0, {str(tmp_path / 'shadow')!r})\n"
-        f"with Engine.load({str(builtin_model_path)!r}, n_ctx=512, preflight=False, use_extra_bufts=False, isolated=True) as llm:\n"
+        f"with Engine.load({str(builtin_model_path)!r}, n_ctx=512, {SAFELY}) as llm:\n"
         "    print(llm.chat('Hello!', max_tokens=3).finish_reason)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -295,7 +297,7 @@ def test_closing_ends_the_process_and_cancels_what_runs(builtin_model_path: Path
 def test_a_program_may_end_without_closing(builtin_model_path: Path) -> None:
     script = (
         "from engine import Engine\n"
-        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, preflight=False, use_extra_bufts=False, isolated=True)\n"
+        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, {SAFELY})\n"
         "stream = llm.stream('Hello!', ignore_eos=True)\n"
         "reading = iter(stream)\n"
         "print(len(next(reading).text) > 0)\n"
