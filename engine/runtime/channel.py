@@ -4,7 +4,6 @@ Knows: the records, and a pipe for pickles. Does not know: who is at which end.
 """
 
 import logging
-import os
 import pickle
 import threading
 from pathlib import Path
@@ -82,16 +81,14 @@ class Channel:
 
     def __init__(self, pipe: BinaryIO) -> None:
         self._pipe = pipe
-        self._process = os.getpid()
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="llama-engine-pipe", daemon=True)
         self._thread.start()
 
     def send(self, message: object) -> None:
-        """Raises what pickle raises. What is sent when the other end is gone is lost; so is what a fork sends, whose
-        pipe it is not."""
-        if os.getpid() == self._process:
-            self._queue.put(message if isinstance(message, bytes) else pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        """A pickle of it, or bytes as they are. Raises what pickle raises. What is sent when the other end is gone is
+        lost; so is what a fork sends, which has no thread of ours."""
+        self._queue.put(message if isinstance(message, bytes) else pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def close(self) -> None:
         """Tells the other end, after all that was sent, that nothing follows. Does not wait; twice is fine."""
