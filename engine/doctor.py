@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -57,7 +56,7 @@ class Machine:
             cuda_compiler=shutil.which("nvcc") is not None,
             vulkan=vulkan and shutil.which("glslc") is not None,
             amx="amx_int8" in preflight.processor()[1],
-            gcc=_gcc_version(),
+            gcc=preflight.gcc_version(),
         )
 
     @property
@@ -69,10 +68,15 @@ class Machine:
             return "CUDA"
         return "Vulkan" if self.vulkan else "CPU"
 
-    def arguments(self, *, faulted: bool) -> tuple[str, ...]:
-        """CMake arguments of that build. `faulted`: the present build died in the preflight."""
-        amx = self.amx and (faulted or (self.gcc is not None and self.gcc <= 12))
-        return (*_OFFLOAD[self.backend], *(preflight.AMX_ARGUMENTS if amx else ()))
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """CMake arguments of that build."""
+        return _OFFLOAD[self.backend]
+
+    def needs_cure(self, *, faulted: bool) -> bool:
+        """Whether it would die of the known fault on CPUs with AMX. `faulted`: the present build died in the
+        preflight."""
+        return self.amx and (faulted or (self.gcc is not None and self.gcc <= 12))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ def diagnose() -> Report:
     cpu, flags = preflight.processor()
     library, error = _ask_library(preflight.child_command())
     verdict = preflight.examine(ModelOptions(), ContextOptions())
-    arguments = machine.arguments(faulted=verdict.outcome in ("remedied", "faulty"))
+    cure_amx = machine.needs_cure(faulted=verdict.outcome in ("remedied", "faulty"))
     return Report(
         engine_version=_version(),
         python=platform.python_version(),
@@ -155,7 +159,7 @@ def diagnose() -> Report:
         library=library,
         library_error=error,
         verdict=verdict,
-        rebuild=preflight.rebuild_command(arguments, python=sys.executable),
+        rebuild=preflight.rebuild_command(machine.arguments, cure_amx=cure_amx, python=sys.executable),
         builtin_model=_builtin_model(),
         hub_cache=hub_cache(),
         own_cache=preflight.cache_directory(),
@@ -206,18 +210,3 @@ def _device(device: Device) -> str:
         return f"{device.name} ({device.description})"
     free, total = device.memory_free / 2**30, device.memory_total / 2**30
     return f"{device.name} ({device.description}, {free:.1f} of {total:.1f} GiB free)"
-
-
-def _gcc_version() -> int | None:
-    compiler = os.environ.get("CC") or "cc"
-    path = shutil.which(compiler) or shutil.which("gcc")
-    if path is None:
-        return None
-    try:
-        about = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if "clang" in about:
-        return None
-    found = re.search(r"\b(\d+)\.\d+\.\d+", about)
-    return int(found[1]) if found else None

@@ -4,7 +4,9 @@ Knows: how a child process is started on the built-in model with the caller's op
 to try, and where verdicts are kept between processes. Does not know: what the child does
 (`engine.runtime.preflight_child`), nor llama.cpp. The fault that this exists for: llama.cpp compiled by gcc 12 for a
 CPU with AMX dies in the first decode of a batch with several rows; weights that are not repacked
-(`use_extra_bufts=False`) never reach that code.
+(`use_extra_bufts=False`) never reach that code. That compiler takes `ldtilecfg` to read 8 bytes of its 64
+(amxtileintrin.h, `_tile_loadconfig`) and leaves out the stores of the others as dead; told to keep dead stores, it
+compiles AMX rightly.
 """
 
 import hashlib
@@ -13,6 +15,8 @@ import json
 import logging
 import os
 import platform
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +32,8 @@ from engine.runtime.options import ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
 
-AMX_ARGUMENTS = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__")
+_KEEP_DEAD_STORES = "-fno-tree-dse -fno-dse"
+_WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__")
 CHILD = "engine.runtime.preflight_child"
 _PINNED = "llama-cpp-python==0.3.36"
 _SECONDS = 120.0
@@ -68,13 +73,13 @@ def prepare(model: ModelOptions, context: ContextOptions) -> ModelOptions:
             return model
         case "faulty":
             raise EngineError(
-                f"llama.cpp would end this process: {verdict.reason} Rebuild it: {rebuild_command(AMX_ARGUMENTS)} "
-                "(the flags cure the known fault of gcc 12 on CPUs with AMX), or pass preflight=False to take the risk."
+                f"llama.cpp would end this process: {verdict.reason} Rebuild it: {rebuild_command(cure_amx=True)} "
+                "(that cures the known fault of gcc 12 on CPUs with AMX), or pass preflight=False to take the risk."
             )
         case "remedied":
             told = (
                 f"In the preflight {verdict.reason} That is applied; prompts are read more slowly so. "
-                f"To cure the build: {rebuild_command(AMX_ARGUMENTS)}"
+                f"To cure the build: {rebuild_command(cure_amx=True)}"
             )
         case "unknown":
             told = (
@@ -98,7 +103,7 @@ def check_loaded(model: ModelOptions, context: ContextOptions) -> None:
         raise EngineError(
             f"llama.cpp would end this process: {verdict.reason} Weights that are loaded already stay as they are; "
             "load the file with Engine.load, which applies what works. To cure the build: "
-            f"{rebuild_command(AMX_ARGUMENTS)} (the flags are for the known fault of gcc 12 on CPUs with AMX; weights "
+            f"{rebuild_command(cure_amx=True)} (that is for the known fault of gcc 12 on CPUs with AMX; weights "
             "that are not quantised do not meet it: pass preflight=False)."
         )
 
@@ -133,14 +138,45 @@ def child_command() -> tuple[str, ...] | None:
     return (sys.executable, "-P", "-m", CHILD)
 
 
-def rebuild_command(arguments: Sequence[str], *, python: str = "", windows: bool = sys.platform == "win32") -> str:
-    """The shell line that compiles llama-cpp-python anew with these CMake arguments."""
+def rebuild_command(
+    arguments: Sequence[str] = (),
+    *,
+    cure_amx: bool = False,
+    python: str = "",
+    windows: bool = sys.platform == "win32",
+) -> str:
+    """The shell line that compiles llama-cpp-python anew with these CMake arguments.
+
+    `cure_amx`: so that the known fault on CPUs with AMX is gone. By gcc AMX stays, which is faster; other compilers
+    do without it, since what would cure them is not known.
+    """
+    variables: dict[str, str] = {}
+    if cure_amx and gcc_version() is not None:
+        variables["CXXFLAGS"] = _KEEP_DEAD_STORES
+    elif cure_amx:
+        arguments = (*arguments, *_WITHOUT_AMX)
+    if arguments:
+        variables["CMAKE_ARGS"] = " ".join(arguments)
+    setting = '$env:{}="{}"; ' if windows else '{}="{}" '
     pip = f"{python} -m pip" if python else "pip"
     line = f"{pip} install --force-reinstall --no-cache-dir --no-binary llama-cpp-python {_PINNED}"
-    if not arguments:
-        return line
-    joined = " ".join(arguments)
-    return f'$env:CMAKE_ARGS="{joined}"; {line}' if windows else f'CMAKE_ARGS="{joined}" {line}'
+    return "".join(setting.format(*variable) for variable in variables.items()) + line
+
+
+def gcc_version() -> int | None:
+    """The major version of the C compiler that builds use by default; None where there is none, or it is not gcc."""
+    compiler = os.environ.get("CC") or "cc"
+    path = shutil.which(compiler) or shutil.which("gcc")
+    if path is None:
+        return None
+    try:
+        about = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if "clang" in about:
+        return None
+    found = re.search(r"\b(\d+)\.\d+\.\d+", about)
+    return int(found[1]) if found else None
 
 
 def cache_directory() -> Path:

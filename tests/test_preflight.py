@@ -15,6 +15,8 @@ from engine.preflight import Verdict, examine
 from engine.runtime.options import ContextOptions, ModelOptions
 
 MODEL, CONTEXT = ModelOptions(), ContextOptions()
+CURE = "(-fno-dse|-U__AMX_INT8__)"
+"""By gcc; by any other compiler."""
 
 
 class StandIn:
@@ -217,7 +219,7 @@ class TestPrepare:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         self.use(monkeypatch, tmp_path, FAULTS_UNLESS_REMEDIED)
-        with pytest.warns(EngineWarning, match="-U__AMX_INT8__") as caught:
+        with pytest.warns(EngineWarning, match=CURE) as caught:
             options = preflight.prepare(ModelOptions(n_gpu_layers=3), CONTEXT)
         assert options == ModelOptions(n_gpu_layers=3, use_extra_bufts=False)
         assert len(caught) == 1
@@ -227,7 +229,7 @@ class TestPrepare:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         self.use(monkeypatch, tmp_path, ALWAYS_FAULTS)
-        with pytest.raises(EngineError, match=r"(?s)SIGILL.*-U__AMX_INT8__.*preflight=False"):
+        with pytest.raises(EngineError, match=rf"(?s)SIGILL.*{CURE}.*preflight=False"):
             preflight.prepare(MODEL, CONTEXT)
 
     def test_the_unknown_is_remedied_with_a_warning(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ class TestPrepare:
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str
     ) -> None:
         self.use(monkeypatch, tmp_path, body)
-        with pytest.raises(EngineError, match=r"(?s)died by.*Engine\.load.*-U__AMX_INT8__.*preflight=False"):
+        with pytest.raises(EngineError, match=rf"(?s)died by.*Engine\.load.*{CURE}.*preflight=False"):
             preflight.check_loaded(MODEL, CONTEXT)
 
     def test_weights_that_are_loaded_already_stay_as_they_are_where_nothing_is_known(
@@ -282,6 +284,25 @@ def test_the_rebuild_line() -> None:
     assert line.endswith("llama-cpp-python==0.3.36")
     assert preflight.rebuild_command(("-DA=1",), windows=True).startswith('$env:CMAKE_ARGS="-DA=1"; pip')
     assert preflight.rebuild_command((), python="/usr/bin/python3").startswith("/usr/bin/python3 -m pip install")
+
+
+@pytest.mark.parametrize(
+    ("gcc", "windows", "start"),
+    [
+        (12, False, 'CXXFLAGS="-fno-tree-dse -fno-dse" CMAKE_ARGS="-DA=1" pip install'),
+        (12, True, '$env:CXXFLAGS="-fno-tree-dse -fno-dse"; $env:CMAKE_ARGS="-DA=1"; pip install'),
+        (
+            None,
+            False,
+            'CMAKE_ARGS="-DA=1 -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" pip install',
+        ),
+    ],
+)
+def test_the_rebuild_line_that_cures_amx_fits_the_compiler(
+    monkeypatch: pytest.MonkeyPatch, gcc: int | None, windows: bool, start: str
+) -> None:
+    monkeypatch.setattr(preflight, "gcc_version", lambda: gcc)
+    assert preflight.rebuild_command(("-DA=1",), cure_amx=True, windows=windows).startswith(start)
 
 
 def test_the_pinned_version_is_the_projects(repository: Path) -> None:

@@ -7,6 +7,7 @@ C++ compiler and llama.cpp's source tree, found beside the templates that LLAMA_
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -71,7 +72,7 @@ def test_where_the_build_faults_the_model_answers(fault: Path, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert "died by SIGSEGV" in done.stderr
-    assert "-U__AMX_INT8__" in done.stderr
+    assert re.search("-fno-dse|-U__AMX_INT8__", done.stderr)
     again = ask(LOADED, "on", tmp_path, fault)  # from the record, with the same advice
     assert again.returncode == 0
     assert "died by SIGSEGV" in again.stderr
@@ -101,7 +102,7 @@ class TestThisMachinesOwn:
         done = ask(LOADED, "on", tmp_path)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()
-        assert "-U__AMX_INT8__" in done.stderr
+        assert re.search("-fno-dse|-U__AMX_INT8__", done.stderr)
 
     def test_without_the_preflight_it_dies(self, tmp_path: Path) -> None:
         done = ask(LOADED, "off", tmp_path)

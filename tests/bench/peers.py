@@ -3,9 +3,10 @@
 The native tools are built from the source that pip downloads for llama-cpp-python:
 
     pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36 && tar xf llama_cpp_python-0.3.36.tar.gz
-    cmake -S llama_cpp_python-0.3.36/vendor/llama.cpp -B build -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF \
-        -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
+    cmake -S llama_cpp_python-0.3.36/vendor/llama.cpp -B build -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF
     cmake --build build -j --target llama-server llama-batched-bench
+
+with the compiler flags that llama-cpp-python was built with (with gcc on a CPU with AMX, `CXXFLAGS` as in the README).
 """
 
 import http.client

@@ -325,7 +325,7 @@ def main() -> None:
     given = parser.parse_args()
     verdict = preflight.examine(ModelOptions(), ContextOptions())
     if not verdict.use_extra_bufts:  # peers and bare loops know no remedy
-        parser.error(f"{verdict.reason} Rebuild it first: {preflight.rebuild_command(preflight.AMX_ARGUMENTS)}")
+        parser.error(f"{verdict.reason} Rebuild it first: {preflight.rebuild_command(cure_amx=True)}")
     if given.model in ("0.2B", "0.6B"):
         if given.vocabulary is None:
             parser.error("--vocabulary names ggml-vocab-qwen2.gguf of llama.cpp's models folder")
