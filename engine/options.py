@@ -28,7 +28,7 @@ class ContextLoadOptions(TypedDict, total=False):
 
     check_memory: bool
     n_batch: int
-    n_ubatch: int
+    n_ubatch: int | None
     n_sequences: int
     outputs_per_sequence: int
     n_threads: int

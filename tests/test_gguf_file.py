@@ -33,7 +33,7 @@ def test_a_model_is_described(tiny: Path) -> None:
     assert (model.n_ctx_train, model.n_embd, model.n_ff, model.n_head) == (512, 64, 96, 2)
     assert model.n_vocab == len(model_files.vocabulary().tokens)
     keys = shape.n_rot * shape.n_head_kv
-    assert model.layers == (Layer(keys, keys, windowed=False),) * 2
+    assert model.layers == (Layer(keys, keys, windowed=False, head=shape.n_rot),) * 2
     assert model.chat_template == model_files.TEMPLATE
     assert model.named_templates == ()
 
@@ -330,7 +330,7 @@ def test_layers_of_unusual_models(tmp_path: Path) -> None:
         writer.add_sliding_window(64)
 
     path = tmp_path / "m.gguf"
-    assert read_gguf(model_files.write(path, change=latent)).layers == (Layer(24, 0, windowed=False),) * 2
+    assert read_gguf(model_files.write(path, change=latent)).layers == (Layer(24, 0, windowed=False, head=24),) * 2
     assert [layer.keys for layer in read_gguf(model_files.write(path, change=interval)).layers] == [0, 32]
     assert [layer.keys for layer in read_gguf(model_files.write(path, change=shared)).layers] == [32, 0]
     model = read_gguf(model_files.write(path, change=windows))

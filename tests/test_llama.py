@@ -103,7 +103,7 @@ def test_every_option_is_accepted(tiny: Path) -> None:
         backend = model.backend(context)
         assert (backend.n_ctx, backend.n_batch, backend.n_sequences, backend.n_ctx_sequence) == (512, 64, 2, 256)
         backend.decode([Row(5, 0, 0, True), Row(6, 0, 1, True)])
-        assert backend.options is context
+        assert backend.options == context
         assert model.options is options
 
 

@@ -199,7 +199,7 @@ def test_a_sequence_goes_to_a_file_and_into_another_context(
     prefill(backend, tokens[:-1])
     write_state(tmp_path / "s", backend.origin, SavedState(tuple(tokens[:-1]), backend.save(0)))
     expected = continue_greedily(backend, tokens[-1:], 8, start=len(tokens) - 1)
-    other = model.backend(ContextOptions(n_ctx=512, n_threads=1))
+    other = model.backend(ContextOptions(n_ctx=512, n_threads=1, flash_attn="on"))
     saved = read_state(tmp_path / "s", other.origin)
     other.restore(0, saved.state)
     assert continue_greedily(other, tokens[-1:], 8, start=len(saved.tokens)) == expected

@@ -40,6 +40,13 @@ def estimate(model: GgufFile, options: ContextOptions, n_ctx: int) -> Footprint:
     return Footprint(_cache(model, options, n_ctx), _compute(model, options, n_ctx))
 
 
+def scores(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
+    """What attention keeps of every cell for each row of a micro-batch: nothing where it is flash attention."""
+    if options.flash_attn != "off":
+        return 0
+    return min(options.rows_at_once, n_ctx) * _columns(options, n_ctx) * model.n_head * _F32
+
+
 def copy_cost(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
     """Tokens whose evaluation takes about as long as copying a sequence: between buffers, llama.cpp copies all cells of
     it, empty ones too; in one buffer, none."""
@@ -68,7 +75,7 @@ def _cache(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
     window = n_ctx
     if model.sliding_window and not options.swa_full:
         buffers, sharing = (1, options.n_sequences) if options.is_unified else (options.n_sequences, 1)
-        each = model.sliding_window * sharing + options.n_ubatch
+        each = model.sliding_window * sharing + options.rows_at_once
         window = min(n_ctx, padded(each * buffers, options))
     total = 0.0
     for layer in model.layers:
@@ -79,12 +86,15 @@ def _cache(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
 def _compute(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
     """Buffers of the largest micro-batch: activations, the attention mask, scores without flash attention, and
     logits."""
-    rows = min(options.n_ubatch, options.n_batch, n_ctx)
+    rows = min(options.rows_at_once, n_ctx)
     outputs = max(min(options.n_outputs, rows), options.n_sequences)
     activations = rows * (6 * model.n_embd + 3 * model.n_ff) * _F32
-    columns = n_ctx if options.is_unified else n_ctx // options.n_sequences
-    mask = rows * columns * (_F32 + 2)
-    scores = rows * columns * model.n_head * _F32 if options.flash_attn == "off" else 0
+    mask = rows * _columns(options, n_ctx) * (_F32 + 2)
     # Once as the graph's result, once in the buffer that logits are read from.
     logits = 2 * outputs * model.n_vocab * _F32
-    return activations + mask + scores + logits + _FIXED
+    return activations + mask + scores(model, options, n_ctx) + logits + _FIXED
+
+
+def _columns(options: ContextOptions, n_ctx: int) -> int:
+    """Cells that a row may look at."""
+    return n_ctx if options.is_unified else n_ctx // options.n_sequences

@@ -42,11 +42,13 @@ class NamedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The memory of one layer: elements of its keys and of its values per token; whether a window slides over them."""
+    """The memory of one layer: elements of its keys and of its values per token; whether a window slides over them;
+    elements of one head's keys."""
 
     keys: int
     values: int
     windowed: bool
+    head: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,7 @@ def _layers(header: Header, architecture: str) -> tuple[Layer, ...]:
         if (interval and (index + 1) % interval) or index >= count - shared:
             n = 0
         windowed = len(windows) > 1 and bool(windows[index % len(windows)])
-        layers.append(Layer(n * length_k, 0 if latent else n * length_v, windowed))
+        layers.append(Layer(n * length_k, 0 if latent else n * length_v, windowed, length_k))
     return tuple(layers)
 
 

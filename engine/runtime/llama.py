@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from engine.errors import ContextOverflowError, ModelLoadError
-from engine.runtime import llama_log
+from engine.runtime import attention, llama_log
 from engine.runtime.footprint import copy_cost, estimate, largest_context, padded
 from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.runtime.llama_backend import LlamaBackend
@@ -162,21 +162,27 @@ class Model:
         memory."""
         options = options or ContextOptions()
         _ = self.handle
-        n_ctx = self._context_length(options)
+        attention.check(self._file, options)
+        attends_here = not (options.offload_kqv and self._options.n_gpu_layers and _gpus())
+        lean = attends_here and (options.n_ctx is None or options.flash_attn == "off")
+        n_ctx = self._context_length(attention.leanest(self._file, options) if lean else options)
         if options.kv_unified is None:
             options = replace(options, kv_unified=not self._can_split(options, n_ctx))
+        if attends_here:
+            options = attention.chosen(self._file, options, n_ctx, self._room() if options.check_memory else None)
         backend = LlamaBackend(
             self,
             options,
             n_ctx,
             is_stateful=self._info.is_recurrent or self._info.is_hybrid,
             window=self._file.sliding_window,
-            attends_here=not (options.offload_kqv and self._options.n_gpu_layers and _gpus()),
+            attends_here=attends_here,
             copy_cost=copy_cost(self._file, options, n_ctx),
         )
         self._backends.add(backend)
         shape = "one buffer for all" if options.is_unified else f"a buffer of {backend.n_ctx_sequence} for each"
         _log.info("KV cache of %d cells for %d sequence(s): %s", n_ctx, options.n_sequences, shape)
+        _log.info("flash attention %s, %d rows at once", options.flash_attn, options.rows_at_once)
         return backend
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from engine.runtime.attention import takes_tiles
 from engine.runtime.backend import TILE
 from engine.runtime.machine import batch_threads, default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
@@ -50,7 +51,7 @@ def context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) ->
     params = lib.llama_context_default_params()
     params.n_ctx = n_ctx
     params.n_batch = min(options.n_batch, n_ctx)
-    params.n_ubatch = min(options.n_ubatch, params.n_batch)
+    params.n_ubatch = min(options.rows_at_once, params.n_batch)
     params.n_seq_max = options.n_sequences
     params.n_outputs_max = min(options.n_outputs, params.n_batch)
     if options.device_sampling:  # each output that may be drawn on the device is room in every graph
@@ -84,10 +85,4 @@ def mixed_rows(options: ContextOptions, n_batch: int) -> int:
     the longer sequence less than a tile."""
     if not options.is_unified:
         return 0
-    return TILE - 1 if _attends_in_tiles(options) else n_batch
-
-
-def _attends_in_tiles(options: ContextOptions) -> bool:
-    """Whether the CPU's flash attention takes many rows in tiles, and a batch can have several sequences."""
-    plain = options.type_k == options.type_v and options.type_k in ("f16", "f32")
-    return plain and options.flash_attn != "off" and options.n_sequences > 1
+    return TILE - 1 if options.n_sequences > 1 and takes_tiles(options) else n_batch

@@ -29,6 +29,7 @@ CACHE_TYPES: dict[str, tuple[int, float]] = {
 SPLIT_MODES: tuple[SplitMode, ...] = ("none", "layer", "row", "tensor")
 FLASH_ATTENTION: dict[str, int] = {"auto": -1, "off": 0, "on": 1}
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
+_ROWS_AT_ONCE = 512  # llama.cpp's default n_ubatch
 
 
 def _at_least(minimum: float, **values: float | None) -> None:
@@ -75,10 +76,12 @@ class ContextOptions:
 
     `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (and 8192 for each
     further sequence; all of it with `kv_unified=False`) and what fits into memory. `n_batch` rows go into one decode,
-    computed `n_ubatch` at a time, with logits for at most `n_outputs` of them: `outputs_per_sequence` bounds the
-    memory that a large vocabulary takes. `n_threads`: None is one per physical core this process may use.
-    `n_threads_batch`, for prefill and for decodes of several sequences: None is `n_threads` where that is given, else
-    one per logical CPU.
+    computed `n_ubatch` at a time (None: 512; 256 or fewer on the CPU without flash attention), with logits for at
+    most `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None
+    is one per physical core this process may use. `n_threads_batch`, for prefill and for decodes of several sequences:
+    None is `n_threads` where that is given, else one per logical CPU.
+    `flash_attn`: "auto" is llama.cpp's choice on a GPU. On the CPU it is "off", with which answers behind long prompts
+    come several times as fast, but where sequences share a buffer, values are quantised or memory is short.
     `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying and one may grow where
     another is short; False is a buffer of the same size for each, whose attention looks at no other's cells: faster
     for many long prompts that have nothing in common. None is False where `n_ctx` is None too and each then still gets
@@ -91,7 +94,7 @@ class ContextOptions:
 
     n_ctx: int | None = None
     n_batch: int = 2048
-    n_ubatch: int = 512
+    n_ubatch: int | None = None
     n_sequences: int = 1
     outputs_per_sequence: int = 16
     n_threads: int | None = None
@@ -123,6 +126,11 @@ class ContextOptions:
             raise RequestError(
                 f"n_batch={self.n_batch} must be at least n_sequences={self.n_sequences}: each decodes a row."
             )
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of one micro-batch."""
+        return min(_ROWS_AT_ONCE if self.n_ubatch is None else self.n_ubatch, self.n_batch)
 
     @property
     def n_outputs(self) -> int:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from engine.runtime import llama_lib
+from engine.runtime import attention, llama_lib
+from engine.runtime.gguf_file import read_gguf
+from engine.runtime.options import FLASH_ATTENTION, ContextOptions
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,19 @@ NUCLEUS = Drawing(0.6, 20, 0.95)
 
 
 class Bare:
-    """One model and one context over so many sequences; free it with `close`."""
+    """One model and one context over so many sequences, with the attention that the engine would choose; free it with
+    `close`."""
 
     def __init__(self, path: Path, *, n_ctx: int, sequences: int, threads: int, unified: bool = True) -> None:
+        options = attention.chosen(
+            read_gguf(path), ContextOptions(n_sequences=sequences, kv_unified=unified), n_ctx, None
+        )
         self._lib: Any = llama_lib.library()
         lib = self._lib
         self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
         params = lib.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, 2048, 512
+        params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, 2048, options.rows_at_once
+        params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
         params.n_seq_max, params.n_outputs_max = sequences, max(16, sequences)
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = unified

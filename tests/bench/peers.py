@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,20 +35,20 @@ class LlamaPython:
 
     def generate(self, prompts: Sequence[Sequence[int]], steps: int, drawing: Drawing) -> int:
         """Streams each prompt's answer to its end; the number of chunks with a token: the last one has none."""
-        made = 0
-        for prompt in prompts:
-            stream = self._llama.create_completion(
-                list(prompt),
-                max_tokens=steps,
-                temperature=drawing.temperature,
-                top_k=drawing.top_k,
-                top_p=drawing.top_p,
-                min_p=0.0,
-                repeat_penalty=1.0,
-                stream=True,
-            )
-            made += sum(1 for _ in stream) - 1
-        return made
+        return sum(sum(1 for _ in self.stream(prompt, steps, drawing)) - 1 for prompt in prompts)
+
+    def stream(self, prompt: Sequence[int], steps: int, drawing: Drawing) -> Iterator[object]:
+        """A chunk for each token, and a last one without any."""
+        return self._llama.create_completion(
+            list(prompt),
+            max_tokens=steps,
+            temperature=drawing.temperature,
+            top_k=drawing.top_k,
+            top_p=drawing.top_p,
+            min_p=0.0,
+            repeat_penalty=1.0,
+            stream=True,
+        )
 
     def close(self) -> None:
         self._llama.close()

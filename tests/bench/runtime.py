@@ -5,7 +5,8 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, partial, threads, batches, turns, spin, layer, memory, drafts, exact, long, deep, scripted.
+ones). Parts: single, batch, behind, partial, threads, batches, turns, spin, layer, memory, drafts, exact, long, deep,
+scripted.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
+from attention import behind  # noqa: E402
 from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
 from measuring import STREAMS, Setup, ask, ask_all, report, speeds, words  # noqa: E402
 from models import model_file  # noqa: E402
@@ -295,6 +297,7 @@ def _scripted_steps(length: int, read: int = 0) -> list[float]:
 PARTS: dict[str, Callable[[Setup], None]] = {
     "single": single,
     "batch": batch,
+    "behind": behind,
     "partial": partial,
     "threads": threads,
     "batches": batches,
