@@ -7,6 +7,7 @@ C++ compiler and llama.cpp's source tree, found beside the templates that LLAMA_
 """
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -21,6 +22,7 @@ from engine.runtime.options import ContextOptions, ModelOptions
 
 TEMPLATES = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 COMPILER = shutil.which("g++") or shutil.which("c++")
+CONFIGURED = 0x1122334455667788
 LOADED = """
 import sys
 from engine import Engine
@@ -111,3 +113,30 @@ class TestThisMachinesOwn:
 
     def test_weights_that_are_loaded_already_are_refused(self, tmp_path: Path) -> None:
         assert ask(ADOPTED, "on", tmp_path).stdout.startswith("refused: ")
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="tiles are Intel's")
+def test_the_cure_keeps_the_tile_configuration(tmp_path: Path) -> None:
+    """Of the 64 bytes that `ldtilecfg` reads, gcc 12 stores 8 unless it is told to keep dead stores."""
+    version = preflight.gcc_version()
+    line = preflight.rebuild_command(cure_amx=True, windows=False)
+    flags = re.search('CXXFLAGS="(.*?)"', line)
+    if version is None or version < 11 or flags is None or COMPILER is None:
+        pytest.skip("no gcc that knows tiles")
+    source = tmp_path / "tiles.cpp"
+    source.write_text(
+        "#include <immintrin.h>\n"
+        f"void set() {{ unsigned long long tiles[8] = {{1, 0, 0, 0, 0, 0, {CONFIGURED}ULL, 0}};\n"
+        "    _tile_loadconfig(tiles); }\n",
+        encoding="utf-8",
+    )
+    assert str(CONFIGURED) in assembly(source, *flags[1].split())
+    if version <= 12:
+        assert str(CONFIGURED) not in assembly(source)
+
+
+def assembly(source: Path, *flags: str) -> str:
+    """What the compiler makes of it, optimised as llama.cpp is."""
+    assert COMPILER is not None, "the caller has looked"
+    command = [COMPILER, "-O3", "-mamx-tile", *flags, "-S", "-o", "-", str(source)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

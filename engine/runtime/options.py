@@ -81,7 +81,8 @@ class ContextOptions:
     is one per physical core this process may use. `n_threads_batch`, for prefill and for decodes of several sequences:
     None is `n_threads` where that is given, else one per logical CPU.
     `flash_attn`: "auto" is llama.cpp's choice on a GPU. On the CPU it is "off", with which answers behind long prompts
-    come several times as fast, but where sequences share a buffer, values are quantised or memory is short.
+    come faster and the prompts slower, but "on" where sequences share a buffer, values are quantised or memory is
+    short; the log says which.
     `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying and one may grow where
     another is short; False is a buffer of the same size for each, whose attention looks at no other's cells: faster
     for many long prompts that have nothing in common. None is False where `n_ctx` is None too and each then still gets
