@@ -211,7 +211,7 @@ def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions
         context,
         n_ctx=256,
         n_batch=64,
-        n_sequences=1,
+        n_sequences=min(context.n_sequences, 2),  # several may have another attention than one
         n_threads=1,
         n_threads_batch=1,
         rope_freq_base=0.0,

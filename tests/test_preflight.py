@@ -67,7 +67,13 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
     child = StandIn(tmp_path, SOUND)
     model = ModelOptions(n_gpu_layers=7, split_mode="row", main_gpu=1, use_mlock=True)
     context = ContextOptions(
-        n_ctx=100_000, flash_attn="on", type_k="q8_0", type_v="q8_0", offload_kqv=False, n_threads=3
+        n_ctx=100_000,
+        n_sequences=9,
+        flash_attn="on",
+        type_k="q8_0",
+        type_v="q8_0",
+        offload_kqv=False,
+        n_threads=3,
     )
     examine(model, context, command=child.command, directory=tmp_path)
     (order,) = child.orders
@@ -81,7 +87,7 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
         "type_v": "q8_0",
     }
     assert {**told, **kept, "offload_kqv": False, "n_threads": 1, "n_threads_batch": 1} == told
-    assert (told["n_ctx"], told["n_batch"], told["use_mlock"]) == (256, 64, False), "but small"
+    assert (told["n_ctx"], told["n_batch"], told["n_sequences"], told["use_mlock"]) == (256, 64, 2, False), "but small"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -340,7 +346,8 @@ class TestTheRealChild:
         monkeypatch.setattr(_data, "builtin_model", lambda: path)
 
     @pytest.mark.parametrize(
-        "context", [CONTEXT, ContextOptions(flash_attn="on", type_k="q8_0", type_v="q8_0"), ContextOptions(n_ubatch=16)]
+        "context",
+        [CONTEXT, ContextOptions(flash_attn="on", type_k="q8_0", type_v="q8_0"), ContextOptions(n_sequences=3)],
     )
     def test_it_answers(self, tmp_path: Path, context: ContextOptions) -> None:
         verdict = examine(MODEL, context, directory=tmp_path)
