@@ -162,8 +162,7 @@ def batch(setup: Setup) -> None:
                 }
                 if setup.server is not None:
                     contenders["llama-server over HTTP"] = field.server(unified=unified)
-                if unified:
-                    contenders["llama-cpp-python one by one"] = field.python(count=2)
+                contenders["llama-cpp-python one by one"] = field.python(count=2)
                 measured = alone(contenders, warmup, [[each] for each in prompts])
                 report(label if unified else f"{label}, kv_unified=False", measured, "bare loop")
                 for peer in (name for name in contenders if name.startswith("llama-")):
