@@ -1,5 +1,7 @@
 """engine.runtime.attention: which attention the CPU computes where the caller leaves that open."""
 
+import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,8 @@ def test_what_was_asked_for_comes_before_speed(file: GgufFile, monkeypatch: pyte
     with Model.load(file.path) as model:
         monkeypatch.setattr(model, "_room", lambda: room)
         assert model.backend(asked).options.flash_attn == "on"
+        off = replace(asked, n_ubatch=None, flash_attn="off")
+        assert model.backend(off).options.n_ubatch == 128, "as many rows as fit"
         unchecked = model.backend(replace(asked, check_memory=False))
         assert unchecked.options.flash_attn == "off"
 
@@ -130,3 +134,22 @@ def test_quantised_keys_that_cross_heads_are_refused(tmp_path: Path) -> None:
         for flash_attn in ("auto", "off"):
             with pytest.raises(RequestError, match=r"32.*divide"):
                 model.backend(ContextOptions(n_ctx=256, type_k="q8_0", flash_attn=flash_attn))
+
+
+def test_llama_cpp_is_told(file: GgufFile, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="engine.llama")
+    with Model.load(file.path) as model:
+        chosen_here = ContextOptions(n_ctx=512, n_threads=1)
+        asked = ContextOptions(n_ctx=512, n_threads=1, n_batch=100, flash_attn="on")
+        for options, told in ((chosen_here, "disabled"), (asked, "enabled")):
+            caplog.clear()
+            backend = model.backend(options)
+            assert re.search(rf"n_ubatch += {backend.options.rows_at_once}\n", caplog.text)
+            assert re.search(rf"flash_attn += {told}\n", caplog.text)
+            backend.close()
+
+
+def test_a_short_context_has_few_scores(file: GgufFile) -> None:
+    assert scores(file, ContextOptions(flash_attn="off", n_ubatch=2048), 256) == 256 * 256 * 4 * 4
+    apart = ContextOptions(flash_attn="off", n_ubatch=64, n_sequences=2, kv_unified=False)
+    assert scores(file, apart, 512) == 64 * 256 * 4 * 4

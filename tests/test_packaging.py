@@ -91,7 +91,8 @@ def wheel_of_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """The wheel that an installer builds from the source distribution alone."""
     unpacked = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
-        archive.extractall(unpacked, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not in 3.11.2, which Debian 12 has
+        archive.extractall(unpacked)
     (source,) = unpacked.iterdir()
     return build(source, tmp_path_factory.mktemp("wheel_of_sdist"), "--wheel")
 

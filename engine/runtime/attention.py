@@ -33,7 +33,7 @@ def chosen(model: GgufFile, options: ContextOptions, n_ctx: int, room: int | Non
     if not _may_do_without(model, options):
         return asked
     for rows in _ROWS if options.n_ubatch is None else (options.n_ubatch,):
-        without = replace(options, flash_attn="off", n_ubatch=min(rows, options.n_batch))
+        without = replace(options, flash_attn="off", n_ubatch=rows)
         need = estimate(model, without, n_ctx)
         fits = room is None or need.total <= room
         if fits and (rows <= _ROWS[-1] or scores(model, without, n_ctx) <= max(_SCORES, need.cache // 4)):
@@ -45,8 +45,7 @@ def leanest(model: GgufFile, options: ContextOptions) -> ContextOptions:
     """The options that take the least memory of those that `chosen` is free to choose without flash attention."""
     if not _may_do_without(model, options):
         return options
-    rows = options.n_ubatch or min(_ROWS[-1], options.n_batch)
-    return replace(options, flash_attn="off", n_ubatch=rows)
+    return replace(options, flash_attn="off", n_ubatch=options.n_ubatch or _ROWS[-1])
 
 
 def takes_tiles(options: ContextOptions) -> bool:
