@@ -5,7 +5,7 @@ ctypes.
 
 llama.cpp's flash attention goes through prompts in tiles on the CPU, but through a few rows one key at a time
 (ggml-cpu/ops.cpp): a token behind 2,000 others took about twice as long with it as without, behind 8,000 four times,
-while prompts took a tenth to two fifths longer without (docs/BENCHMARKS.md). It skips cells that a row must not see,
+while prompts took up to two fifths longer without (docs/BENCHMARKS.md). It skips cells that a row must not see,
 though, which counts where many sequences share a buffer; and it alone reads quantised values. Without it the scores of
 all cells are kept for every row of a micro-batch, and fewer rows at once are faster then, as those stay in the
 processor's caches.
