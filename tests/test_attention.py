@@ -34,16 +34,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> GgufFile:
         ({"n_ubatch": 512}, "off", 512),
         ({"n_ubatch": 16}, "off", 16),
         ({"flash_attn": "off"}, "off", 256),
-        ({"flash_attn": "on"}, "on", 512),
+        ({"flash_attn": "on"}, "on", 256),
+        ({"flash_attn": "on", "n_ubatch": 512}, "on", 512),
         ({"n_sequences": 4, "kv_unified": False}, "off", 256),
-        ({"n_sequences": 4, "kv_unified": True}, "on", 512),
+        ({"n_sequences": 4, "kv_unified": True}, "on", 256),
         ({"n_sequences": 4, "kv_unified": True, "flash_attn": "off"}, "off", 256),
         # Without tiles flash attention goes through prompts key by key, too.
         ({"n_sequences": 4, "kv_unified": True, "type_k": "q8_0"}, "off", 256),
         ({"type_k": "q8_0"}, "off", 256),
         ({"type_k": "f32", "type_v": "f32"}, "off", 256),
-        ({"type_k": "q8_0", "type_v": "q8_0"}, "on", 512),
-        ({"type_v": "bf16"}, "on", 512),
+        ({"type_k": "q8_0", "type_v": "q8_0"}, "on", 256),
+        ({"type_v": "bf16"}, "on", 256),
     ],
 )
 def test_what_is_chosen(file: GgufFile, asked: dict[str, Any], flash_attn: str, rows: int) -> None:
@@ -75,7 +76,7 @@ def test_where_memory_is_short_scores_take_less_and_then_none(file: GgufFile) ->
     }
     for rows, need in needs.items():
         assert chosen(file, ContextOptions(), 32_768, need).n_ubatch == rows
-    assert chosen(file, ContextOptions(), 32_768, needs[64] - 1) == ContextOptions(flash_attn="on")
+    assert chosen(file, ContextOptions(), 32_768, needs[64] - 1) == ContextOptions(flash_attn="on", n_ubatch=256)
     assert chosen(file, ContextOptions(flash_attn="off"), 32_768, needs[64] - 1).flash_attn == "off"
 
 
@@ -83,7 +84,8 @@ def test_the_leanest_is_what_is_chosen_where_memory_is_short(file: GgufFile) -> 
     lean = leanest(file, ContextOptions())
     assert lean == chosen(file, ContextOptions(), 32_768, estimate(file, lean, 32_768).total)
     shared = ContextOptions(n_sequences=4)
-    assert leanest(file, shared) == shared
+    assert leanest(file, shared) == replace(shared, n_ubatch=256)
+    assert leanest(file, replace(shared, n_ubatch=512)).n_ubatch == 512
     assert leanest(file, ContextOptions(n_ubatch=32)).n_ubatch == 32
 
 

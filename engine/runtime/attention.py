@@ -7,8 +7,8 @@ llama.cpp's flash attention goes through prompts in tiles on the CPU, but throug
 (ggml-cpu/ops.cpp): a token behind 2,000 others took about twice as long with it as without, behind 8,000 four times,
 while prompts took up to two fifths longer without (docs/BENCHMARKS.md). It skips cells that a row must not see,
 though, which counts where many sequences share a buffer; and it alone reads quantised values. Without it the scores of
-all cells are kept for every row of a micro-batch, and fewer rows at once are faster then, as those stay in the
-processor's caches.
+all cells are kept for every row of a micro-batch. Either way prompts were read no slower, short ones faster, in
+micro-batches of 256 rows than of llama.cpp's 512.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from engine.runtime.gguf_file import GgufFile
 from engine.runtime.options import CACHE_TYPES, ContextOptions
 
 _ROWS = (256, 128, 64)
-"""Of a micro-batch without flash attention: the most, and fewer where their scores would take too much."""
+"""Of a micro-batch: the most, and fewer where the scores without flash attention would take too much."""
 _SCORES = 128 << 20
 """Bytes of scores that are never too much; beyond, a quarter of what the cache takes is."""
 _PLAIN = ("f16", "f32")
@@ -29,7 +29,9 @@ _BLOCK = 32  # elements of a block of every quantised type that a cache may have
 def chosen(model: GgufFile, options: ContextOptions, n_ctx: int, room: int | None) -> ContextOptions:
     """The options with `flash_attn` and `n_ubatch` decided, for a context of `n_ctx` cells whose attention the CPU
     computes; `room` is the memory for it in bytes, if that is known and counts."""
-    asked = options if options.flash_attn == "off" else replace(options, flash_attn="on")  # what "auto" is on the CPU
+    # What "auto" is on the CPU.
+    flash_attn = "off" if options.flash_attn == "off" else "on"
+    asked = replace(options, flash_attn=flash_attn, n_ubatch=options.n_ubatch or _ROWS[0])
     if not _may_do_without(model, options):
         return asked
     for rows in _ROWS if options.n_ubatch is None else (options.n_ubatch,):
@@ -42,9 +44,10 @@ def chosen(model: GgufFile, options: ContextOptions, n_ctx: int, room: int | Non
 
 
 def leanest(model: GgufFile, options: ContextOptions) -> ContextOptions:
-    """The options that take the least memory of those that `chosen` is free to choose without flash attention."""
+    """The options that take the least memory of those that `chosen` is free to choose without flash attention; where it
+    is not, those that it chooses."""
     if not _may_do_without(model, options):
-        return options
+        return replace(options, n_ubatch=options.n_ubatch or _ROWS[0])
     return replace(options, flash_attn="off", n_ubatch=options.n_ubatch or _ROWS[-1])
 
 

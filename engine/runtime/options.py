@@ -76,10 +76,10 @@ class ContextOptions:
 
     `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (and 8192 for each
     further sequence; all of it with `kv_unified=False`) and what fits into memory. `n_batch` rows go into one decode,
-    computed `n_ubatch` at a time (None: 512; 256 or fewer on the CPU without flash attention), with logits for at
-    most `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes. `n_threads`: None
-    is one per physical core this process may use. `n_threads_batch`, for prefill and for decodes of several sequences:
-    None is `n_threads` where that is given, else one per logical CPU.
+    computed `n_ubatch` at a time (None: 512; 256 on the CPU, fewer in a long context without flash attention), with
+    logits for at most `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes.
+    `n_threads`: None is one per physical core this process may use. `n_threads_batch`, for prefill and for decodes of
+    several sequences: None is `n_threads` where that is given, else one per logical CPU.
     `flash_attn`: "auto" is llama.cpp's choice on a GPU. On the CPU it is "off", with which answers behind long prompts
     come faster and the prompts slower, but "on" where sequences share a buffer, values are quantised or memory is
     short; the log says which.
