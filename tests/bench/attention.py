@@ -1,21 +1,23 @@
-"""The part `behind` of `runtime.py`: one stream behind prompts of growing length, with the attention that the engine
-chooses, with flash attention, and llama-cpp-python's own.
+"""The parts `behind` and `reading` of `runtime.py`.
 
-Each has the process to itself while it runs, and the same prompts as the others.
+`behind`: one stream behind prompts of growing length, with the attention that the engine chooses, with flash attention,
+and llama-cpp-python's own; each has the process to itself while it runs, and the same prompts as the others.
+`reading`: how fast a bare loop reads prompts, by attention and by the rows of a micro-batch, in turns.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from itertools import product
 from typing import Any, NamedTuple
 
 from bare import GREEDY
-from measuring import Setup, in_a_thread, words
+from measuring import Setup, in_a_thread, in_turns, report_turns, timed, words
 from peers import LlamaPython
 
 from engine import Engine, Usage
-from engine.runtime.options import FlashAttention
+from engine.runtime.options import ContextOptions, FlashAttention
 
 LENGTHS = (500, 2000, 8000)
 
@@ -42,6 +44,33 @@ def behind(setup: Setup) -> None:
             answers = in_a_thread(lambda run=run, prompts=prompts: run(prompts))[1:]
             first, speed = (statistics.median(each) for each in zip(*answers, strict=True))
             print(f"  {length:5} tokens, {name:28}{first:8.2f} s{speed:8.1f} tokens/s", flush=True)
+
+
+def reading(setup: Setup) -> None:
+    """Two prompts, one after the other, from an empty memory; those of 512 tokens in one buffer, too."""
+    attentions: tuple[FlashAttention, ...] = ("on", "off")
+    for length, unified in ((128, False), (512, False), (512, True), (2048, False)):
+        pairs = [[_tokens(length, 2 * turn + at) for at in range(2)] for turn in range(3 * setup.rounds + 1)]
+        with ExitStack() as opened:
+            contenders: dict[str, Callable[[Sequence[Sequence[int]]], tuple[int, float]]] = {}
+            for attention, rows in product(attentions, (512, 256, 128, 64)):
+                asked = ContextOptions(flash_attn=attention, n_ubatch=rows)
+                bare = opened.enter_context(
+                    setup.bare(n_ctx=2 * (length + 256), sequences=2, unified=unified, asked=asked)
+                )
+                name = f"flash attention {attention}, {rows} rows"
+                contenders[name] = lambda prompts, bare=bare: timed(
+                    lambda: bare.generate(prompts, 1, GREEDY) * len(prompts[0])
+                )
+            in_turns(contenders, pairs[:1])
+            layout = "one buffer" if unified else "a buffer each"
+            taken = in_turns(contenders, pairs[1:])
+            report_turns(f"two prompts of {length} tokens read, {layout}", taken, "flash attention on, 512 rows")
+
+
+def _tokens(length: int, seed: int) -> list[int]:
+    """Some tokens of the vocabulary's first 30,000."""
+    return [(7919 * at + 13 * seed) % 30_000 for at in range(length)]
 
 
 def _engine(setup: Setup, prompts: Sequence[Sequence[int]], length: int, flash_attn: FlashAttention) -> list[_Answer]:

@@ -6,7 +6,7 @@ sequence has the sampler chain that llama.cpp's own tools would build from the s
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,13 +34,23 @@ NUCLEUS = Drawing(0.6, 20, 0.95)
 
 
 class Bare:
-    """One model and one context over so many sequences, with the attention that the engine would choose; free it with
-    `close`."""
+    """One model and one context over so many sequences; free it with `close`.
 
-    def __init__(self, path: Path, *, n_ctx: int, sequences: int, threads: int, unified: bool = True) -> None:
-        options = attention.chosen(
-            read_gguf(path), ContextOptions(n_sequences=sequences, kv_unified=unified), n_ctx, None
-        )
+    Attention and micro-batch are as the engine would choose them, as far as `asked` does not say.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        n_ctx: int,
+        sequences: int,
+        threads: int,
+        unified: bool = True,
+        asked: ContextOptions | None = None,
+    ) -> None:
+        options = replace(asked or ContextOptions(), n_sequences=sequences, kv_unified=unified)
+        options = attention.chosen(read_gguf(path), options, n_ctx, None)
         self._lib: Any = llama_lib.library()
         lib = self._lib
         self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())

@@ -4,18 +4,19 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
 from bare import Bare, Drawing  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
+from engine.runtime.options import ContextOptions  # noqa: E402
 
 WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
 STREAMS = 16
@@ -47,8 +48,10 @@ class Setup:
             isolated=isolated,
         )
 
-    def bare(self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool = True) -> Bare:
-        return Bare(self.path, n_ctx=n_ctx, sequences=sequences, threads=self.threads, unified=unified)
+    def bare(
+        self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool = True, asked: ContextOptions | None = None
+    ) -> Bare:
+        return Bare(self.path, n_ctx=n_ctx, sequences=sequences, threads=self.threads, unified=unified, asked=asked)
 
 
 def words(count: int, seed: int) -> str:
@@ -147,6 +150,49 @@ def in_turns(
             made, seconds = contenders[name](prompt)
             taken[name].append(made / seconds)
     return taken
+
+
+class Watch:
+    """A function that notes how long each of its calls takes, in seconds."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._run = run
+        self.spans: list[float] = []
+
+    def method(self) -> Callable[..., Any]:
+        """A plain function, which a class makes a method of."""
+        return lambda *args: self(*args)
+
+    def __call__(self, *args: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return self._run(*args)
+        finally:
+            self.spans.append(time.perf_counter() - start)
+
+
+@contextmanager
+def watched() -> Generator[list[Watch]]:
+    """The loop's steps meanwhile, and what of them is drawing and decoding.
+
+    Decoding is the C function alone; drawing is a sampler's whole draw, the same chain as the bare loop's.
+    """
+    from engine.runtime import llama_lib, llama_sampling, loop
+
+    places: tuple[tuple[Any, str], ...] = (
+        (loop.Loop, "step"),
+        (llama_sampling.LlamaSampler, "draw"),
+        (llama_lib.library(), "llama_decode"),
+    )
+    plain = [getattr(owner, name) for owner, name in places]
+    watches = [Watch(run) for run in plain]
+    for (owner, name), watch in zip(places, watches, strict=True):
+        setattr(owner, name, watch.method())
+    try:
+        yield watches
+    finally:
+        for (owner, name), run in zip(places, plain, strict=True):
+            setattr(owner, name, run)
 
 
 def report_turns(title: str, taken: Mapping[str, Sequence[float]], base: str) -> None:

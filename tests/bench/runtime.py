@@ -5,8 +5,8 @@
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, behind, partial, threads, batches, turns, spin, layer, memory, drafts, exact, long, deep,
-scripted.
+ones). Parts: single, batch, behind, reading, partial, threads, batches, turns, spin, layer, memory, drafts, exact,
+deep, long, scripted.
 """
 
 import argparse
@@ -14,18 +14,16 @@ import statistics
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
-from attention import behind  # noqa: E402
+from attention import behind, reading  # noqa: E402
 from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
-from measuring import STREAMS, Setup, ask, ask_all, report, speeds, words  # noqa: E402
+from length import deep, long, scripted  # noqa: E402
+from measuring import STREAMS, Setup, ask, ask_all, report, speeds, watched, words  # noqa: E402
 from models import model_file  # noqa: E402
 from partial import partial  # noqa: E402
 from replay import same_batches  # noqa: E402
@@ -115,53 +113,16 @@ def _spin(over: threading.Event) -> None:
             count += 1
 
 
-class Watch:
-    """A function whose time is summed up."""
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self._run = run
-        self.seconds = 0.0
-
-    def method(self) -> Callable[..., Any]:
-        """A plain function, which a class makes a method of."""
-        return lambda *args: self(*args)
-
-    def __call__(self, *args: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return self._run(*args)
-        finally:
-            self.seconds += time.perf_counter() - start
-
-
 def layer(setup: Setup) -> None:
-    """What a token costs outside llama.cpp, in the thread that owns the context: steps less decoding and drawing.
-
-    Decoding is the C function alone; drawing is a sampler's whole draw, the same chain as the bare loop's.
-    """
-    from engine.runtime import llama_lib, llama_sampling, loop
-
-    places: tuple[tuple[Any, str], ...] = (
-        (loop.Loop, "step"),
-        (llama_sampling.LlamaSampler, "draw"),
-        (llama_lib.library(), "llama_decode"),
-    )
-    plain = [getattr(owner, name) for owner, name in places]
+    """What a token costs outside llama.cpp, in the thread that owns the context: steps less decoding and drawing."""
     print("\nour layer, microseconds a token: steps less decoding and drawing")
     for streams in (1, STREAMS):
         for name, drawing in (("greedy", GREEDY), ("top-k 20, top-p 0.95", NUCLEUS)):
             taken: list[tuple[float, float]] = []
             for number in range(setup.rounds + 1):
-                watches = [Watch(run) for run in plain]
-                for (owner, attribute), watch in zip(places, watches, strict=True):
-                    setattr(owner, attribute, watch.method())
-                try:
-                    with setup.engine(n_ctx=streams * 512, sequences=streams) as llm:
-                        made = ask_all(llm, [words(16, seed) for seed in range(streams)], setup.steps, drawing)
-                finally:
-                    for (owner, attribute), run in zip(places, plain, strict=True):
-                        setattr(owner, attribute, run)
-                step, draw, decode = (watch.seconds for watch in watches)
+                with watched() as watches, setup.engine(n_ctx=streams * 512, sequences=streams) as llm:
+                    made = ask_all(llm, [words(16, seed) for seed in range(streams)], setup.steps, drawing)
+                step, draw, decode = (sum(watch.spans) for watch in watches)
                 if number:
                     taken.append((1e6 * (step - draw - decode) / made, 1e6 * step / made))
             ours, whole = (statistics.median(each) for each in zip(*taken, strict=True))
@@ -203,101 +164,11 @@ def resident(setup: Setup, name: str) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
-@contextmanager
-def _timed_decodes() -> Generator[list[tuple[float, float]]]:
-    """When every decode begins and ends meanwhile."""
-    from engine.runtime.llama_backend import LlamaBackend
-
-    decodes: list[tuple[float, float]] = []
-    plain = LlamaBackend.decode
-
-    def timed(self: LlamaBackend, rows: Any) -> None:
-        start = time.perf_counter()
-        plain(self, rows)
-        decodes.append((start, time.perf_counter()))
-
-    LlamaBackend.decode = timed
-    try:
-        yield decodes
-    finally:
-        LlamaBackend.decode = plain
-
-
-def _between(decodes: Sequence[tuple[float, float]]) -> float:
-    """Median time from the end of a decode to the start of the next, in microseconds: what our layer takes."""
-    return 1e6 * statistics.median(start - end for (_, end), (start, _) in pairwise(decodes))
-
-
-def long(setup: Setup) -> None:
-    """One stream of 32,000 tokens: our layer's cost a token at its beginning and at its end."""
-    with _timed_decodes() as decodes, setup.engine(n_ctx=33_000) as llm:
-        made = ask(llm, "hello", 32_000, NUCLEUS, ignore_eos=True)
-    first, last = _between(decodes[: made // 10]), _between(decodes[-made // 10 :])
-    print(f"\n{made} tokens, one stream: between decodes {first:.1f} us in the first tenth, {last:.1f} in the last")
-    print(f"  ratio {last / first:.2f}")
-
-
-def deep(setup: Setup) -> None:
-    """The same for 200 tokens behind a short prompt and behind one of 16,000."""
-    print("\nbetween decodes, behind a prompt of")
-    with setup.engine(n_ctx=33_000) as llm:
-        for length in (100, 16_000):
-            prompt = llm.tokenize(words(length, 0))[:length]
-            with _timed_decodes() as decodes:
-                llm.complete(prompt, max_tokens=200, ignore_eos=True, seed=0, **NUCLEUS.options)
-            inside = 1e3 * statistics.median(end - start for start, end in decodes[-199:])
-            print(f"  {length:6} tokens: {_between(decodes[-199:]):.1f} us, a decode takes {inside:.1f} ms", flush=True)
-
-
-def scripted(setup: Setup) -> None:
-    """The same length over a script in place of llama.cpp, whose decodes leave the processor's caches alone; then with
-    so much memory read in each of them."""
-    cost = _scripted_steps(32_000)
-    tenth = len(cost) // 10
-    first, last = (1e6 * statistics.median(part) for part in (cost[1:tenth], cost[-tenth:-1]))
-    print(f"\n{len(cost)} tokens over a script: {first:.1f} us a token in the first tenth, {last:.1f} in the last")
-    print(f"  ratio {last / first:.2f}")
-    for size in (0, 4, 16, 64):
-        cost = _scripted_steps(1000, size << 20)
-        print(f"  {size:3} MiB read in each decode: {1e6 * statistics.median(cost[1:-1]):.1f} us a token", flush=True)
-
-
-def _scripted_steps(length: int, read: int = 0) -> list[float]:
-    """Seconds of each step outside a decode that reads so many bytes."""
-    import numpy as np
-
-    from engine.parsing import Parser
-    from engine.runtime.generation import Limits
-    from engine.runtime.loop import Loop
-    from engine.runtime.requests import Request
-    from engine.testing import ScriptedBackend
-
-    backend = ScriptedBackend(["some words " * (length // 11 + 1)], n_ctx=length + 100, n_sequences=1)
-    plain, spent, memory = backend.decode, [0.0], np.ones(read, np.uint8)
-
-    def timed(rows: Any) -> None:
-        start = time.perf_counter()
-        plain(rows)
-        memory.sum()
-        spent[0] += time.perf_counter() - start
-
-    backend.decode = timed
-    loop = Loop(backend)
-    limits = Limits(max_tokens=length)
-    loop.submit(Request(1, (65, 66), lambda: Parser("content-only"), limits=limits))
-    cost: list[float] = []
-    while loop.busy:
-        start, inside = time.perf_counter(), spent[0]
-        loop.step()
-        loop.drain()
-        cost.append(time.perf_counter() - start - (spent[0] - inside))
-    return cost
-
-
 PARTS: dict[str, Callable[[Setup], None]] = {
     "single": single,
     "batch": batch,
     "behind": behind,
+    "reading": reading,
     "partial": partial,
     "threads": threads,
     "batches": batches,
