@@ -70,8 +70,8 @@ def in_a_thread(run: Callable[[], T]) -> T:
         return pool.submit(run).result()
 
 
-def speeds(contenders: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, float]:
-    """Tokens per second of each, the median over rounds in which each runs once. A first round warms up."""
+def speeds(contenders: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
+    """Tokens per second of each in rounds in which each runs once. A first round warms up."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, run in contenders.items():
@@ -79,7 +79,7 @@ def speeds(contenders: Mapping[str, Callable[[], int]], rounds: int) -> dict[str
             made = run()
             if number:
                 taken[name].append(made / (time.perf_counter() - start))
-    return {name: statistics.median(each) for name, each in taken.items()}
+    return taken
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ Contender: TypeAlias = Callable[[], AbstractContextManager[Callable[[Prompts], i
 
 def alone(
     contenders: Mapping[str, Contender], warmup: Prompts, rounds: Sequence[Sequence[Prompts]]
-) -> dict[str, float]:
-    """Tokens per second of each, the median over all its runs.
+) -> dict[str, list[float]]:
+    """Tokens per second of each in all its runs.
 
     In every round each is opened in a thread of its own, warmed up, run once for each of the round's prompts, and
-    closed before the next one is opened.
+    closed before the next one is opened; another one begins each round, as the machine's speed drifts.
     """
     taken: dict[str, list[float]] = {name: [] for name in contenders}
 
@@ -114,10 +114,13 @@ def alone(
                 found.append(made / (time.perf_counter() - start))
         return found
 
-    for prompts in rounds:
-        for name, contender in contenders.items():
+    names = list(contenders)
+    for number, prompts in enumerate(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            contender = contenders[name]
             taken[name] += in_a_thread(lambda contender=contender, prompts=prompts: run(contender, prompts))
-    return {name: statistics.median(each) for name, each in taken.items()}
+    return taken
 
 
 def timed(run: Callable[[], int]) -> tuple[int, float]:
@@ -204,10 +207,21 @@ def report_turns(title: str, taken: Mapping[str, Sequence[float]], base: str) ->
         print(f"  {name:34}{statistics.median(speed):10.1f}{low:9.3f}{middle:8.3f}{high:8.3f}", flush=True)
 
 
-def report(title: str, measured: Mapping[str, float], base: str) -> None:
-    print(f"\n{title}")
-    for name, speed in measured.items():
-        print(f"  {name:34}{speed:10.1f} tokens/s{speed / measured[base]:8.3f} x {base}", flush=True)
+def report(
+    title: str, measured: Mapping[str, Sequence[float]], base: str, *, ours: str = "", beside: Sequence[str] = ()
+) -> None:
+    """Median speeds, the slowest and the fastest, and how they compare with that of `base`; then how that of `ours`
+    compares with some more."""
+    middle = {name: statistics.median(each) for name, each in measured.items()}
+    print(f"\n{title}: tokens/s (least, most)")
+    for name, each in measured.items():
+        print(
+            f"  {name:34}{middle[name]:9.1f} ({min(each):.1f}, {max(each):.1f})"
+            f"{middle[name] / middle[base]:8.3f} x {base}",
+            flush=True,
+        )
+    for name in beside:
+        print(f"  {ours}: {middle[ours] / middle[name]:.2f} x {name}", flush=True)
 
 
 def made_by(completion: Completion) -> int:

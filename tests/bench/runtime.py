@@ -1,12 +1,12 @@
 """What the engine's runtime costs beside the least that decoding takes, as ratios measured side by side in one run.
 
-    python tests/bench/runtime.py --vocabulary ggml-vocab-qwen2.gguf --only single batch
+    python tests/bench/runtime.py --vocabulary ggml-vocab-qwen2.gguf --only single shared
     python tests/bench/runtime.py --model builtin --only single
 
 Each part runs its contenders in turn, several rounds of them, and prints medians and the ratio of medians: on a busy
 machine both suffer alike. A contender that is not there is named and left out (`peers.py` says how to build the native
-ones). Parts: single, batch, behind, reading, partial, threads, batches, turns, spin, layer, memory, drafts, exact,
-deep, long, scripted.
+ones). Parts: single, shared, distinct, behind, reading, partial, threads, batches, turns, spin, layer, memory, drafts,
+exact, deep, long, scripted.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from models import model_file  # noqa: E402
 from partial import partial  # noqa: E402
 from replay import same_batches  # noqa: E402
 from speculation import drafts, exact  # noqa: E402
-from streams import batch, single, threads  # noqa: E402
+from streams import distinct, shared, single, threads  # noqa: E402
 
 from engine import Engine, Usage, _data, preflight  # noqa: E402
 from engine.runtime.options import ContextOptions, ModelOptions  # noqa: E402
@@ -166,7 +166,8 @@ def resident(setup: Setup, name: str) -> None:
 
 PARTS: dict[str, Callable[[Setup], None]] = {
     "single": single,
-    "batch": batch,
+    "shared": shared,
+    "distinct": distinct,
     "behind": behind,
     "reading": reading,
     "partial": partial,

@@ -1,7 +1,7 @@
-"""The parts `single`, `batch` and `threads` of `runtime.py`: streams beside a bare loop, llama-cpp-python and
-llama-server, and with other numbers of threads.
+"""The parts `single`, `shared`, `distinct` and `threads` of `runtime.py`: streams beside a bare loop, llama-cpp-python
+and llama-server, and with other numbers of threads.
 
-In `batch` and `threads` each contender has the process to itself while it runs (`measuring.alone`), with the same
+In all but `single` each contender has the process to itself while it runs (`measuring.alone`), with the same
 prompts as the others; in `single` they take turns.
 """
 
@@ -146,29 +146,10 @@ def single(setup: Setup) -> None:
             report_turns(title, in_turns(contenders, prompts), "bare loop")
 
 
-def batch(setup: Setup) -> None:
-    """Sixteen streams at once, with a shared prefix of 128 tokens and with distinct prompts of 512."""
-    for title, common, own in (("a shared prefix of 128 tokens", 128, 16), ("512 tokens of their own", 0, 512)):
-        warmup, *prompts = rendered(setup, [["hello"], *(_texts(common, own, seed) for seed in range(setup.rounds))])
-        for drawing in (GREEDY, NUCLEUS) if common else (GREEDY,):
-            field = Field(setup, drawing, n_ctx=STREAMS * (1100 + setup.steps), sequences=STREAMS)
-            label = f"{STREAMS} streams, {title}, {_label(drawing)}, {setup.steps} tokens each"
-            for unified in (True, False):
-                contenders = {
-                    "bare loop": field.bare(unified=unified, shared=120 if common else 0),
-                    "engine": field.streams(unified=unified),
-                    "engine.generate": field.generate(unified=unified),
-                    "engine in a child": field.streams(unified=unified, isolated=True),
-                }
-                if setup.server is not None:
-                    contenders["llama-server over HTTP"] = field.server(unified=unified)
-                contenders["llama-cpp-python one by one"] = field.python(count=2)
-                measured = alone(contenders, warmup, [[each] for each in prompts])
-                report(label if unified else f"{label}, kv_unified=False", measured, "bare loop")
-                for peer in (name for name in contenders if name.startswith("llama-")):
-                    print(f"  the engine is {measured['engine'] / measured[peer]:.2f} x {peer}", flush=True)
-    if setup.server is None:
-        print("  llama-server is not there: --server names it")
+def shared(setup: Setup) -> None:
+    """Sixteen streams at once that share a prefix of 128 tokens."""
+    for drawing in (GREEDY, NUCLEUS):
+        _sixteen(setup, "a shared prefix of 128 tokens", drawing, common=128, own=16)
     if setup.batched is None:
         print("  llama-batched-bench is not there: --batched-bench names it")
         return
@@ -176,6 +157,33 @@ def batch(setup: Setup) -> None:
         setup.batched, setup.path, prompt=128, steps=setup.steps, sequences=STREAMS, threads=setup.threads
     )
     print(f"  llama-batched-bench, which draws nothing and counts no prompts: {speed:.1f} tokens/s")
+
+
+def distinct(setup: Setup) -> None:
+    """Sixteen streams at once with prompts of 512 tokens that have nothing in common."""
+    _sixteen(setup, "512 tokens of their own", GREEDY, common=0, own=512)
+
+
+def _sixteen(setup: Setup, title: str, drawing: Drawing, *, common: int, own: int) -> None:
+    """All contenders with such prompts, in one KV buffer and in separate ones."""
+    warmup, *prompts = rendered(setup, [["hello"], *(_texts(common, own, seed) for seed in range(setup.rounds))])
+    field = Field(setup, drawing, n_ctx=STREAMS * (1100 + setup.steps), sequences=STREAMS)
+    label = f"{STREAMS} streams, {title}, {_label(drawing)}, {setup.steps} tokens each"
+    for unified in (True, False):
+        contenders = {
+            "bare loop": field.bare(unified=unified, shared=120 if common else 0),
+            "engine": field.streams(unified=unified),
+            "engine.generate": field.generate(unified=unified),
+            "engine in a child": field.streams(unified=unified, isolated=True),
+        }
+        if setup.server is not None:
+            contenders["llama-server over HTTP"] = field.server(unified=unified)
+        contenders["llama-cpp-python one by one"] = field.python(count=2)
+        measured = alone(contenders, warmup, [[each] for each in prompts])
+        peers = [name for name in contenders if name.startswith("llama-")]
+        report(label if unified else f"{label}, kv_unified=False", measured, "bare loop", ours="engine", beside=peers)
+    if setup.server is None:
+        print("  llama-server is not there: --server names it")
 
 
 def threads(setup: Setup) -> None:
