@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_the_default_context_is_what_fits(
     with Model.load(tiny) as model:
         options = ContextOptions(n_sequences=100)
         # Room for less than the training length of all hundred.
-        room = estimate(model.file, options, 20_480).total
+        room = estimate(model.file, replace(options, n_ubatch=256), 20_480).total
         monkeypatch.setattr(llama, "available_memory", lambda: int(room / 0.9) + 2)
         monkeypatch.setattr(model, "_mapped", 0)
         with caplog.at_level(logging.INFO, logger="engine.llama"):
