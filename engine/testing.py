@@ -129,10 +129,10 @@ class ScriptedBackend:
 
     `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to hold
     it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent memory:
-    a sequence is kept whole or forgotten. `mixed_rows` (None: all of a batch) and `copy_cost` are what it says of
-    itself as a `Backend`. For assertions: `decodes` counts the calls of `decode`, `evaluated` the
-    rows, `batches` keeps each call's number of rows, `used` is the number of cells taken, `samplers` are all that
-    were made, `closed` says whether `close()` was called.
+    a sequence is kept whole or forgotten. `mixed_rows` (None: all of a batch), `copy_cost` and `n_ctx_other` are what
+    it says of itself as a `Backend`; `relaid()` exchanges the last and `n_ctx_sequence`. For assertions: `decodes`
+    counts the calls of `decode`, `evaluated` the rows, `batches` keeps each call's number of rows, `used` is the number
+    of cells taken, `samplers` are all that were made, `closed` says whether `close()` was called.
     """
 
     def __init__(
@@ -148,10 +148,12 @@ class ScriptedBackend:
         trimmable: bool = True,
         mixed_rows: int | None = None,
         copy_cost: int = 0,
+        n_ctx_other: int = 0,
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
         self.n_ctx: int = n_ctx
         self.n_ctx_sequence: int = n_ctx
+        self.n_ctx_other: int = n_ctx_other
         self.n_batch: int = n_batch
         self.n_outputs: int = n_batch
         self.n_sequences: int = n_sequences
@@ -213,6 +215,8 @@ class ScriptedBackend:
                     f"sequence {row.sequence} continues at position {position}, not at {row.position}. Trim it first."
                 )
             expected[row.sequence] = position + 1
+            if position >= self.n_ctx_sequence:
+                raise DecodeError(f"sequence {row.sequence} is full: it holds {position} tokens. End it.", "no_slot")
 
     def abort(self) -> None:
         self._aborted.set()
@@ -342,6 +346,14 @@ class ScriptedBackend:
         for cell in shared:
             cell.sequences += 1
         self._cells[target] = shared
+
+    def relaid(self) -> "ScriptedBackend":
+        if not self.n_ctx_other or self.attached:
+            raise EngineError(f"there is no other layout, or sequences {list(self.attached)} are in use. Detach them.")
+        self.n_ctx_sequence, self.n_ctx_other = self.n_ctx_other, self.n_ctx_sequence
+        self._cells = [[] for _ in range(self.n_sequences)]
+        self._rows, self.used = (), 0
+        return self
 
     def close(self) -> None:
         self.closed = True

@@ -49,12 +49,12 @@ class Bench:
         deadline: float | None = None,
         checkpoint: int = 0,
         parser: Callable[[], Parser] = plain,
+        patient: bool = False,
     ) -> int:
         self._next += 1
         tokens = tuple(self.backend.vocab.tokenize(text, special=True))
-        self.loop.submit(
-            Request(self._next, tokens, parser, SamplingParams(), limits or Limits(), checkpoint, priority, deadline)
-        )
+        limits, params = limits or Limits(), SamplingParams()
+        self.loop.submit(Request(self._next, tokens, parser, params, limits, checkpoint, priority, deadline, patient))
         return self._next
 
     def step(self, times: int = 1) -> None:

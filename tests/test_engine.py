@@ -47,7 +47,7 @@ def scripted(
 def backend_of(llm: Engine) -> ScriptedBackend:
     runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, Runner)
-    backend = runner._backend  # pyright: ignore[reportPrivateUsage]
+    backend = runner._loop.backend  # pyright: ignore[reportPrivateUsage]
     assert isinstance(backend, ScriptedBackend)
     return backend
 

@@ -85,6 +85,12 @@ class Backend(Protocol):
         ...
 
     @property
+    def n_ctx_other(self) -> int:
+        """Tokens that one sequence could hold in the other layout of the cells (`relaid`); 0 where there is none. Fewer
+        than `n_ctx_sequence` where each sequence would have a buffer of its own there."""
+        ...
+
+    @property
     def n_batch(self) -> int:
         """Rows that one `decode` takes at most."""
         ...
@@ -177,6 +183,11 @@ class Backend(Protocol):
 
     def restore(self, sequence: int, state: bytes) -> None:
         """Replace what the sequence holds by a saved state. Raises DecodeError; the sequence is empty then."""
+        ...
+
+    def relaid(self) -> "Backend":
+        """This context with its cells laid out the other way: one buffer for each sequence instead of one for all, or
+        back. What the sequences held is forgotten, the samplers stay good; this one is closed."""
         ...
 
     @property

@@ -35,6 +35,16 @@ def padded(n_ctx: int, options: ContextOptions) -> int:
     return -(-each // _CELLS) * _CELLS * buffers
 
 
+def shares(n_ctx: int, sequences: int) -> int:
+    """The cells of a buffer for each of so many sequences, together no more than `n_ctx`; 0 where that is none."""
+    return n_ctx // sequences // _CELLS * _CELLS * sequences
+
+
+def longest_sequence(options: ContextOptions, n_ctx: int) -> int:
+    """Cells of a sequence's buffer: those that a row may look at."""
+    return n_ctx if options.is_unified else n_ctx // options.n_sequences
+
+
 def estimate(model: GgufFile, options: ContextOptions, n_ctx: int) -> Footprint:
     """What a context of `n_ctx` cells takes."""
     return Footprint(_cache(model, options, n_ctx), _compute(model, options, n_ctx))
@@ -44,7 +54,7 @@ def scores(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
     """What attention keeps of every cell for each row of a micro-batch: nothing where it is flash attention."""
     if options.flash_attn != "off":
         return 0
-    return min(options.rows_at_once, n_ctx) * _columns(options, n_ctx) * model.n_head * _F32
+    return min(options.rows_at_once, n_ctx) * longest_sequence(options, n_ctx) * model.n_head * _F32
 
 
 def copy_cost(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
@@ -89,12 +99,7 @@ def _compute(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
     rows = min(options.rows_at_once, n_ctx)
     outputs = max(min(options.n_outputs, rows), options.n_sequences)
     activations = rows * (6 * model.n_embd + 3 * model.n_ff) * _F32
-    mask = rows * _columns(options, n_ctx) * (_F32 + 2)
+    mask = rows * longest_sequence(options, n_ctx) * (_F32 + 2)
     # Once as the graph's result, once in the buffer that logits are read from.
     logits = 2 * outputs * model.n_vocab * _F32
     return activations + mask + scores(model, options, n_ctx) + logits + _FIXED
-
-
-def _columns(options: ContextOptions, n_ctx: int) -> int:
-    """Cells that a row may look at."""
-    return n_ctx if options.is_unified else n_ctx // options.n_sequences

@@ -56,7 +56,8 @@ class GgufFile:
     """A model file that can be given to llama.cpp: what is needed to describe it, and to estimate its memory.
 
     `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does
-    not say). `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence.
+    not say). `turns_by_length`: how positions are encoded hangs on the length of the context (LongRoPE).
+    `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence.
     """
 
     path: Path
@@ -67,6 +68,7 @@ class GgufFile:
     parameters: int
     weights: int
     n_ctx_train: int
+    turns_by_length: bool
     n_vocab: int
     n_embd: int
     n_ff: int
@@ -196,6 +198,7 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         parameters=sum(tensor.elements for tensor in tensors),
         weights=sum(tensor.size for tensor in tensors),
         n_ctx_train=header.integer(f"{architecture}.context_length", 0),
+        turns_by_length=any(tensor.name.endswith("rope_factors_long.weight") for tensor in tensors),
         n_vocab=header.count("tokenizer.ggml.tokens") or header.integer(f"{architecture}.vocab_size", 0),
         n_embd=header.integer(f"{architecture}.embedding_length", 0),
         n_ff=max(header.integers(f"{architecture}.feed_forward_length", 0)),

@@ -7,14 +7,14 @@ templates, sampling. A file is checked by `gguf_file` before llama.cpp sees it.
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from engine.errors import ContextOverflowError, ModelLoadError
 from engine.runtime import attention, llama_log
-from engine.runtime.footprint import copy_cost, estimate, largest_context, padded
+from engine.runtime.footprint import copy_cost, estimate, largest_context, longest_sequence, padded, shares
 from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.llama_lib import Device, devices, library
@@ -29,6 +29,10 @@ _ORDINARY_CONTEXT = 8192
 _FALLBACK_CONTEXT = 4096  # for a file that does not tell its training length
 # Never plan to take the last of it: other processes, and our own estimate's error.
 _RESERVE = 0.1
+_LEAST_SHARE = 512
+"""Tokens of a conversation that is worth a buffer of its own."""
+
+_Layout: TypeAlias = tuple[ContextOptions, int]  # the options that say it, and the cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +170,12 @@ class Model:
         attends_here = not (options.offload_kqv and self._options.n_gpu_layers and _gpus())
         lean = attends_here and (options.n_ctx is None or options.flash_attn == "off")
         n_ctx = self._context_length(attention.leanest(self._file, options) if lean else options)
-        if options.kv_unified is None:
-            options = replace(options, kv_unified=not self._can_split(options, n_ctx))
-        if attends_here:
-            options = attention.chosen(self._file, options, n_ctx, self._room() if options.check_memory else None)
+        layouts = self._layouts(options, n_ctx, attends_here=attends_here)
+        return self._context(layouts, attends_here=attends_here)
+
+    def _context(self, layouts: Sequence[_Layout], *, attends_here: bool) -> LlamaBackend:
+        """A context in the first of these layouts, which can change to the second and back."""
+        (options, n_ctx), *others = layouts
         backend = LlamaBackend(
             self,
             options,
@@ -178,6 +184,8 @@ class Model:
             window=self._file.sliding_window,
             attends_here=attends_here,
             copy_cost=copy_cost(self._file, options, n_ctx),
+            n_ctx_other=longest_sequence(*others[0]) if others else 0,
+            other=(lambda: self._context((*others, layouts[0]), attends_here=attends_here)) if others else None,
         )
         self._backends.add(backend)
         shape = "one buffer for all" if options.is_unified else f"a buffer of {backend.n_ctx_sequence} for each"
@@ -226,6 +234,23 @@ class Model:
                 f"{self._file.path} is {what}, which this engine does not run; pass a decoder-only chat model."
             )
 
+    def _layouts(self, options: ContextOptions, n_ctx: int, *, attends_here: bool) -> list[_Layout]:
+        """How the cells are laid out at first, and how else they may be, where that is left to the work."""
+        layouts = [(options, n_ctx)]
+        if options.kv_unified is None:
+            apart = replace(options, kv_unified=False)
+            if self._can_split(options, n_ctx):
+                layouts = [(apart, n_ctx)]
+            else:
+                layouts = [(replace(options, kv_unified=True), n_ctx)]
+                if attends_here and self._may_part(options, n_ctx):
+                    layouts.append((apart, shares(n_ctx, options.n_sequences)))
+        if not attends_here:
+            return layouts
+        room = self._room() if options.check_memory else None
+        first, *others = [(attention.chosen(self._file, each, cells, room), cells) for each, cells in layouts]
+        return [first, *(each for each in others if room is None or estimate(self._file, *each).total <= room)]
+
     def _can_split(self, options: ContextOptions, n_ctx: int) -> bool:
         """Whether buffers of their own take nothing from any sequence: nobody asked for a length, and each has the
         training length; they need no more memory; and there is attention that they make cheaper."""
@@ -236,6 +261,14 @@ class Model:
         if not n_ctx // options.n_sequences >= self._file.n_ctx_train > 0 or padded(n_ctx, apart) != n_ctx:
             return False
         return estimate(self._file, apart, n_ctx).total <= estimate(self._file, options, n_ctx).total
+
+    def _may_part(self, options: ContextOptions, n_ctx: int) -> bool:
+        """Whether buffers of their own may serve where all conversations are short: they can be begun anew, and their
+        length does not decide how positions are encoded."""
+        share = shares(n_ctx, options.n_sequences) // options.n_sequences
+        if options.n_sequences == 1 or share < _LEAST_SHARE or self._info.is_recurrent or self._info.is_hybrid:
+            return False
+        return not self._file.turns_by_length
 
     def _context_length(self, options: ContextOptions) -> int:
         """Cells to make: as asked for if it fits, else the default, which is said in the log."""

@@ -8,7 +8,7 @@ single thread calls it; only `abort` may come from another.
 import ctypes
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,7 @@ from engine.errors import DecodeError, EngineError
 from engine.runtime import llama_log
 from engine.runtime.backend import Row, Sampler
 from engine.runtime.fillers import Fillers, one_each
-from engine.runtime.llama_batch import Column, LlamaBatch
+from engine.runtime.llama_batch import Column, LlamaBatch, check_rows
 from engine.runtime.llama_dry import DrySamplers
 from engine.runtime.llama_errors import NO_SLOT, decode_error, init_error
 from engine.runtime.llama_lib import brief, devices, library, library_version
@@ -59,7 +59,7 @@ class LlamaBackend:
 
     `n_ctx` cells are made as `options` say. `is_stateful`: recurrent layers, so that the memory cannot be cut.
     `window`: tokens that the model's sliding-window layers see, 0 for none. `attends_here`: attention is computed on
-    the CPU. `copy_cost`: as in `Backend`.
+    the CPU. `copy_cost` and `n_ctx_other`: as in `Backend`; `other` makes this context in its other layout.
     """
 
     def __init__(
@@ -72,6 +72,8 @@ class LlamaBackend:
         window: int = 0,
         attends_here: bool = True,
         copy_cost: int = 0,
+        n_ctx_other: int = 0,
+        other: "Callable[[], LlamaBackend] | None" = None,
     ) -> None:
         self._lib = lib = library()
         self._model = model
@@ -80,6 +82,8 @@ class LlamaBackend:
         self._is_stateful = is_stateful
         self._window = window
         self._copy_cost = copy_cost
+        self._n_ctx_other = n_ctx_other
+        self._other = other
         self._copying = False  # whether llama.cpp still has a copy between buffers to do
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
@@ -142,6 +146,10 @@ class LlamaBackend:
         return self._n_ctx_sequence
 
     @property
+    def n_ctx_other(self) -> int:
+        return self._n_ctx_other
+
+    @property
     def mixed_rows(self) -> int:
         return self._mixed_rows
 
@@ -170,7 +178,7 @@ class LlamaBackend:
                 f"{len(rows)} rows were given, but one batch takes {self._n_batch}; split them.", "invalid"
             )
         columns = tuple(zip(*rows, strict=True))
-        self._check(rows, *columns)
+        check_rows(rows, columns, self._n_outputs, self._options.n_sequences, self._vocab.size)
         llama_log.forget_errors()
         code = self._with_fillers(rows, columns[2]) if self._fillers is not None and one_each(columns[2]) else None
         if code is None:
@@ -217,23 +225,6 @@ class LlamaBackend:
         if not code:
             self._fillers.took(columns[2], perf_counter() - began)
         return None if code == NO_SLOT and fillers else code
-
-    def _check(self, rows: Sequence[Row], tokens: Column, _: Column, sequences: Column, outputs: Column) -> None:
-        """What llama.cpp would answer by ending the process, or in words that name no row."""
-        if sum(outputs) > self._n_outputs:
-            raise DecodeError(
-                f"{sum(outputs)} rows ask for logits, but one batch gives {self._n_outputs}; split them, or "
-                "raise outputs_per_sequence.",
-                "invalid",
-            )
-        n_tokens, n_sequences = self._vocab.size, self._options.n_sequences
-        if min(tokens) < 0 or max(tokens) >= n_tokens or min(sequences) < 0 or max(sequences) >= n_sequences:
-            bad = next(row for row in rows if not (0 <= row.sequence < n_sequences and 0 <= row.token < n_tokens))
-            raise DecodeError(
-                f"{bad} is not possible here: sequences run from 0 to {n_sequences - 1}, tokens from 0 to "
-                f"{n_tokens - 1}.",
-                "invalid",
-            )
 
     def abort(self) -> None:
         """Make the decode that is running stop with DecodeError("aborted"). For any thread; on the CPU only. The next
@@ -344,14 +335,9 @@ class LlamaBackend:
         """Raises DecodeError("invalid") when a part of a recurrent state is asked for."""
         held = self.positions(source)
         if positions > held or (self._is_stateful and positions != held):
+            rule = "a recurrent state can only be copied whole" if self._is_stateful else "copy no more than it holds"
             raise DecodeError(
-                f"Sequence {source} holds {held} positions, {positions} were asked for; "
-                + (
-                    "a recurrent state can only be copied whole."
-                    if self._is_stateful
-                    else "copy no more than it holds."
-                ),
-                "invalid",
+                f"Sequence {source} holds {held} positions, {positions} were asked for; {rule}.", "invalid"
             )
         if positions <= 0:
             return
@@ -433,14 +419,28 @@ class LlamaBackend:
             buffers=1 if options.is_unified else options.n_sequences,
         )
 
+    def relaid(self) -> "LlamaBackend":
+        """This context in its other layout. Raises EngineError where it has none, or cannot be made."""
+        if self._other is None:
+            raise EngineError("This context has one layout; load with kv_unified=None and several sequences.")
+        self._shut()
+        made = self._other()
+        made._samplers.update(self._samplers)
+        return made
+
     def close(self) -> None:
         """Free the context and its samplers; twice is fine."""
         if self._context is None:
             return
-        for sequence in list(self._attached):
-            self.detach(sequence)
+        self._shut()
         for sampler in list(self._samplers):
             sampler.close()
+
+    def _shut(self) -> None:
+        """Free the context; the samplers stay good."""
+        self._handle()
+        for sequence in list(self._attached):
+            self.detach(sequence)
         self._dry.close()
         self._context = None
         self._views.clear()

@@ -1,13 +1,33 @@
 """The rows of one decode as llama.cpp takes them: arrays, one for each field.
 
-Knows: the structure llama_batch. Does not know: contexts, or what a row means.
+Knows: the structure llama_batch, and which rows llama.cpp takes. Does not know: contexts, or what a row means.
 """
 
 import ctypes
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from engine.errors import DecodeError
+from engine.runtime.backend import Row
+
 Column: TypeAlias = tuple[int, ...]  # one field of all rows
+
+
+def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n_sequences: int, n_tokens: int) -> None:
+    """Raise DecodeError for what llama.cpp would answer by ending the process, or in words that name no row."""
+    tokens, _, sequences, outputs = columns
+    if sum(outputs) > n_outputs:
+        raise DecodeError(
+            f"{sum(outputs)} rows ask for logits, but one batch gives {n_outputs}; split them, or "
+            "raise outputs_per_sequence.",
+            "invalid",
+        )
+    if min(tokens) < 0 or max(tokens) >= n_tokens or min(sequences) < 0 or max(sequences) >= n_sequences:
+        bad = next(row for row in rows if not (0 <= row.sequence < n_sequences and 0 <= row.token < n_tokens))
+        raise DecodeError(
+            f"{bad} is not possible here: sequences run from 0 to {n_sequences - 1}, tokens from 0 to {n_tokens - 1}.",
+            "invalid",
+        )
 
 
 class LlamaBatch:

@@ -13,6 +13,7 @@ from engine.events import Finished
 from engine.runtime.backend import Backend
 from engine.runtime.drafts import Drafter
 from engine.runtime.generation import Generation
+from engine.runtime.layout import Layout
 from engine.runtime.live import Live
 from engine.runtime.outbox import Outbox
 from engine.runtime.pace import Pace
@@ -62,7 +63,13 @@ class Loop:
         self._outbox = Outbox()
         self._deadlines: dict[int, float] = {}
         self._pins = Pins(backend, self._cache)
+        self._layout = Layout(backend)
         self._admit_again = False
+
+    @property
+    def backend(self) -> Backend:
+        """The one that the loop began with, or what became of it when its cells were laid out anew."""
+        return self._backend
 
     @property
     def cache(self) -> PrefixCache:
@@ -178,8 +185,14 @@ class Loop:
         """Let waiting requests start while there are sequences and cells; in order, but one that waits for a prefix
         that is being evaluated does not hold up the others."""
         self._admit_again = False
+        if not self._pins and self._layout.parts(self._lives.values(), self._cache.used):
+            self._lay_out_anew()
         for job in self._scheduler.waiting:
             live = self._of_job[job]
+            if not self._layout.suits(live):
+                if self._scheduler.running:
+                    break
+                self._lay_out_anew()
             checkpoint = live.request.checkpoint if self._cache.whole_only else 0
             # Who is less urgent may be long in evaluating what they share.
             waits = all(other.priority >= job.priority for other in self._scheduler.running)
@@ -203,6 +216,15 @@ class Loop:
                 self._backend.attach(live.sampler, lease.sequence)
             except Exception as error:  # noqa: BLE001 - whatever these options led to, it concerns this request only
                 self._finish(live, "error", error)
+
+    def _lay_out_anew(self) -> None:
+        """Change the layout of the cells: what they hold is forgotten, and who runs is evaluated again."""
+        for job in self._scheduler.running:
+            self._withdraw(job)
+        self._backend = self._backend.relaid()
+        self._cache = PrefixCache(self._backend)
+        self._pins = Pins(self._backend, self._cache)
+        self._layout.changed()
 
     def _load(self, live: Live) -> bool:
         """Put a saved state in place of evaluating the tokens; False if there is no room for it, so that they are
@@ -237,7 +259,7 @@ class Loop:
                 continue
             if live.drafter is None:
                 live.drafter = Drafter(job.tokens, self._longest_draft)
-            job.draft = live.drafter.propose(self._longest - len(job.tokens))
+            job.draft = live.drafter.propose(self._backend.n_ctx_sequence - len(job.tokens))
 
     def _give_way(self) -> None:
         """The youngest request loses its sequence, and will be resumed where it was; nothing is emitted twice."""
@@ -245,9 +267,13 @@ class Loop:
         if victim is None:
             self._outgrown(self._of_job[self._scheduler.running[0]])
             return
-        sequence = victim.sequence
+        self._withdraw(victim)
+
+    def _withdraw(self, job: Job) -> None:
+        """Take a request's sequence away, until it is admitted again."""
+        sequence = job.sequence
         self._backend.detach(sequence)
-        self._scheduler.preempt(victim)
+        self._scheduler.preempt(job)
         self._cache.release(sequence)
         self._admit_again = True
 

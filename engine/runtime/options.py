@@ -86,7 +86,8 @@ class ContextOptions:
     `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying and one may grow where
     another is short; False is a buffer of the same size for each, whose attention looks at no other's cells: faster
     for many long prompts that have nothing in common. None is False where `n_ctx` is None too and each then still gets
-    the training length, and True otherwise; the log says which.
+    the training length, and True otherwise; on the CPU the engine changes from that to buffers apart while its requests
+    say that they fit into them (`engine.runtime.layout`). The log says which.
     `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far. `rope_freq_*`:
     0 is the model's own. `device_sampling`: tokens are drawn where the output layer computes, for parameters that need
     no look at all the logits; no more than one output of a sequence goes into one decode then. `check_memory`: refuse

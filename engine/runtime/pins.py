@@ -18,6 +18,10 @@ class Pins:
         self._cache = cache
         self._sequences: dict[int, int] = {}
 
+    def __bool__(self) -> bool:
+        """Whether any prefix is pinned."""
+        return bool(self._sequences)
+
     def check(self, coming: int) -> None:
         """Raise RequestError where one more would leave no sequence for requests, with so many under way."""
         taken = len(self._sequences) + coming

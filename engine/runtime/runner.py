@@ -25,7 +25,6 @@ class Runner:
     """
 
     def __init__(self, backend: Backend, deliver: Callable[[Sequence[Reply]], None], *, longest_draft: int = 0) -> None:
-        self._backend = backend
         self._deliver = deliver
         self._loop = Loop(backend, longest_draft=longest_draft)
         self._inbox: SimpleQueue[Command] = SimpleQueue()
@@ -88,7 +87,7 @@ class Runner:
         try:
             self._deliver(loop.drain())
         finally:
-            self._backend.close()
+            self._loop.backend.close()
 
     def _obey(self) -> bool:
         """Carry out the commands that came in; with nothing else to do, wait for one. False: close."""

@@ -39,8 +39,12 @@ class Setup:
     steps: int
     server: Path | None
     batched: Path | None
+    layouts: tuple[str, ...] = ("one", "apart")
+    """KV layouts that sixteen streams are measured in: one buffer, and a buffer for each."""
 
-    def engine(self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool = True, isolated: bool = False) -> Engine:
+    def engine(
+        self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool | None = True, isolated: bool = False
+    ) -> Engine:
         return Engine.load(
             self.path,
             n_ctx=n_ctx,

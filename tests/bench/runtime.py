@@ -194,6 +194,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=64, help="tokens an answer")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--buffers", nargs="+", choices=("one", "apart"), default=["one", "apart"], help="KV layouts")
     parser.add_argument("--server", type=Path, help="the llama-server binary")
     parser.add_argument("--batched-bench", type=Path, help="the llama-batched-bench binary")
     parser.add_argument("--resident", choices=("bare", "engine"), help=argparse.SUPPRESS)
@@ -207,7 +208,9 @@ def main() -> None:
         path = model_file(given.model, given.vocabulary, given.folder)
     else:
         path = _data.builtin_model() if given.model == "builtin" else Path(given.model)
-    setup = Setup(path, given.threads, given.rounds, given.steps, given.server, given.batched_bench)
+    setup = Setup(
+        path, given.threads, given.rounds, given.steps, given.server, given.batched_bench, tuple(given.buffers)
+    )
     if given.resident:
         resident(setup, given.resident)
         return

@@ -57,7 +57,7 @@ class Field:
         return opened
 
     def engine(
-        self, answer: Callable[[Engine, Sequence[str]], int], *, unified: bool = True, isolated: bool = False
+        self, answer: Callable[[Engine, Sequence[str]], int], *, unified: bool | None = True, isolated: bool = False
     ) -> Contender:
         @contextmanager
         def opened() -> Generator[Callable[[Prompts], int]]:
@@ -68,8 +68,9 @@ class Field:
 
         return opened
 
-    def streams(self, *, unified: bool = True, isolated: bool = False) -> Contender:
-        """One stream for each prompt, all at once; the model here or in a child process."""
+    def streams(self, *, unified: bool | None = True, isolated: bool = False) -> Contender:
+        """One stream for each prompt, all at once; the model here or in a child process. `unified`: None leaves the
+        layout to the engine."""
 
         def answer(llm: Engine, texts: Sequence[str]) -> int:
             return ask_all(llm, texts, self._setup.steps, self._drawing)
@@ -169,12 +170,14 @@ def _sixteen(setup: Setup, title: str, drawing: Drawing, *, common: int, own: in
     warmup, *prompts = rendered(setup, [["hello"], *(_texts(common, own, seed) for seed in range(setup.rounds))])
     field = Field(setup, drawing, n_ctx=STREAMS * (1100 + setup.steps), sequences=STREAMS)
     label = f"{STREAMS} streams, {title}, {_label(drawing)}, {setup.steps} tokens each"
-    for unified in (True, False):
+    for layout in setup.layouts:
+        unified = layout == "one"
         contenders = {
             "bare loop": field.bare(unified=unified, shared=120 if common else 0),
             "engine": field.streams(unified=unified),
             "engine.generate": field.generate(unified=unified),
             "engine in a child": field.streams(unified=unified, isolated=True),
+            "engine, layout left open": field.streams(unified=None),
         }
         if setup.server is not None:
             contenders["llama-server over HTTP"] = field.server(unified=unified)
