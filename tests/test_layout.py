@@ -2,14 +2,19 @@
 weights."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import model_files
+import numpy as np
 import pytest
 from doubles import Bench, echo, plain
 
 from engine import ContextOverflowError, Engine, EngineError
+from engine.runtime import llama
+from engine.runtime.footprint import Footprint
 from engine.runtime.generation import Limits
 from engine.runtime.llama import Model
 from engine.runtime.options import ContextOptions
@@ -321,3 +326,29 @@ def test_short_requests_then_a_long_one_on_weights(
         assert "one buffer for all" in caplog.text
         with llm.pin("anna") as prefix:
             assert prefix.tokens
+
+
+def test_positions_that_hang_on_the_length_of_the_context_keep_it(tmp_path: Path) -> None:
+    """LongRoPE: other factors where the context is longer than the model was first trained for."""
+
+    def longrope(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        for name in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{name}.weight", np.ones(16, np.float32))
+
+    path = model_files.write(tmp_path / "m.gguf", shape=model_files.Shape(n_ctx=4096), change=longrope)
+    with Model.load(path) as model:
+        assert model.backend(ContextOptions(n_sequences=4, n_ctx=4096)).n_ctx_other == 0
+
+
+@pytest.mark.parametrize(("more", "other"), [(0, 1024), (1, 0)])
+def test_the_other_layout_must_fit_too(tiny: Path, monkeypatch: pytest.MonkeyPatch, more: int, other: int) -> None:
+    def needs(_: object, options: ContextOptions, n_ctx: int) -> Footprint:
+        return Footprint(n_ctx, 0 if options.is_unified else more)
+
+    options = ContextOptions(n_sequences=4, n_ctx=4096, flash_attn="on")
+    with Model.load(tiny) as model:
+        monkeypatch.setattr(llama, "estimate", needs)
+        monkeypatch.setattr(model, "_room", lambda: 4096)
+        assert model.backend(options).n_ctx_other == other
+        assert model.backend(replace(options, check_memory=False)).n_ctx_other == 1024
