@@ -82,7 +82,7 @@ def test_a_backend_without_a_layout_of_shares_stays_as_it_is(other: int) -> None
     ("count", "limits", "part"),
     [
         (4, SHORT, True),
-        (3, SHORT, False),  # too few
+        (3, Limits(max_tokens=1500), False),  # too few
         (4, Limits(max_tokens=900), False),  # who hold too little
         (4, Limits(), False),  # whose length nobody knows
         (4, Limits(max_tokens=SHARE - 35), True),  # the prompts have 35 tokens
@@ -101,9 +101,10 @@ def test_requests_that_part(count: int, limits: Limits, part: bool) -> None:
 
 def test_one_that_may_be_long_is_enough_to_stay_together() -> None:
     bench = opened(n_sequences=8)
-    ids = [bench.submit(name, SHORT if at else Limits()) for at, name in enumerate(names(6))]
-    bench.run()
+    ids = [bench.submit(name, SHORT if at != 3 else Limits()) for at, name in enumerate(names(6))]
+    bench.step()
     assert bench.backend.n_ctx_sequence == N_CTX
+    bench.run()
     assert answers(bench, ids) == [f"re: {name}" for name in names(6)]
 
 
@@ -156,7 +157,7 @@ def test_much_that_is_held_is_not_forgotten_for_few() -> None:
 
 def pin(bench: Bench, text: str) -> None:
     tokens = tuple(bench.backend.vocab.tokenize(text, special=True))
-    bench.loop.submit(Request(1000, tokens, plain, SamplingParams(), pin=True))
+    bench.loop.submit(Request(1000, tokens, plain, SamplingParams(), SHORT, pin=True))
 
 
 def test_a_pinned_prefix_keeps_them_together() -> None:
@@ -188,7 +189,7 @@ def test_a_prefix_is_pinned_in_one_buffer() -> None:
 
 
 def test_a_longer_one_waits_for_those_under_way_and_goes_before_those_behind_it() -> None:
-    bench = opened()
+    bench = opened(n_sequences=8)
     ids = parted(bench)
     bench.step(3)
     before = bench.backend.evaluated
@@ -254,6 +255,7 @@ def test_guesses_stay_within_a_share() -> None:
     bench.run()
     assert bench.backend.n_ctx_sequence == SHARE
     assert [bench.completion(id_).finish_reason for id_ in ids] == ["length"] * 4
+    assert bench.backend.evaluated == sum(bench.backend.batches), "no decode failed"
     usage = bench.completion(ids[0]).usage
     assert usage is not None
     assert usage.accepted_tokens > 1000
@@ -266,18 +268,18 @@ def tiny(tmp_path: Path) -> Path:
 
 def test_a_context_changes_its_layout_and_back(tiny: Path) -> None:
     with Model.load(tiny) as model:
-        first = model.backend(ContextOptions(n_sequences=4, n_ctx=3000, n_threads=1))
-        assert (first.n_ctx, first.n_ctx_sequence, first.n_ctx_other) == (3072, 3072, 768)
+        first = model.backend(ContextOptions(n_sequences=4, n_ctx=3840, n_threads=1))
+        assert (first.n_ctx, first.n_ctx_sequence, first.n_ctx_other) == (3840, 3840, 768)
         origin, sampler = first.origin, first.sampler(SamplingParams(temperature=0))
         second = first.relaid()
-        assert (second.n_ctx, second.n_ctx_sequence, second.n_ctx_other) == (3072, 768, 3072)
+        assert (second.n_ctx, second.n_ctx_sequence, second.n_ctx_other) == (3072, 768, 3840)
         assert not second.options.is_unified
         assert first.origin == origin
         with pytest.raises(EngineError, match="closed"):
             first.positions(0)
         first.close()
         third = second.relaid()
-        assert (third.n_ctx_sequence, third.n_ctx_other, third.origin) == (3072, 768, origin)
+        assert (third.n_ctx_sequence, third.n_ctx_other, third.origin) == (3840, 768, origin)
         sampler.accept(1)
         third.close()
         with pytest.raises(EngineError, match="This sampler is closed"):

@@ -105,7 +105,7 @@ def test_readme_prints_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_readme_begins_with_the_two_lines() -> None:
     """What .ci/run runs; see there."""
     source = README.read_text(encoding="utf-8")
-    for name, ending in (("run", "llama-engine demo"), ("test", "pytest -W error")):
+    for name, ending in (("run", "llama-engine demo"), ("test", "pytest -W error -n auto")):
         found = re.findall(rf"^<!-- ci: {name} -->\n```sh\n(.+)\n```$", source, re.MULTILINE)
         assert len(found) == 1, f"one line is marked ci: {name}"
         assert found[0].endswith(ending)
