@@ -111,7 +111,42 @@ def test_prefill_chunks_are_sized_by_time() -> None:
 
     bench.backend.before_decode = fast  # pyright: ignore[reportAttributeAccessIssue]
     bench.step(4)
-    assert bench.backend.batches[6:] == [17, 35, 65, 129], "from 64 rows on, multiples of 64"
+    assert bench.backend.batches[6:] == [17, 33, 65, 129], "from 64 rows on, multiples of 64"
+
+
+def test_what_decodes_take_is_not_counted_as_prefill() -> None:
+    """Sixty milliseconds a stream, six a row of prefill."""
+    bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=4)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += sum(0.06 if row.output else 0.006 for row in rows)
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    for text in "abc":
+        bench.submit(text)
+    bench.step(2)
+    bench.submit("x" * 440)
+    bench.step(2)
+    assert bench.backend.batches == [3, 3, 67, 67], "a whole tile, tried twice"
+    bench.step(3)
+    assert bench.backend.batches[4:] == [62, 62, 62], "twice a decode's 0.18 seconds is 60 rows"
+
+
+def test_decodes_are_timed_alone_when_others_join_them() -> None:
+    bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=4)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += len(rows) / 128
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    bench.submit("a")
+    bench.step(2)
+    bench.submit("x" * 440)
+    bench.step(3)
+    assert bench.backend.batches == [1, 1, 65, 65, 13]
+    bench.submit("b", priority=1)
+    bench.step(4)
+    assert bench.backend.batches[5:] == [2, 12, 2, 12, 14, 14]
 
 
 def test_streams_and_a_long_prompt_are_evaluated_apart_where_the_backend_wants_it() -> None:

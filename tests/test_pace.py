@@ -6,11 +6,21 @@ from engine.runtime.pace import Pace
 
 
 def paced(*batches: tuple[int, float], n_batch: int = 512) -> int:
-    """Rows that may come after batches of one sequence: (rows, seconds) each. The target is 0.1 seconds."""
+    """Rows that may come after these batches: (rows, seconds) of prefill each, or (0, seconds) of one stream's token.
+    The target is 0.1 seconds."""
     pace = Pace(n_batch, 0.1)
     for rows, took in batches:
-        pace.took(rows, 1, took)
+        pace.took(rows, 0 if rows else 1, took)
     return pace.rows
+
+
+def streaming(streams: int, decode: float, *, prompts: int = 1, n_batch: int = 512) -> Pace:
+    """A pace that has seen decodes of so many streams take so long, while so many prompts are being read."""
+    pace = Pace(n_batch, 0.1)
+    pace.serve(prompts, streams)
+    for _ in range(2):
+        pace.took(0, streams, decode)
+    return pace
 
 
 @pytest.mark.parametrize(
@@ -70,8 +80,86 @@ def test_a_tile_that_took_too_long_is_tried_again_some_day() -> None:
 
 
 def test_where_a_token_takes_long_so_may_prefill() -> None:
-    assert paced(*[(1, 0.2)] * 2, (64, 0.25)) == 128
-    assert paced(*[(1, 0.01)] * 2, *[(64, 0.34)] * 2) == 18
-    assert paced((1, 0.01), (1, 1.0), *[(64, 0.34)] * 2) == 18, "one that was held up does not count"
-    assert paced(*[(1, 0.15)] * 2, (64, 0.29)) == 64
-    assert paced(*[(1, 0.15)] * 2, *[(64, 0.35)] * 2) == 54, "no longer than two decodes"
+    assert paced(*[(0, 0.2)] * 2, (64, 0.25)) == 128
+    assert paced(*[(0, 0.01)] * 2, *[(64, 0.34)] * 2) == 18
+    assert paced((0, 0.01), (0, 1.0), *[(64, 0.34)] * 2) == 18, "one that was held up does not count"
+    assert paced(*[(0, 0.15)] * 2, (64, 0.29)) == 64
+    assert paced(*[(0, 0.15)] * 2, *[(64, 0.35)] * 2) == 54, "no longer than two decodes"
+
+
+def test_prompts_get_their_share_of_the_time() -> None:
+    def rows(prompts: int, streams: int, decode: float) -> int:
+        pace = streaming(streams, decode, prompts=prompts)
+        for _ in range(4):
+            pace.took(pace.rows, 0, 0.001 * pace.rows)
+        return pace.rows
+
+    assert rows(1, 1, 0.04) == 128, "a tenth of a second, in whole tiles"
+    assert rows(6, 1, 0.04) == 256, "six times as long as one decode"
+    assert rows(6, 3, 0.04) == 128
+    assert rows(1, 3, 0.04) == 128
+    assert rows(30, 1, 0.04) == 512, "though not for ever"
+    assert rows(6, 0, 0.04) == 128, "nobody waits for less"
+
+
+def test_a_slow_tile_is_worth_it_while_more_are_read_than_heard() -> None:
+    slow = [0.41] * 4
+    for prompts, rows in ((1, 17), (4, 34), (8, 64), (100, 64)):
+        pace = streaming(1, 0.055, prompts=prompts)
+        for seconds in slow:
+            pace.took(64, 0, seconds)
+        assert pace.rows == rows, prompts
+    crowd = streaming(1, 0.055, prompts=100)
+    for _ in range(4):
+        crowd.took(64, 0, 0.6)
+    assert crowd.rows == 53, "at most half a second"
+
+
+def test_a_tile_is_worth_it_where_fewer_rows_take_nearly_as_long() -> None:
+    """The CPU's flash attention takes 64 rows together, and fewer one by one."""
+
+    def rows(tile: float, piece: float, decode: float) -> int:
+        pace = streaming(2, decode)
+        for _ in range(2):
+            pace.took(64, 0, tile)
+        assert pace.rows < 64
+        for _ in range(6):
+            pace.took(pace.rows, 0, tile if pace.rows == 64 else piece * pace.rows)
+        return pace.rows
+
+    assert rows(0.44, 0.015, 0.1) == 64
+    assert rows(0.44, 0.013, 0.1) == 15, "0.83 seconds for 64 rows, less than two tiles"
+    assert rows(0.62, 0.03, 0.1) == 8, "a tile is more than three times the target"
+    assert rows(0.44, 0.015, 0.07) == 9, "and so here"
+
+
+def test_single_tokens_in_a_batch_are_not_counted_as_prefill() -> None:
+    pace = streaming(8, 0.2)
+    pace.took(64, 0, 0.9)
+    pace.took(64, 0, 0.9)
+    assert pace.rows == 28
+    pace.took(28, 8, 0.6)
+    assert pace.rows == 28, "0.4 of the 0.6 seconds, twice a decode"
+    pace.took(28, 8, 0.8)
+    assert pace.rows == 18
+    pace.took(18, 8, 0.2)
+    assert pace.rows == 36, "what they added took some time, whatever was measured"
+
+
+def test_decodes_are_timed_alone_where_prefill_is_small() -> None:
+    pace = streaming(4, 0.01)
+    assert not pace.unsure(5), "whole tiles"
+    for _ in range(2):
+        pace.took(64, 0, 0.8)
+    assert pace.rows == 8
+    assert not pace.unsure(4)
+    assert pace.unsure(5)
+    pace.took(0, 5, 0.02)
+    assert pace.unsure(5), "one could have been held up"
+    pace.took(0, 5, 0.02)
+    for _ in range(16):
+        assert not pace.unsure(5)
+        pace.took(8, 5, 0.12)
+    assert pace.unsure(5), "it may have changed since"
+    pace.took(0, 5, 0.02)
+    assert not pace.unsure(5)

@@ -140,6 +140,41 @@ def test_no_tile_is_begun_for_a_fragment_behind_another_prompt() -> None:
     assert scheduler.plan() == [Chunk(first, 0, 70), Chunk(second, 0, 122)]
 
 
+def test_prompts_fill_tiles_together_where_they_may_share_batches() -> None:
+    scheduler = Scheduler(512)
+    scheduler.prefill_limit = 64
+    scheduler.packs = True
+    first, second, third = (started(scheduler, length, sequence) for sequence, length in enumerate((70, 10, 90)))
+    chunks = scheduler.plan()
+    assert chunks == [Chunk(first, 0, 64)], "its last rows will not be alone"
+    assert scheduler.prompts == 3
+    done(chunks)
+    chunks = scheduler.plan()
+    assert chunks == [Chunk(first, 64, 70), Chunk(second, 0, 10), Chunk(third, 0, 48)]
+    done(chunks)
+    for job in (first, second):
+        scheduler.remove(job)
+    chunks = scheduler.plan()
+    assert chunks == [Chunk(third, 48, 90)]
+    assert scheduler.prompts == 1
+    scheduler.remove(third)
+    fourth = started(scheduler, 80, 3)
+    assert scheduler.plan() == [Chunk(fourth, 0, 80)], "nobody's rows are behind its last"
+
+
+def test_one_row_of_a_prompt_is_no_stream() -> None:
+    scheduler = Scheduler(512)
+    scheduler.prefill_limit = 64
+    scheduler.packs = True
+    started(scheduler, 63, 0)
+    started(scheduler, 90, 1)
+    chunks = scheduler.plan()
+    assert [(chunk.size, chunk.single) for chunk in chunks] == [(63, False), (1, False)]
+    assert scheduler.apart(chunks, 63) == [chunks]
+    assert started(scheduler, 9, 2, evaluated=8) is scheduler.plan()[0].job
+    assert scheduler.plan()[0].single
+
+
 def test_prompts_come_before_answers_that_nobody_reads_along() -> None:
     scheduler = Scheduler(8)
     answers = [started(scheduler, 5, sequence, evaluated=4) for sequence in range(2)]

@@ -60,3 +60,9 @@ def _longest(request: Request) -> float:
         return math.inf
     # Tokens that are forced count as drawn ones, but are not cut short by the limit.
     return len(request.tokens) + limits.max_tokens + len(limits.reasoning_close)
+
+
+def packs(backend: Backend) -> bool:
+    """Whether a batch takes several prompts as well as one: llama.cpp takes them apart again where sequences have
+    buffers or states of their own."""
+    return backend.mixed_rows > 0 and backend.can_share

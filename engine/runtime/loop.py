@@ -10,10 +10,10 @@ from time import perf_counter
 
 from engine.errors import ContextOverflowError, DecodeError, RequestError
 from engine.events import Finished
-from engine.runtime.backend import Backend
+from engine.runtime.backend import TILE, Backend
 from engine.runtime.drafts import Drafter
 from engine.runtime.generation import Generation
-from engine.runtime.layout import Layout
+from engine.runtime.layout import Layout, packs
 from engine.runtime.live import Live
 from engine.runtime.outbox import Outbox
 from engine.runtime.pace import Pace
@@ -23,8 +23,6 @@ from engine.runtime.requests import Reply, Request, check_fits
 from engine.runtime.scheduler import Chunk, Job, Scheduler
 from engine.types import FinishReason
 
-_CHUNK_ALONE = 64
-"""Prefill rows of a step that holds up nobody are at least so many; an abort ends it early."""
 _DRAFTING_ROWS = 32
 """Rows of a decode up to which more rows cost little; beyond, guesses do not pay."""
 _STRIKES = 3
@@ -54,7 +52,8 @@ class Loop:
         self._scheduler.prefill_limit = self._pace.rows
         self._scheduler.draft_limit = min(backend.n_outputs, _DRAFTING_ROWS)
         self._longest_draft = longest_draft
-        self._scheduler.alone_limit = _CHUNK_ALONE
+        self._scheduler.alone_limit = TILE  # an abort ends it early
+        self._scheduler.packs = packs(backend)
         self._decoding: Sequence[Chunk] = []
         self._longest = backend.n_ctx_sequence
         self._clock = clock
@@ -154,7 +153,12 @@ class Loop:
             self._expire()
         if self._admit_again:
             self._admit()
-        for chunks in self._scheduler.apart(self._plan(), self._backend.mixed_rows):
+        planned, mixed_rows = self._plan(), self._backend.mixed_rows
+        streams = sum(chunk.single for chunk in planned)
+        self._pace.serve(self._scheduler.prompts, streams)
+        if streams <= mixed_rows and self._pace.unsure(streams):
+            mixed_rows = 0
+        for chunks in self._scheduler.apart(planned, mixed_rows):
             if not self._decode(chunks):
                 break
         self._scheduler.prefill_limit = self._pace.rows
@@ -162,6 +166,8 @@ class Loop:
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
         """Evaluate these chunks in one batch; False if that failed, and what follows from it is done."""
         rows = [row for chunk in chunks for row in chunk.rows()]
+        streams = sum(chunk.single for chunk in chunks)
+        prefill = sum(chunk.size for chunk in chunks if not chunk.single)
         began = self._clock()
         self._backend.resume()
         self._decoding = chunks
@@ -173,7 +179,7 @@ class Loop:
         finally:
             self._decoding = []
         self._evaluated(chunks)
-        self._pace.took(len(rows), len(chunks), self._clock() - began)
+        self._pace.took(prefill, streams, self._clock() - began)
         return True
 
     def _expire(self) -> None:
@@ -225,6 +231,7 @@ class Loop:
         self._cache = PrefixCache(self._backend)
         self._pins = Pins(self._backend, self._cache)
         self._layout.changed()
+        self._scheduler.packs = packs(self._backend)
 
     def _load(self, live: Live) -> bool:
         """Put a saved state in place of evaluating the tokens; False if there is no room for it, so that they are

@@ -53,6 +53,11 @@ class Chunk(NamedTuple):
         return self.stop - self.start + len(self.draft)
 
     @property
+    def single(self) -> bool:
+        """Whether it is the one token that the next will be drawn behind, and guesses at that; else prefill."""
+        return self.stop - self.start == 1 and self.output
+
+    @property
     def output(self) -> bool:
         """Whether the last of the job's tokens is among them, whose logits are wanted."""
         return self.stop == len(self.job.tokens)
@@ -75,6 +80,8 @@ class Scheduler:
     `prefill_limit` bounds the prefill rows of one step (but for half a tile more at a prompt's end), so that a step
     stays short: running streams go on beside a long prompt, and a cancellation takes effect soon; a step that holds up
     nobody may have `alone_limit`.
+    `packs`: several jobs' prefill goes into one batch as well as one job's, so that no row of a tile need be empty.
+    `prompts` is the number of jobs that the last plan found with more than one token to go.
     `draft_limit` is the number of rows with logits up to which drafts are evaluated along: beyond it they would cost
     more than they save.
     """
@@ -84,8 +91,10 @@ class Scheduler:
         self.prefill_limit = n_batch
         self.draft_limit = n_batch
         self.alone_limit = 0
+        self.packs = False
         self._waiting: list[Job] = []
         self._running: list[Job] = []
+        self.prompts = 0
         self._arrivals = 0
         self._turn = 0
         self._held_up = 0  # steps that patient jobs were left out of, since they were last taken along
@@ -137,6 +146,7 @@ class Scheduler:
         behind: list[Job] = []
         for job in self._running:
             (decodes if job.pending == 1 else behind).append(job)
+        self.prompts = len(behind)
         if decodes and behind and all(job.patient and job.priority <= behind[0].priority for job in decodes):
             self._held_up = (self._held_up + 1) % _PATIENCE
             if self._held_up:
@@ -159,12 +169,12 @@ class Scheduler:
             chunks += self._prefill(behind, room, min(room, max(limit, 1)))
         return chunks
 
-    @staticmethod
-    def _prefill(jobs: Sequence[Job], room: int, limit: int) -> list[Chunk]:
+    def _prefill(self, jobs: Sequence[Job], room: int, limit: int) -> list[Chunk]:
         """About `limit` rows of prefill, at most `room`, for the first of these jobs.
 
-        Where a tile of rows is allowed, none is begun for a fragment behind another job's chunk, and none left for the
-        next step but a fragment: either would take a pass of its own later.
+        Where a tile of rows is allowed, none is left for the next step but a fragment, unless another job's rows fill
+        its tile; and where sequences have buffers of their own, none is begun for a fragment behind another job's
+        chunk. Either would take a pass of its own later.
         """
         chunks: list[Chunk] = []
         budget = limit
@@ -176,9 +186,9 @@ class Scheduler:
                 wanted = min(wanted, job.checkpoint - job.evaluated)
             size = min(wanted, budget)
             if limit >= TILE:
-                if chunks and size < min(wanted, TILE):
+                if chunks and size < min(wanted, TILE) and not self.packs:
                     break
-                if wanted - size <= TILE // 2:
+                if wanted - size <= TILE // 2 and not (self.packs and job is not jobs[-1]):
                     size = min(wanted, room)
             chunks.append(Chunk(job, job.evaluated, job.evaluated + size))
             budget -= size
@@ -205,13 +215,13 @@ class Scheduler:
         batches: list[Sequence[Chunk]] = []
         batch: list[Chunk] = []
         rows = 0
-        for chunk in (chunk for chunk in chunks if chunk.stop - chunk.start == 1):
+        for chunk in (chunk for chunk in chunks if chunk.single):
             if batch and rows + chunk.size > at_once:
                 batches.append(batch)
                 batch, rows = [], 0
             batch.append(chunk)
             rows += chunk.size
-        longer = [chunk for chunk in chunks if chunk.stop - chunk.start > 1]
+        longer = [chunk for chunk in chunks if not chunk.single]
         return [each for each in (*batches, batch, longer) if each]
 
 
