@@ -54,6 +54,13 @@ def test_many_short_requests_at_once_have_buffers_of_their_own() -> None:
     assert bench.backend.evaluated < 6 * 80, "nothing was evaluated twice"
 
 
+def test_prompts_share_no_batch_any_more_once_they_have_buffers_of_their_own() -> None:
+    bench = opened()
+    bench.backend.mixed_rows = 0
+    parted(bench)
+    assert bench.backend.batches == [len(names(1)[0])]
+
+
 def test_who_is_in_the_middle_of_a_prompt_begins_again() -> None:
     bench = opened(n_batch=64)
     long = "x" * 200

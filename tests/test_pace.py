@@ -30,7 +30,7 @@ def streaming(streams: int, decode: float, *, prompts: int = 1, n_batch: int = 5
         ([(64, 0.03)], 128),
         ([(64, 0.03), (128, 0.06)], 192),
         ([(64, 0.0)], 128),
-        ([(64, 0.24)], 64),
+        ([(64, 0.24)] * 4, 64),
         ([(64, 0.24), (20, 0.11)], 64),
         ([(64, 0.34)], 64),
         ([(64, 0.34)] * 2, 18),
@@ -85,6 +85,7 @@ def test_where_a_token_takes_long_so_may_prefill() -> None:
     assert paced((0, 0.01), (0, 1.0), *[(64, 0.34)] * 2) == 18, "one that was held up does not count"
     assert paced(*[(0, 0.15)] * 2, (64, 0.29)) == 64
     assert paced(*[(0, 0.15)] * 2, *[(64, 0.35)] * 2) == 54, "no longer than two decodes"
+    assert paced(*[(0, 0.2)] * 2, *[(64, 0.39)] * 2, (20, 0.45)) == 64, "a tile is no longer"
 
 
 def test_prompts_get_their_share_of_the_time() -> None:
@@ -118,11 +119,15 @@ def test_a_slow_tile_is_worth_it_while_more_are_read_than_heard() -> None:
 def test_a_tile_is_worth_it_where_fewer_rows_take_nearly_as_long() -> None:
     """The CPU's flash attention takes 64 rows together, and fewer one by one."""
 
-    def rows(tile: float, piece: float, decode: float) -> int:
+    def small(tile: float, decode: float) -> Pace:
         pace = streaming(2, decode)
         for _ in range(2):
             pace.took(64, 0, tile)
         assert pace.rows < 64
+        return pace
+
+    def rows(tile: float, piece: float, decode: float) -> int:
+        pace = small(tile, decode)
         for _ in range(6):
             pace.took(pace.rows, 0, tile if pace.rows == 64 else piece * pace.rows)
         return pace.rows
@@ -131,6 +136,13 @@ def test_a_tile_is_worth_it_where_fewer_rows_take_nearly_as_long() -> None:
     assert rows(0.44, 0.013, 0.1) == 15, "0.83 seconds for 64 rows, less than two tiles"
     assert rows(0.62, 0.03, 0.1) == 8, "a tile is more than three times the target"
     assert rows(0.44, 0.015, 0.07) == 9, "and so here"
+    pace = small(0.44, 0.1)
+    for seconds in (0.2, 0.2, 0.9, 0.2):
+        pace.took(16, 0, seconds)
+    assert pace.rows == 16, "one that was held up does not count"
+    for rows_, seconds in ((16, 0.2), (4, 0.9), (4, 0.9), (16, 0.2), (16, 0.2)):
+        pace.took(rows_, 0, seconds)
+    assert pace.rows == 16, "nor does the end of a prompt"
 
 
 def test_single_tokens_in_a_batch_are_not_counted_as_prefill() -> None:
@@ -143,7 +155,10 @@ def test_single_tokens_in_a_batch_are_not_counted_as_prefill() -> None:
     pace.took(28, 8, 0.8)
     assert pace.rows == 18
     pace.took(18, 8, 0.2)
-    assert pace.rows == 36, "what they added took some time, whatever was measured"
+    assert pace.rows == 36, "as if they had taken no time"
+    pace.took(0, 8, 0.3)
+    pace.took(36, 8, 0.6)
+    assert pace.rows == 36, "decodes that were held up do not count"
 
 
 def test_decodes_are_timed_alone_where_prefill_is_small() -> None:

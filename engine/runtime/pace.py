@@ -54,7 +54,7 @@ class Pace:
             return
         if streams:
             self._mixed += 1
-            seconds = max(seconds - min(self._decodes), seconds * rows / (rows + streams) / 2)
+            seconds -= min(self._decodes)
         self._size(rows, seconds)
 
     def _size(self, rows: int, seconds: float) -> None:

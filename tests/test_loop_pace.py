@@ -1,0 +1,130 @@
+"""How the loop sizes prefill beside streams, by the time that batches took."""
+
+import pytest
+from doubles import Bench, echo
+
+from engine.runtime.backend import Row
+
+
+def test_prefill_chunks_are_sized_by_time() -> None:
+    bench = Bench(lambda _: "y" * 50, n_batch=512, n_sequences=2)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += 0.006 * len(rows)  # 16 rows in 0.1 s
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    bench.submit("s")
+    bench.step(2)
+    bench.submit("x" * 440)
+    bench.step(4)
+    assert bench.backend.batches == [1, 1, 65, 65, 17, 17]
+
+    def fast(rows: list[Row]) -> None:
+        bench.now += 0.0001 * len(rows)
+
+    bench.backend.before_decode = fast  # pyright: ignore[reportAttributeAccessIssue]
+    bench.step(4)
+    assert bench.backend.batches[6:] == [17, 33, 65, 129], "from 64 rows on, multiples of 64"
+
+
+def test_what_decodes_take_is_not_counted_as_prefill() -> None:
+    """Sixty milliseconds a stream, six a row of prefill."""
+    bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=4)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += sum(0.06 if row.output else 0.006 for row in rows)
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    for text in "abc":
+        bench.submit(text)
+    bench.step(2)
+    bench.submit("x" * 440)
+    bench.step(2)
+    assert bench.backend.batches == [3, 3, 67, 67], "a whole tile, tried twice"
+    bench.step(3)
+    assert bench.backend.batches[4:] == [62, 62, 62], "twice a decode's 0.18 seconds is 60 rows"
+
+
+def test_a_crowd_of_prompts_gets_its_share_of_the_time() -> None:
+    bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=8)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += 0.05 if rows[0].output else 0.001 * len(rows)
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    bench.submit("a", priority=1)
+    bench.step(3)
+    for letter in "bcdefg":
+        bench.submit(letter * 600)
+    bench.backend.mixed_rows = 8
+    bench.step(4)
+    assert bench.backend.batches[3:] == [1, 64, 1, 128, 1, 256, 1, 320], "six prompts beside 0.05 seconds"
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [({}, 64), ({"mixed_rows": 63}, 64), ({"mixed_rows": 0}, 50), ({"trimmable": False}, 50)],
+    ids=["shared cells", "shared cells, streams apart", "buffers of their own", "recurrent states"],
+)
+def test_prompts_share_a_batch_where_they_share_cells(options: dict[str, object], first: int) -> None:
+    bench = Bench(echo, **options)
+    ids = [bench.submit(letter * 50) for letter in "ab"]
+    bench.run()
+    assert bench.backend.batches[0] == first
+    assert [bench.completion(id_).content for id_ in ids] == [f"re: {letter * 50}" for letter in "ab"]
+
+
+def test_decodes_that_are_timed_alone_are_no_more_than_belong_together() -> None:
+    bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=4, mixed_rows=2)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += 0.02 * len(rows)
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    for text in "abc":
+        bench.submit(text)
+    bench.step(2)
+    bench.submit("x" * 440)
+    bench.step(4)
+    assert bench.backend.batches == [2, 1, 2, 1, 2, 1, 64, 2, 1, 64, 2, 1, 8, 2, 1, 8]
+
+
+def test_decodes_are_timed_alone_when_others_join_them() -> None:
+    bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=4)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += len(rows) / 128
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    bench.submit("a")
+    bench.step(2)
+    bench.submit("x" * 440)
+    bench.step(3)
+    assert bench.backend.batches == [1, 1, 65, 65, 13]
+    bench.submit("b", priority=1)
+    bench.step(4)
+    assert bench.backend.batches[5:] == [2, 12, 2, 12, 14, 14]
+
+
+def test_a_large_model_prefills_in_chunks_worth_a_pass_over_its_weights() -> None:
+    bench = Bench(lambda _: "x" * 30, n_batch=512, n_sequences=2)
+
+    def slow(rows: list[Row]) -> None:
+        bench.now += 0.2 + 0.001 * len(rows)
+
+    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    bench.submit("s")
+    bench.step(3)
+    bench.submit("y" * 1000)
+    bench.step(12)
+    sizes = [size - 1 for size in bench.backend.batches[3:]]
+    assert max(sizes) > 100, "100 ms would be less than one row"
+    alone = Bench(echo, n_batch=512)
+
+    def very_slow(_: object) -> None:
+        alone.now += 1
+
+    alone.backend.before_decode = very_slow
+    alone.submit("y" * 1000)
+    alone.step(5)
+    assert alone.backend.batches == [64] * 5
