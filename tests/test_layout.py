@@ -17,6 +17,7 @@ from engine.runtime import llama
 from engine.runtime.footprint import Footprint
 from engine.runtime.generation import Limits
 from engine.runtime.llama import Model
+from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.options import ContextOptions
 from engine.runtime.requests import Request
 from engine.types import SamplingParams
@@ -291,6 +292,50 @@ def test_a_context_changes_its_layout_and_back(tiny: Path) -> None:
         third.close()
         with pytest.raises(EngineError, match="This sampler is closed"):
             sampler.accept(1)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["apart", "one buffer"])
+def test_a_layout_that_cannot_be_made(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    def make(model: Model, options: ContextOptions, *rest: Any, **more: Any) -> LlamaBackend:
+        if options.is_unified is fails:
+            raise EngineError("no memory.")
+        return LlamaBackend(model, options, *rest, **more)
+
+    with Model.load(tiny) as model:
+        backend = model.backend(ContextOptions(n_sequences=4, n_ctx=3840, n_threads=1))
+        if fails:
+            backend = backend.relaid()
+        monkeypatch.setattr(llama, "LlamaBackend", make)
+        if fails:
+            with pytest.raises(EngineError, match="no memory"):
+                backend.relaid()
+            return
+        same = backend.relaid()
+        assert (same.n_ctx, same.n_ctx_sequence, same.n_ctx_other) == (3840, 3840, 0)
+        assert "stays in one buffer, as the other layout could not be made: no memory" in caplog.text
+        with pytest.raises(EngineError, match="one layout"):
+            same.relaid()
+
+
+def test_where_there_is_no_memory_for_buffers_of_their_own_requests_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = opened()
+    tries: list[int] = []
+
+    def stays() -> object:
+        tries.append(bench.backend.decodes)
+        bench.backend.n_ctx_other = 0
+        return bench.backend
+
+    monkeypatch.setattr(bench.backend, "relaid", stays)
+    ids = [bench.submit(name, SHORT) for name in names(5)]
+    bench.run()
+    ids += [bench.submit(name, SHORT) for name in names(5)]
+    ids.append(bench.submit("long", LONG))
+    bench.run()
+    assert answers(bench, ids) == [f"re: {name}" for name in (*names(5), *names(5), "long")]
+    assert tries == [0]
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,12 @@ class Layout:
         """Whether the request can be served as the cells are laid out now."""
         return not self._is_apart or _longest(live.request) <= self._share
 
-    def changed(self) -> None:
-        """The cells were laid out the other way."""
-        self._share = 0 if self._is_apart else self._share
-        self._is_apart = not self._is_apart
+    def changed(self, backend: Backend) -> None:
+        """The cells were laid out anew: the other way, unless that could not be done."""
+        if self._is_apart or not backend.n_ctx_other:
+            self._share, self._is_apart = 0, False
+        else:
+            self._is_apart = True
 
 
 def _longest(request: Request) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from engine.errors import ContextOverflowError, ModelLoadError
+from engine.errors import ContextOverflowError, EngineError, ModelLoadError
 from engine.runtime import attention, llama_log
 from engine.runtime.footprint import copy_cost, estimate, largest_context, longest_sequence, padded, shares
 from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
@@ -185,13 +185,25 @@ class Model:
             attends_here=attends_here,
             copy_cost=copy_cost(self._file, options, n_ctx),
             n_ctx_other=longest_sequence(*others[0]) if others else 0,
-            other=(lambda: self._context((*others, layouts[0]), attends_here=attends_here)) if others else None,
+            other=(lambda: self._other_context(layouts, attends_here=attends_here)) if others else None,
         )
         self._backends.add(backend)
         shape = "one buffer for all" if options.is_unified else f"a buffer of {backend.n_ctx_sequence} for each"
         _log.info("KV cache of %d cells for %d sequence(s): %s", n_ctx, options.n_sequences, shape)
         _log.info("flash attention %s, %d rows at once", options.flash_attn, options.rows_at_once)
         return backend
+
+    def _other_context(self, layouts: Sequence[_Layout], *, attends_here: bool) -> LlamaBackend:
+        """A context in the second layout. If that cannot be made, in the first again, for good; but not in buffers of
+        their own, since a request waits that is longer than those. Raises EngineError then."""
+        first, *others = layouts
+        try:
+            return self._context((*others, first), attends_here=attends_here)
+        except EngineError as error:
+            if not first[0].is_unified:
+                raise
+            _log.warning("the KV cache stays in one buffer, as the other layout could not be made: %s", error)
+        return self._context((first,), attends_here=attends_here)
 
     def close(self) -> None:
         """Free the contexts, then the weights; twice is fine."""

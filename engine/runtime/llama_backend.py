@@ -420,7 +420,7 @@ class LlamaBackend:
         )
 
     def relaid(self) -> "LlamaBackend":
-        """This context in its other layout. Raises EngineError where it has none, or cannot be made."""
+        """As `Backend` says. Raises EngineError where there is no other layout, or no context can be made."""
         if self._other is None:
             raise EngineError("This context has one layout; load with kv_unified=None and several sequences.")
         self._shut()

@@ -230,7 +230,7 @@ class Loop:
         self._backend = self._backend.relaid()
         self._cache = PrefixCache(self._backend)
         self._pins = Pins(self._backend, self._cache)
-        self._layout.changed()
+        self._layout.changed(self._backend)
         self._scheduler.packs = packs(self._backend)
 
     def _load(self, live: Live) -> bool:

@@ -7,7 +7,9 @@ from engine.runtime.backend import TILE
 
 _SMALLEST = 8
 _TILE_WORTH = 3
-"""Times `seconds`, or the target, that a whole tile of rows may take: half of it takes about two thirds as long."""
+"""Times `seconds` that a whole tile of rows may take; where smaller batches are a waste, times the target."""
+_OVERSHOOT = 1.5
+"""Times the target that it may take: half of it takes about two thirds as long."""
 _CROWD_WORTH = 5
 """Times `seconds` that prefill may take while more wait for their first token than for their next."""
 _AGAIN = 16
@@ -19,9 +21,9 @@ class Pace:
     """Sizes prefill so that what it adds to a step takes about `seconds`, in at most `n_batch` rows.
 
     Longer where less would be waste: as long as two decodes, where those take long already (a large model
-    reads all its weights for a single token), and up to three times `seconds` for a whole tile of rows. Longer too,
-    up to five times `seconds`, where more prompts are being read than there are streams to hold up: prompts and
-    streams share the time by their number then, for the sooner many streams run, the less each of their tokens costs.
+    reads all its weights for a single token); and a whole tile of rows may take half as long again, or three times
+    `seconds`. Longer too, up to five times `seconds`, where more prompts are being read than there are streams to hold
+    up: then prompts and streams share the time by their number, as the readers of either wait.
     """
 
     def __init__(self, n_batch: int, seconds: float) -> None:
@@ -77,10 +79,11 @@ class Pace:
         return max(self._seconds, 2 * decode, fair)
 
     def _worth_a_tile(self, target: float) -> bool:
-        """Whether a tile of rows may take longer than the target: up to three times `seconds`; up to three times the
-        target where its rows take twice as long in smaller batches (a CPU's flash attention, behind many cells)."""
+        """Whether a tile of rows may take longer than the target: somewhat, or up to three times `seconds`; up to three
+        times the target where its rows take twice as long in smaller batches (a CPU's flash attention, behind many
+        cells)."""
         tile = min(self._tiles)
-        if tile <= max(_TILE_WORTH * self._seconds, target):
+        if tile <= max(_TILE_WORTH * self._seconds, _OVERSHOOT * target):
             return True
         return tile <= min(_TILE_WORTH * target, min(self._pieces) / 2)
 
