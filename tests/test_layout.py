@@ -232,9 +232,10 @@ def test_sequences_that_joined_do_not_part_again() -> None:
     bench.submit("long", LONG)
     bench.run()
     ids = [bench.submit(name, SHORT) for name in names(8)]
+    ids.append(bench.submit("another", LONG))
     bench.run()
     assert bench.backend.n_ctx_sequence == N_CTX
-    assert answers(bench, ids) == [f"re: {name}" for name in names(8)]
+    assert answers(bench, ids) == [f"re: {name}" for name in (*names(8), "another")]
 
 
 def test_one_that_is_cancelled_while_it_waits_changes_nothing() -> None:
