@@ -179,3 +179,8 @@ def test_decodes_are_timed_alone_where_prefill_is_small() -> None:
     assert pace.unsure(5), "it may have changed since"
     pace.took(0, 5, 0.02)
     assert not pace.unsure(5)
+    fast = streaming(4, 0.5)
+    for _ in range(16):
+        assert not fast.unsure(1)
+        fast.took(512, 1, 0.6)
+    assert fast.unsure(1), "with large batches less often, but before long"

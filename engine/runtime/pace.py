@@ -43,9 +43,9 @@ class Pace:
 
     def unsure(self, streams: int) -> bool:
         """Whether decodes of so many streams should be timed alone, to tell what prefill adds to them."""
-        if self.rows >= self._tile:
-            return False
-        return streams != self._width or self._timed < 2 or self._mixed >= _AGAIN  # as many as are kept
+        if self._mixed >= _AGAIN:
+            return True
+        return self.rows < self._tile and (streams != self._width or self._timed < 2)  # as many as are kept
 
     def took(self, rows: int, streams: int, seconds: float) -> None:
         """A batch of so many rows of prefill, and decodes of so many streams, took so long."""
