@@ -1,28 +1,33 @@
 """How the loop sizes prefill beside streams, by the time that batches took."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from doubles import Bench, echo
 
 from engine.runtime.backend import Row
 
 
+def timed(bench: Bench, seconds: Callable[[Sequence[Row]], float]) -> None:
+    """From now on a decode of these rows takes so long."""
+
+    def pass_time(rows: Sequence[Row]) -> None:
+        bench.now += seconds(rows)
+
+    bench.backend.before_decode = pass_time
+
+
 def test_prefill_chunks_are_sized_by_time() -> None:
     bench = Bench(lambda _: "y" * 50, n_batch=512, n_sequences=2)
 
-    def slow(rows: list[Row]) -> None:
-        bench.now += 0.006 * len(rows)  # 16 rows in 0.1 s
-
-    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    timed(bench, lambda rows: 0.006 * len(rows))  # 16 rows in 0.1 s
     bench.submit("s")
     bench.step(2)
     bench.submit("x" * 440)
     bench.step(4)
     assert bench.backend.batches == [1, 1, 65, 65, 17, 17]
 
-    def fast(rows: list[Row]) -> None:
-        bench.now += 0.0001 * len(rows)
-
-    bench.backend.before_decode = fast  # pyright: ignore[reportAttributeAccessIssue]
+    timed(bench, lambda rows: 0.0001 * len(rows))
     bench.step(4)
     assert bench.backend.batches[6:] == [17, 33, 65, 129], "from 64 rows on, multiples of 64"
 
@@ -30,10 +35,7 @@ def test_prefill_chunks_are_sized_by_time() -> None:
 def test_what_decodes_take_is_not_counted_as_prefill() -> None:
     bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=4)
 
-    def slow(rows: list[Row]) -> None:
-        bench.now += sum(8 if row.output else 2 for row in rows) / 128
-
-    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    timed(bench, lambda rows: sum(8 if row.output else 2 for row in rows) / 128)
     for text in "abc":
         bench.submit(text)
     bench.step(2)
@@ -47,10 +49,7 @@ def test_what_decodes_take_is_not_counted_as_prefill() -> None:
 def test_a_crowd_of_prompts_gets_its_share_of_the_time() -> None:
     bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=8)
 
-    def slow(rows: list[Row]) -> None:
-        bench.now += 0.05 if rows[0].output else 0.001 * len(rows)
-
-    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    timed(bench, lambda rows: 0.05 if rows[0].output else 0.001 * len(rows))
     bench.submit("a", priority=1)
     bench.step(3)
     for letter in "bcdefg":
@@ -76,10 +75,7 @@ def test_prompts_share_a_batch_where_they_share_cells(options: dict[str, object]
 def test_decodes_that_are_timed_alone_are_no_more_than_belong_together() -> None:
     bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=4, mixed_rows=2)
 
-    def slow(rows: list[Row]) -> None:
-        bench.now += 0.02 * len(rows)
-
-    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    timed(bench, lambda rows: 0.02 * len(rows))
     for text in "abc":
         bench.submit(text)
     bench.step(2)
@@ -91,10 +87,7 @@ def test_decodes_that_are_timed_alone_are_no_more_than_belong_together() -> None
 def test_decodes_are_timed_alone_when_others_join_them() -> None:
     bench = Bench(lambda _: "y" * 99, n_batch=512, n_sequences=4)
 
-    def slow(rows: list[Row]) -> None:
-        bench.now += len(rows) / 128
-
-    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    timed(bench, lambda rows: len(rows) / 128)
     bench.submit("a")
     bench.step(2)
     bench.submit("x" * 440)
@@ -108,10 +101,7 @@ def test_decodes_are_timed_alone_when_others_join_them() -> None:
 def test_a_large_model_prefills_in_chunks_worth_a_pass_over_its_weights() -> None:
     bench = Bench(lambda _: "x" * 30, n_batch=512, n_sequences=2)
 
-    def slow(rows: list[Row]) -> None:
-        bench.now += 0.2 + 0.001 * len(rows)
-
-    bench.backend.before_decode = slow  # pyright: ignore[reportAttributeAccessIssue]
+    timed(bench, lambda rows: 0.2 + 0.001 * len(rows))
     bench.submit("s")
     bench.step(3)
     bench.submit("y" * 1000)

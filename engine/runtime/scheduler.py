@@ -188,7 +188,7 @@ class Scheduler:
             if limit >= TILE:
                 if chunks and size < min(wanted, TILE) and not self.packs:
                     break
-                if wanted - size <= TILE // 2 and not (self.packs and job is not jobs[-1]):
+                if wanted - size <= TILE // 2 and (not self.packs or job is jobs[-1]):
                     size = min(wanted, room)
             chunks.append(Chunk(job, job.evaluated, job.evaluated + size))
             budget -= size
