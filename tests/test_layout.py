@@ -295,41 +295,60 @@ def test_a_context_changes_its_layout_and_back(tiny: Path) -> None:
             sampler.accept(1)
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["apart", "one buffer"])
+@pytest.mark.parametrize("joins", [False, True])
 def test_a_layout_that_cannot_be_made(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, joins: bool
 ) -> None:
+    impossible = {joins}
+
     def make(model: Model, options: ContextOptions, *rest: Any, **more: Any) -> LlamaBackend:
-        if options.is_unified is fails:
+        if options.is_unified in impossible:
             raise EngineError("no memory.")
         return LlamaBackend(model, options, *rest, **more)
 
     with Model.load(tiny) as model:
         backend = model.backend(ContextOptions(n_sequences=4, n_ctx=3840, n_threads=1))
-        if fails:
+        if joins:
             backend = backend.relaid()
         monkeypatch.setattr(llama, "LlamaBackend", make)
-        if fails:
-            with pytest.raises(EngineError, match="no memory"):
-                backend.relaid()
-            return
         same = backend.relaid()
-        assert (same.n_ctx, same.n_ctx_sequence, same.n_ctx_other) == (3840, 3840, 0)
-        assert "stays in one buffer, as the other layout could not be made: no memory" in caplog.text
+        assert (same.n_ctx, same.n_ctx_sequence, same.n_ctx_other) == (backend.n_ctx, backend.n_ctx_sequence, 0)
+        assert same.options == backend.options
+        assert "as there is no other context to be had: no memory" in caplog.text
         with pytest.raises(EngineError, match="one layout"):
             same.relaid()
 
 
-def test_where_there_is_no_memory_for_buffers_of_their_own_requests_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = opened()
+def test_where_no_layout_can_be_made_any_more_that_is_an_error(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*_: Any, **__: Any) -> LlamaBackend:
+        raise EngineError("no memory.")
+
+    with Model.load(tiny) as model:
+        backend = model.backend(ContextOptions(n_sequences=4, n_ctx=3840, n_threads=1))
+        monkeypatch.setattr(llama, "LlamaBackend", make)
+        with pytest.raises(EngineError, match="no memory"):
+            backend.relaid()
+
+
+def stuck(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on the cells stay laid out as they are; how many decodes there were when another layout was tried."""
     tries: list[int] = []
+    plain = bench.backend.relaid
 
     def stays() -> object:
         tries.append(bench.backend.decodes)
+        plain()
+        plain()
         bench.backend.n_ctx_other = 0
         return bench.backend
 
     monkeypatch.setattr(bench.backend, "relaid", stays)
+    return tries
+
+
+def test_where_there_is_no_memory_for_buffers_of_their_own_requests_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = opened()
+    tries = stuck(bench, monkeypatch)
     ids = [bench.submit(name, SHORT) for name in names(5)]
     bench.run()
     ids += [bench.submit(name, SHORT) for name in names(5)]
@@ -337,6 +356,30 @@ def test_where_there_is_no_memory_for_buffers_of_their_own_requests_go_on(monkey
     bench.run()
     assert answers(bench, ids) == [f"re: {name}" for name in (*names(5), *names(5), "long")]
     assert tries == [0]
+
+
+def test_where_one_buffer_cannot_be_had_again_only_longer_prompts_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = opened()
+    ids = parted(bench)
+    tries = stuck(bench, monkeypatch)
+    fits, fills = bench.submit("may be long", LONG), bench.submit("l" * (SHARE - 10), LONG)
+    long, last = bench.submit("n" * (SHARE + 1), SHORT), bench.submit("full" * (SHARE // 4), LONG)
+    bench.run()
+    assert answers(bench, [*ids, fits]) == [f"re: {name}" for name in (*names(4), "may be long")]
+    assert bench.completion(fills).content == "re: lllllll"
+    assert [bench.completion(id_).finish_reason for id_ in (fits, fills, last)] == ["stop", "length", "length"]
+    error = bench.error(long)
+    assert isinstance(error, ContextOverflowError)
+    assert "2,049 tokens; a sequence of this context holds 2,048" in str(error)
+    assert len(tries) == 1
+    later = bench.submit("n" * (SHARE + 1), SHORT)
+    assert not bench.loop.busy, "refused at once, from now on"
+    again = [bench.submit(name, SHORT) for name in names(4)]
+    bench.run()
+    assert answers(bench, again) == [f"re: {name}" for name in names(4)]
+    assert isinstance(bench.error(later), ContextOverflowError)
 
 
 @pytest.mark.parametrize(

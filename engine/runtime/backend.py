@@ -187,8 +187,8 @@ class Backend(Protocol):
 
     def relaid(self) -> "Backend":
         """This context with its cells laid out the other way: one buffer for each sequence instead of one for all, or
-        back; or as they were, and for good, where there is no memory for the former. What the sequences held is
-        forgotten, the samplers stay good; this one is closed."""
+        back; or as they were, and for good, where that cannot be had. What the sequences held is forgotten, the
+        samplers stay good; this one is closed."""
         ...
 
     @property

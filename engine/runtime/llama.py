@@ -194,15 +194,13 @@ class Model:
         return backend
 
     def _other_context(self, layouts: Sequence[_Layout], *, attends_here: bool) -> LlamaBackend:
-        """A context in the second layout. If that cannot be made, in the first again, for good; but not in buffers of
-        their own, since a request waits that is longer than those. Raises EngineError then."""
+        """A context in the second layout; if that cannot be made, in the first again, for good. Raises EngineError
+        where neither can."""
         first, *others = layouts
         try:
             return self._context((*others, first), attends_here=attends_here)
         except EngineError as error:
-            if not first[0].is_unified:
-                raise
-            _log.warning("the KV cache stays in one buffer, as the other layout could not be made: %s", error)
+            _log.warning("the cells stay as they are laid out, as there is no other context to be had: %s", error)
         return self._context((first,), attends_here=attends_here)
 
     def close(self) -> None:

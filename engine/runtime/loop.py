@@ -199,6 +199,9 @@ class Loop:
                 if self._scheduler.running:
                     break
                 self._lay_out_anew()
+            if len(job.tokens) > self._longest:  # one buffer for all could not be made again
+                self._outgrown(live)
+                continue
             checkpoint = live.request.checkpoint if self._cache.whole_only else 0
             # Who is less urgent may be long in evaluating what they share.
             waits = all(other.priority >= job.priority for other in self._scheduler.running)
@@ -231,6 +234,7 @@ class Loop:
         self._cache = PrefixCache(self._backend)
         self._pins = Pins(self._backend, self._cache)
         self._layout.changed(self._backend)
+        self._longest = max(self._backend.n_ctx_sequence, self._backend.n_ctx_other)
         self._scheduler.packs = packs(self._backend)
 
     def _load(self, live: Live) -> bool:
@@ -270,27 +274,25 @@ class Loop:
 
     def _give_way(self) -> None:
         """The youngest request loses its sequence, and will be resumed where it was; nothing is emitted twice."""
-        victim = self._scheduler.victim()
-        if victim is None:
+        if victim := self._scheduler.victim():
+            self._withdraw(victim)
+        else:
             self._outgrown(self._of_job[self._scheduler.running[0]])
-            return
-        self._withdraw(victim)
 
     def _withdraw(self, job: Job) -> None:
         """Take a request's sequence away, until it is admitted again."""
-        sequence = job.sequence
-        self._backend.detach(sequence)
+        self._backend.detach(job.sequence)
+        self._cache.release(job.sequence)
         self._scheduler.preempt(job)
-        self._cache.release(sequence)
         self._admit_again = True
 
     def _outgrown(self, live: Live) -> None:
-        """A request alone needs more cells than there are (a context that holds less than it says)."""
+        """A request alone needs more cells than there are (a context that holds less than it says, or did before)."""
         if live.first_token is not None:
             self._finish(live, "length")
             return
         try:
-            check_fits(len(live.job.tokens), self._cache.free + live.job.evaluated)
+            check_fits(len(live.job.tokens), min(self._longest, self._cache.free + live.job.evaluated))
         except ContextOverflowError as error:
             self._finish(live, "error", error)
 
