@@ -11,11 +11,12 @@ import datetime
 import json
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from jinja2 import TemplateError
+from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -39,11 +40,16 @@ def _now(form: str) -> str:
     return datetime.date(2025, 8, 5).strftime(form)
 
 
-def render(source: str, family: str, messages: list[Message], tools: list[Tool] | None, **options: Any) -> str:
-    """Render as Hugging Face's tokenizers do: that is what the official templates were written for."""
+@cache
+def compiled(source: str) -> Template:
+    """As Hugging Face's tokenizers do it: that is what the official templates were written for."""
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     env.filters["tojson"] = _tojson
     env.globals.update({"raise_exception": _raise, "strftime_now": _now})  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return env.from_string(source)
+
+
+def render(source: str, family: str, messages: list[Message], tools: list[Tool] | None, **options: Any) -> str:
     values: dict[str, Any] = {
         "bos_token": BOS.get(family, ""),
         "eos_token": EOS.get(family, ""),
@@ -51,7 +57,7 @@ def render(source: str, family: str, messages: list[Message], tools: list[Tool] 
     }
     if tools is not None:
         values["tools"] = tools
-    return env.from_string(source).render(messages=messages, **{**values, **options})
+    return compiled(source).render(messages=messages, **{**values, **options})
 
 
 def function(name: str, properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> Tool:
