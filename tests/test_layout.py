@@ -299,10 +299,8 @@ def test_a_context_changes_its_layout_and_back(tiny: Path) -> None:
 def test_a_layout_that_cannot_be_made(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, joins: bool
 ) -> None:
-    impossible = {joins}
-
     def make(model: Model, options: ContextOptions, *rest: Any, **more: Any) -> LlamaBackend:
-        if options.is_unified in impossible:
+        if options.is_unified is joins:
             raise EngineError("no memory.")
         return LlamaBackend(model, options, *rest, **more)
 
@@ -358,9 +356,7 @@ def test_where_there_is_no_memory_for_buffers_of_their_own_requests_go_on(monkey
     assert tries == [0]
 
 
-def test_where_one_buffer_cannot_be_had_again_only_longer_prompts_fail(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_one_buffer_cannot_be_had_again_only_longer_prompts_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = opened()
     ids = parted(bench)
     tries = stuck(bench, monkeypatch)
