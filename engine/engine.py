@@ -92,8 +92,8 @@ class Engine:
         but for rounding, sooner where it repeats much. preflight: try these options in a child process first, so that a
         native fault does not end this one. isolated: let the model live in a child process: a native fault later ends
         only that (requests fail with EngineError), and Python threads that compute here do not hold its interpreter
-        lock; logits processors must be functions of modules then. progress: called with 0.0 to 1.0, answers False to
-        stop.
+        lock; logits processors must be functions of modules then. progress: called with 0.0 to 1.0, in another
+        thread, answers False to stop.
 
         Raises ModelLoadError for what is not a model that can chat, ContextOverflowError for a context that does not
         fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for

@@ -5,6 +5,7 @@ import gc
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,15 @@ def test_progress_is_told_and_may_stop_the_loading(tiny: Path) -> None:
     assert seen[-1] == 1.0
     with pytest.raises(ModelLoadError, match="stopped by its progress callback"):
         Model.load(tiny, progress=lambda fraction: fraction < 0)
+
+
+def test_no_thread_of_the_loading_outlives_it(tiny: Path) -> None:
+    """OpenMP's workers live as long as the thread that had them; they would slow every decode down."""
+    loaders: list[threading.Thread] = []
+    with Model.load(tiny, progress=lambda _: loaders.append(threading.current_thread())):
+        assert loaders
+        assert threading.current_thread() not in loaders
+        assert not any(thread.is_alive() for thread in loaders)
 
 
 def test_every_option_is_accepted(tiny: Path) -> None:

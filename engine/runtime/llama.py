@@ -8,6 +8,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -84,7 +85,8 @@ class Model:
         *,
         progress: Callable[[float], bool | None] | None = None,
     ) -> Self:
-        """Load a GGUF. `progress` is called with 0.0 to 1.0, and stops the loading by answering False.
+        """Load a GGUF. `progress` is called with 0.0 to 1.0, in another thread, and stops the loading by answering
+        False.
 
         Raises ModelLoadError for a file that is not a chat model, is damaged, does not fit into memory, or that this
         build of llama.cpp cannot load.
@@ -97,7 +99,7 @@ class Model:
         llama_log.forget_errors()
         stopped: list[bool] = []
         params, _kept = model_params(lib, options, progress, stopped)
-        handle = lib.llama_model_load_from_file(os.fsencode(file.path), params)
+        handle = _in_passing(lambda: lib.llama_model_load_from_file(os.fsencode(file.path), params))
         if not handle:
             raise ModelLoadError(_load_failure(file, stopped=bool(stopped)))
         after = anonymous_memory()
@@ -335,6 +337,17 @@ class Model:
 
 def _gpus() -> list[Device]:
     return [device for device in devices() if device.is_gpu]
+
+
+def _in_passing(load: Callable[[], int]) -> int:
+    """Do it in a thread that ends with it, and its OpenMP workers with it.
+
+    llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
+    threads wait spinning for one another only while there are no more of them than processors: with workers left
+    behind by the caller's thread each decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
+    """
+    with ThreadPoolExecutor(1, "llama-engine-load") as thread:
+        return thread.submit(load).result()
 
 
 def _alive(reference: "weakref.ref[Model]") -> int:
