@@ -344,7 +344,7 @@ def _in_passing(load: Callable[[], int]) -> int:
 
     llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
     threads wait spinning for one another only while there are no more of them than processors: with workers left
-    behind by the caller's thread each decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
+    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
     """
     with ThreadPoolExecutor(1, "llama-engine-load") as thread:
         return thread.submit(load).result()
