@@ -3,10 +3,12 @@
 import ctypes
 import gc
 import logging
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,75 @@ def test_progress_is_told_and_may_stop_the_loading(tiny: Path) -> None:
     assert seen[-1] == 1.0
     with pytest.raises(ModelLoadError, match="stopped by its progress callback"):
         Model.load(tiny, progress=lambda fraction: fraction < 0)
+
+
+def test_an_error_of_the_progress_callback_is_raised(tiny: Path) -> None:
+    told: list[float] = []
+
+    def progress(fraction: float) -> None:
+        told.append(fraction)
+        raise LookupError("no bar to draw")
+
+    with pytest.raises(LookupError, match="no bar to draw"):
+        Model.load(tiny, progress=progress)
+    assert len(told) == 1, "it stopped there"
+
+
+def interrupt_the_caller(interrupted: threading.Event) -> None:
+    """As Ctrl-C does, while the main thread waits for the one that loads."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    assert interrupted.wait(10)
+    time.sleep(0.2)
+
+
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    """Set once the main thread has got a KeyboardInterrupt."""
+    event = threading.Event()
+
+    def handler(*_: object) -> None:
+        event.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handler)
+    yield event
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_stops_the_loading(tiny: Path, interrupted: threading.Event) -> None:
+    told: list[float] = []
+
+    def progress(fraction: float) -> None:
+        told.append(fraction)
+        interrupt_the_caller(interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        Model.load(tiny, progress=progress)
+    assert len(told) == 1, "it did not load on"
+
+
+def test_ctrl_c_frees_what_was_loaded_all_the_same(
+    tiny: Path, interrupted: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lib = llama_lib.library()
+    load, free = lib.llama_model_load_from_file, lib.llama_model_free
+    loaded: list[int] = []
+    freed: list[int] = []
+
+    def slowly(path: bytes, params: Any) -> int:
+        loaded.append(load(path, params))
+        interrupt_the_caller(interrupted)
+        return loaded[0]
+
+    def note(handle: int) -> None:
+        freed.append(handle)
+        free(handle)
+
+    monkeypatch.setattr(lib, "llama_model_load_from_file", slowly)
+    monkeypatch.setattr(lib, "llama_model_free", note)
+    with pytest.raises(KeyboardInterrupt):
+        Model.load(tiny)
+    assert freed == loaded != [0]
 
 
 def test_no_thread_of_the_loading_outlives_it(tiny: Path) -> None:

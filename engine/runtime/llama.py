@@ -19,7 +19,7 @@ from engine.runtime.footprint import copy_cost, estimate, largest_context, longe
 from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.runtime.llama_backend import LlamaBackend
 from engine.runtime.llama_lib import Device, devices, library
-from engine.runtime.llama_params import model_params
+from engine.runtime.llama_params import LoadProgress, model_params
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.machine import anonymous_memory, available_memory
 from engine.runtime.options import ContextOptions, ModelOptions
@@ -86,7 +86,7 @@ class Model:
         progress: Callable[[float], bool | None] | None = None,
     ) -> Self:
         """Load a GGUF. `progress` is called with 0.0 to 1.0, in another thread, and stops the loading by answering
-        False.
+        False, or by an error, which is raised here.
 
         Raises ModelLoadError for a file that is not a chat model, is damaged, does not fit into memory, or that this
         build of llama.cpp cannot load.
@@ -97,11 +97,10 @@ class Model:
         _check_memory(file, options, available_memory())
         before = anonymous_memory() if options.use_mmap else None
         llama_log.forget_errors()
-        stopped: list[bool] = []
-        params, _kept = model_params(lib, options, progress, stopped)
-        handle = _in_passing(lambda: lib.llama_model_load_from_file(os.fsencode(file.path), params))
+        watch = LoadProgress(progress)
+        handle = _in_passing(lib, file.path, options, watch)
         if not handle:
-            raise ModelLoadError(_load_failure(file, stopped=bool(stopped)))
+            raise watch.fault or ModelLoadError(_load_failure(file, stopped=watch.stopped))
         after = anonymous_memory()
         held = after - before if before is not None and after is not None else file.weights
         model = cls(file, options, handle, held=held)
@@ -339,15 +338,25 @@ def _gpus() -> list[Device]:
     return [device for device in devices() if device.is_gpu]
 
 
-def _in_passing(load: Callable[[], int]) -> int:
-    """Do it in a thread that ends with it, and its OpenMP workers with it.
+def _in_passing(lib: Any, path: Path, options: ModelOptions, progress: LoadProgress) -> int:
+    """Load in a thread that ends with it, and its OpenMP workers with it; the handle, or 0.
 
     llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
     threads wait spinning for one another only while there are no more of them than processors: with workers left
     behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
+
+    A caller that is interrupted meanwhile (Ctrl-C) stops the loading.
     """
+    params, _kept = model_params(lib, options, progress)
     with ThreadPoolExecutor(1, "llama-engine-load") as thread:
-        return thread.submit(load).result()
+        loading = thread.submit(lib.llama_model_load_from_file, os.fsencode(path), params)
+        try:
+            return loading.result()
+        except BaseException:
+            progress.stopped = True
+            if handle := loading.result():
+                lib.llama_model_free(handle)
+            raise
 
 
 def _alive(reference: "weakref.ref[Model]") -> int:

@@ -15,9 +15,27 @@ from engine.runtime.machine import batch_threads, default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
 
-def model_params(
-    lib: Any, options: ModelOptions, progress: Callable[[float], bool | None] | None, stopped: list[bool]
-) -> tuple[Any, tuple[Any, ...]]:
+class LoadProgress:
+    """What llama.cpp asks while it loads, in the thread that loads: it goes on for as long as the answer is True.
+
+    `fault` is what `tell`, the caller's code, raised: nothing can be raised through C.
+    """
+
+    def __init__(self, tell: Callable[[float], bool | None] | None) -> None:
+        self._tell = tell
+        self.stopped = False
+        self.fault: BaseException | None = None
+
+    def __call__(self, fraction: float, _data: object) -> bool:
+        try:
+            if self._tell is not None and self._tell(fraction) is False:
+                self.stopped = True
+        except BaseException as error:  # noqa: BLE001 - raised again where the loading was asked for
+            self.fault, self.stopped = error, True
+        return not self.stopped
+
+
+def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tuple[Any, tuple[Any, ...]]:
     """The C parameters, and what must be kept alive while they are used."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.n_gpu_layers
@@ -32,16 +50,8 @@ def model_params(
         # llama.cpp reads llama_max_devices() of them
         shares = (ctypes.c_float * int(lib.llama_max_devices()))(*options.tensor_split)
         params.tensor_split = shares
-    callback: Any = None
-    if progress is not None:
-
-        def report(fraction: float, _data: object) -> bool:
-            if progress(fraction) is False:
-                stopped.append(True)
-            return not stopped
-
-        callback = lib.llama_progress_callback(report)
-        params.progress_callback = callback
+    callback = lib.llama_progress_callback(progress)
+    params.progress_callback = callback
     return params, (shares, callback)
 
 

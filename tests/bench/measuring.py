@@ -43,14 +43,20 @@ class Setup:
     """KV layouts that sixteen streams are measured in: one buffer, and a buffer for each."""
 
     def engine(
-        self, *, n_ctx: int = 4096, sequences: int = 1, unified: bool | None = True, isolated: bool = False
+        self,
+        *,
+        n_ctx: int = 4096,
+        sequences: int = 1,
+        unified: bool | None = True,
+        isolated: bool = False,
+        threads: int | None = None,
     ) -> Engine:
         return Engine.load(
             self.path,
             n_ctx=n_ctx,
             n_sequences=sequences,
-            n_threads=self.threads,
-            n_threads_batch=self.threads,
+            n_threads=threads or self.threads,
+            n_threads_batch=threads or self.threads,
             n_batch=2048,
             kv_unified=unified,
             preflight=False,

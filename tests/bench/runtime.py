@@ -77,10 +77,16 @@ def turns(setup: Setup) -> None:
 
 
 def spin(setup: Setup) -> None:
-    """A stream beside a thread of the caller that never stops computing: at two of Python's switch intervals, and with
-    the model in a child process."""
+    """A stream beside a thread of the caller that never stops computing: at two of Python's switch intervals, with the
+    model in a child process, and each with a thread less, which leaves that thread a processor of its own."""
     usual = sys.getswitchinterval()
-    with setup.engine() as here, setup.engine(isolated=True) as apart:
+    fewer = max(1, setup.threads - 1)
+    with (
+        setup.engine() as here,
+        setup.engine(isolated=True) as apart,
+        setup.engine(threads=fewer) as here_fewer,
+        setup.engine(threads=fewer, isolated=True) as apart_fewer,
+    ):
         seeds = iter(range(10_000))
 
         def run(llm: Engine, beside: bool, interval: float = usual) -> int:
@@ -102,6 +108,10 @@ def spin(setup: Setup) -> None:
             "beside it, switch interval 0.0005 s": lambda: run(here, True, 0.0005),
             "in a child, alone": lambda: run(apart, False),
             "in a child, beside it": lambda: run(apart, True),
+            "a thread less, alone": lambda: run(here_fewer, False),
+            "a thread less, beside it": lambda: run(here_fewer, True),
+            "a thread less, beside it, 0.0005 s": lambda: run(here_fewer, True, 0.0005),
+            "a thread less, in a child, beside it": lambda: run(apart_fewer, True),
         }
         report("a stream beside a spinning thread", speeds(contenders, setup.rounds), "alone")
 
