@@ -133,28 +133,34 @@ def test_ctrl_c_stops_the_loading(tiny: Path, interrupted: threading.Event) -> N
     assert len(told) == 1, "it did not load on"
 
 
-def test_ctrl_c_frees_what_was_loaded_all_the_same(
-    tiny: Path, interrupted: threading.Event, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("make", "free"),
+    [("llama_model_load_from_file", "llama_model_free"), ("llama_init_from_model", "llama_free")],
+)
+def test_ctrl_c_frees_what_was_made_all_the_same(
+    tiny: Path, interrupted: threading.Event, monkeypatch: pytest.MonkeyPatch, make: str, free: str
 ) -> None:
     lib = llama_lib.library()
-    load, free = lib.llama_model_load_from_file, lib.llama_model_free
-    loaded: list[int] = []
+    making, freeing = getattr(lib, make), getattr(lib, free)
+    made: list[int] = []
     freed: list[int] = []
 
-    def slowly(path: bytes, params: Any) -> int:
-        loaded.append(load(path, params))
+    def slowly(*args: Any) -> int:
+        made.append(making(*args))
         interrupt_the_caller(interrupted)
-        return loaded[0]
+        return made[0]
 
-    def note(handle: int) -> None:
-        freed.append(handle)
-        free(handle)
+    def note(address: int) -> None:
+        freed.append(address)
+        freeing(address)
 
-    monkeypatch.setattr(lib, "llama_model_load_from_file", slowly)
-    monkeypatch.setattr(lib, "llama_model_free", note)
-    with pytest.raises(KeyboardInterrupt):
-        Model.load(tiny)
-    assert freed == loaded != [0]
+    with monkeypatch.context() as patch:
+        patch.setattr(lib, make, slowly)
+        patch.setattr(lib, free, note)
+        with pytest.raises(KeyboardInterrupt), Model.load(tiny) as model:
+            model.backend(ContextOptions(n_ctx=256))
+        assert made[0]
+        assert freed == made
 
 
 def test_no_thread_of_the_loading_outlives_it(tiny: Path) -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -18,7 +17,7 @@ from engine.runtime import attention, llama_log
 from engine.runtime.footprint import copy_cost, estimate, largest_context, longest_sequence, padded, shares
 from engine.runtime.gguf_file import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.runtime.llama_backend import LlamaBackend
-from engine.runtime.llama_lib import Device, devices, library
+from engine.runtime.llama_lib import Device, devices, library, made_apart
 from engine.runtime.llama_params import LoadProgress, model_params
 from engine.runtime.llama_vocab import LlamaVocab
 from engine.runtime.machine import anonymous_memory, available_memory
@@ -98,7 +97,10 @@ class Model:
         before = anonymous_memory() if options.use_mmap else None
         llama_log.forget_errors()
         watch = LoadProgress(progress)
-        handle = _in_passing(lib, file.path, options, watch)
+        params, _kept = model_params(lib, options, watch)
+        handle = made_apart(
+            lambda: lib.llama_model_load_from_file(os.fsencode(file.path), params), lib.llama_model_free, watch.stop
+        )
         if not handle:
             raise watch.fault or ModelLoadError(_load_failure(file, stopped=watch.stopped))
         after = anonymous_memory()
@@ -336,27 +338,6 @@ class Model:
 
 def _gpus() -> list[Device]:
     return [device for device in devices() if device.is_gpu]
-
-
-def _in_passing(lib: Any, path: Path, options: ModelOptions, progress: LoadProgress) -> int:
-    """Load in a thread that ends with it, and its OpenMP workers with it; the handle, or 0.
-
-    llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
-    threads wait spinning for one another only while there are no more of them than processors: with workers left
-    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
-
-    A caller that is interrupted meanwhile (Ctrl-C) stops the loading.
-    """
-    params, _kept = model_params(lib, options, progress)
-    with ThreadPoolExecutor(1, "llama-engine-load") as thread:
-        loading = thread.submit(lib.llama_model_load_from_file, os.fsencode(path), params)
-        try:
-            return loading.result()
-        except BaseException:
-            progress.stopped = True
-            if handle := loading.result():
-                lib.llama_model_free(handle)
-            raise
 
 
 def _alive(reference: "weakref.ref[Model]") -> int:

@@ -19,7 +19,7 @@ from engine.runtime.fillers import Fillers, one_each
 from engine.runtime.llama_batch import Column, LlamaBatch, check_rows
 from engine.runtime.llama_dry import DrySamplers
 from engine.runtime.llama_errors import NO_SLOT, decode_error, init_error
-from engine.runtime.llama_lib import brief, devices, library, library_version
+from engine.runtime.llama_lib import brief, devices, library, library_version, made_apart
 from engine.runtime.llama_params import context_params, mixed_rows
 from engine.runtime.llama_sampling import LlamaSampler
 from engine.runtime.llama_vocab import LlamaVocab
@@ -87,7 +87,8 @@ class LlamaBackend:
         self._copying = False  # whether llama.cpp still has a copy between buffers to do
         self._abort = ctypes.create_string_buffer(2)
         llama_log.forget_errors()
-        context = lib.llama_init_from_model(model.handle, context_params(lib, options, n_ctx, self._abort))
+        params = context_params(lib, options, n_ctx, self._abort)
+        context = made_apart(lambda: lib.llama_init_from_model(model.handle, params), lib.llama_free)
         if not context:
             raise init_error(n_ctx)
         self._context: int | None = context

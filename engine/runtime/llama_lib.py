@@ -7,6 +7,8 @@ models, contexts. llama_cpp is imported on the first call of `library`, never wh
 import atexit
 import ctypes
 import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -101,6 +103,32 @@ def facts() -> LibraryFacts:
         max_devices=int(lib.llama_max_devices()),
         devices=devices(),
     )
+
+
+def made_apart(
+    make: Callable[[], int | None], free: Callable[[int], object], stop: Callable[[], object] | None = None
+) -> int | None:
+    """Make what is freed by `free`, and whose address `make` returns, in a thread that ends with it.
+
+    llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
+    threads wait spinning for one another only while there are no more of them than processors: with workers left
+    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
+
+    The caller waits in Python, where Ctrl-C reaches it; raised in a callback from C it would be lost. Then `stop` is
+    called, and what is made all the same is freed.
+    """
+    made: list[int | None] = []
+    with ThreadPoolExecutor(1, "llama-engine-load") as thread:
+        try:
+            thread.submit(lambda: made.append(make())).result()
+            return made[0]
+        except BaseException:
+            if stop is not None:
+                stop()
+            thread.shutdown()  # it may have been interrupted before it knew what it waits for
+            for address in filter(None, made):
+                free(address)
+            raise
 
 
 def library_version() -> str:

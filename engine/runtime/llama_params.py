@@ -26,6 +26,9 @@ class LoadProgress:
         self.stopped = False
         self.fault: BaseException | None = None
 
+    def stop(self) -> None:
+        self.stopped = True
+
     def __call__(self, fraction: float, _data: object) -> bool:
         try:
             if self._tell is not None and self._tell(fraction) is False:
