@@ -119,13 +119,14 @@ def made_apart(
     """
     made: list[int | None] = []
     with ThreadPoolExecutor(1, "llama-engine-load") as thread:
+        thread.submit(int).result()  # one that is interrupted while it starts would not be waited for
         try:
             thread.submit(lambda: made.append(make())).result()
             return made[0]
         except BaseException:
             if stop is not None:
                 stop()
-            thread.shutdown()  # it may have been interrupted before it knew what it waits for
+            thread.shutdown()  # waits for what was begun
             for address in filter(None, made):
                 free(address)
             raise
