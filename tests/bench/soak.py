@@ -4,9 +4,10 @@
     python tests/bench/soak.py --scripted --requests 2000
 
 Prints resident memory along the way, the sequences still held at the end, and how many surviving answers differ from
-the same request run alone. With `--scripted` (no llama.cpp, every token decided by its past) none may differ. llama.cpp
-computes a row a little differently in a wider batch, so there some may; for those the gap between the two best logits
-at the first difference is printed: where it is rounding, the gap is tiny.
+the same request run alone. With `--scripted` (no llama.cpp, every token decided by its past) none may differ. The flash
+attention of llama.cpp's CPU backend, the default in a buffer that sequences share, adds up in F16 in the order in which
+cells lie there, so there some may; for those the smallest gap between the two best tokens of the answer alone is
+printed. With `--flash-attn off` they should be the same.
 """
 
 import argparse
@@ -103,13 +104,16 @@ def main() -> None:
     parser.add_argument("--compare", type=int, default=500, help="answers to run again alone")
     parser.add_argument("--scripted", action="store_true", help="without llama.cpp")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--flash-attn", choices=("auto", "on", "off"), default="auto")
     given = parser.parse_args()
     requests = list(asks(given.requests, given.seed))
     if given.scripted:
         backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]), n_sequences=STREAMS, n_ctx=512 * STREAMS)
         llm = Engine(backend, ChatTemplate(None, family="qwen3"))
     else:
-        llm = Engine.load(n_ctx=512 * STREAMS, n_sequences=STREAMS, n_threads=1, preflight=False)
+        llm = Engine.load(
+            n_ctx=512 * STREAMS, n_sequences=STREAMS, n_threads=1, preflight=False, flash_attn=given.flash_attn
+        )
     with llm:
         compare(llm, soak(llm, requests), given.compare)
 
