@@ -78,9 +78,7 @@ class Runner:
         loop = self._loop
         try:
             while self._obey():
-                loop.step()
-                if replies := loop.drain():
-                    self._deliver(replies)
+                self._turn()
             loop.cancel_all()
         except BaseException as fault:  # noqa: BLE001 - whatever broke the loop, its readers must hear of it
             self._break(fault)
@@ -88,6 +86,12 @@ class Runner:
             self._deliver(loop.drain())
         finally:
             self._loop.backend.close()
+
+    def _turn(self) -> None:
+        """One step, and its replies on their way."""
+        self._loop.step()
+        if replies := self._loop.drain():
+            self._deliver(replies)
 
     def _obey(self) -> bool:
         """Carry out the commands that came in; with nothing else to do, wait for one. False: close."""

@@ -1,6 +1,7 @@
 """What grows with a stream's length: the parts `deep`, `long` and `scripted` of `runtime.py`.
 
-What is timed is a step of the loop less decoding and drawing: Python's part of a token.
+What is timed is a turn of the engine's thread (a step, its replies sent off) less decoding and drawing: Python's part of
+a token.
 """
 
 import statistics

@@ -190,29 +190,33 @@ class Watch:
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
         self.spans: list[float] = []
+        self.is_running = False
 
     def method(self) -> Callable[..., Any]:
         """A plain function, which a class makes a method of."""
         return lambda *args: self(*args)
 
     def __call__(self, *args: Any) -> Any:
+        self.is_running = True
         start = time.perf_counter()
         try:
             return self._run(*args)
         finally:
             self.spans.append(time.perf_counter() - start)
+            self.is_running = False
 
 
 @contextmanager
 def watched() -> Generator[list[Watch]]:
-    """The loop's steps meanwhile, and what of them is drawing and decoding.
+    """The turns of the engine's thread meanwhile, each a step and its replies sent off, and what of them is drawing and
+    decoding.
 
     Decoding is the C function alone; drawing is a sampler's whole draw, the same chain as the bare loop's.
     """
-    from engine.runtime import llama_lib, llama_sampling, loop
+    from engine.runtime import llama_lib, llama_sampling, runner
 
     places: tuple[tuple[Any, str], ...] = (
-        (loop.Loop, "step"),
+        (runner.Runner, "_turn"),
         (llama_sampling.LlamaSampler, "draw"),
         (llama_lib.library(), "llama_decode"),
     )
@@ -223,6 +227,8 @@ def watched() -> Generator[list[Watch]]:
     try:
         yield watches
     finally:
+        while any(watch.is_running for watch in watches):  # who waits for a reply hears of it in the middle of a turn
+            time.sleep(0.001)
         for (owner, name), run in zip(places, plain, strict=True):
             setattr(owner, name, run)
 
