@@ -101,16 +101,21 @@ class Bare:
             self._prefill(prompt[shared:], shared, sequence)
             drawn[sequence] = lib.llama_sampler_sample(chains[sequence], self._context, -1)
         made = len(prompts)
+        lengths = [len(prompt) for prompt in prompts]
         for step in range(steps - 1):
-            for sequence, prompt in enumerate(prompts):
-                self._row(sequence, drawn[sequence], len(prompt) + step, sequence, output=True)
-            self._decode(len(prompts))
-            for sequence, chain in enumerate(chains):
-                drawn[sequence] = lib.llama_sampler_sample(chain, self._context, sequence)
+            self._step(lengths, step, drawn, chains)
             made += len(prompts)
         for chain in chains:
             lib.llama_sampler_free(chain)
         return made
+
+    def _step(self, lengths: Sequence[int], step: int, drawn: list[int], chains: Sequence[Any]) -> None:
+        """A token more for each."""
+        for sequence, length in enumerate(lengths):
+            self._row(sequence, drawn[sequence], length + step, sequence, output=True)
+        self._decode(len(lengths))
+        for sequence, chain in enumerate(chains):
+            drawn[sequence] = self._lib.llama_sampler_sample(chain, self._context, sequence)
 
     def clear(self) -> None:
         """Forget everything."""

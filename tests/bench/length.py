@@ -1,16 +1,22 @@
 """What grows with a stream's length: the parts `deep`, `long` and `scripted` of `runtime.py`.
 
-What is timed is a turn of the engine's thread (a step, its replies sent off) less decoding and drawing: Python's part of
-a token.
+What is timed is a turn of the engine's thread (a step, its replies sent off) less decoding and drawing: Python's part
+of a token.
 """
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from bare import NUCLEUS
-from measuring import Setup, ask, watched, words
+from bare import NUCLEUS, Bare
+from measuring import Setup, ask, in_a_thread, replaced, watched, words
+
+from engine.runtime import llama_lib
+from engine.runtime.footprint import estimate
+from engine.runtime.gguf_file import read_gguf
+from engine.runtime.options import ContextOptions
 
 _BURST = 20
 """Tokens an answer of `deep`."""
@@ -19,27 +25,67 @@ _TURNS = 8
 
 
 def deep(setup: Setup) -> None:
-    """Answers behind a short prompt and behind one of 16,000 tokens, in turns, each prompt in a buffer of its own."""
-    lengths = (100, 16_000)
-    taken: dict[int, list[float]] = {length: [] for length in lengths}
-    inside: dict[int, list[float]] = {length: [] for length in lengths}
+    """Answers behind a short prompt and behind one of 16,000 tokens, in turns, each prompt in a buffer of its own; and
+    behind the short one, with as much memory read in each decode as the long one's keys and values take. Then what a
+    plain loop over the C functions does in Python for a token."""
+    short, far = 100, 16_000
+    size = estimate(read_gguf(setup.path), ContextOptions(flash_attn="off"), far).cache
+    cases = {
+        f"{short} tokens": (short, 0),
+        f"{far} tokens": (far, 0),
+        f"{short} tokens, {size >> 20} MiB read": (short, size),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in cases}
+    inside: dict[str, list[float]] = {name: [] for name in cases}
     with setup.engine(n_ctx=33_000, sequences=2, unified=False) as llm:
-        prompts = {length: llm.tokenize(words(length, length))[:length] for length in lengths}
+        prompts = {length: llm.tokenize(words(length, length))[:length] for length in (short, far)}
         for turn in range(_TURNS * setup.rounds + 1):
-            for length in lengths if turn % 2 else reversed(lengths):
-                with watched() as (step, draw, decode):
+            for name in cases if turn % 2 else reversed(cases):
+                length, read = cases[name]
+                with _decodes_reading(read), watched() as (step, draw, decode):
                     llm.complete(prompts[length], max_tokens=_BURST, ignore_eos=True, seed=turn, **NUCLEUS.options)
                 if turn:  # the first reads the prompts
                     # The first step of an answer begins it, the last one ends it.
-                    taken[length].append(statistics.median(_costs(step.spans, draw.spans, decode.spans)[1:-1]))
-                    inside[length].append(statistics.median(decode.spans[1:]))
+                    taken[name].append(statistics.median(_costs(step.spans, draw.spans, decode.spans)[1:-1]))
+                    inside[name].append(statistics.median(decode.spans[1:]))
     print("\nour layer for one stream, microseconds a token, behind a prompt of")
-    for length in lengths:
-        cost, took = 1e6 * statistics.median(taken[length]), 1e3 * statistics.median(inside[length])
-        print(f"  {length:6} tokens: {cost:.1f}; a decode takes {took:.1f} ms", flush=True)
-    ratios = [later / sooner for sooner, later in zip(*taken.values(), strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    print(f"  ratio {middle:.2f}, quartiles of {len(ratios)} turns {low:.2f} to {high:.2f}")
+    for name in cases:
+        cost, took = 1e6 * statistics.median(taken[name]), 1e3 * statistics.median(inside[name])
+        print(f"  {name:34}{cost:8.1f}; a decode takes {took:.2f} ms", flush=True)
+    first, *others = cases
+    for name in others:
+        ratios = [later / sooner for sooner, later in zip(taken[first], taken[name], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        print(f"  {name}: ratio {middle:.2f}, quartiles of {len(ratios)} turns {low:.2f} to {high:.2f}", flush=True)
+    _bare_loops_python(setup, prompts)
+
+
+def _bare_loops_python(setup: Setup, prompts: Mapping[int, Sequence[int]]) -> None:
+    """The bare loop's steps less decoding and drawing, behind each of the prompts."""
+    library = llama_lib.library()
+    places = ((Bare, "_step"), (library, "llama_sampler_sample"), (library, "llama_decode"))
+    print("the bare loop's own Python, microseconds a token, behind a prompt of")
+    with setup.bare(n_ctx=17_000) as bare:
+        for length, prompt in prompts.items():
+            with watched(places) as (step, draw, decode):
+                in_a_thread(lambda prompt=prompt: bare.generate([prompt], _BURST * _TURNS, NUCLEUS))
+            cost = 1e6 * statistics.median(_costs(step.spans, draw.spans, decode.spans))
+            print(f"  {length:6} tokens: {cost:.1f}", flush=True)
+
+
+def _decodes_reading(size: int) -> AbstractContextManager[None]:
+    """Every decode reads so many bytes more, behind its own work."""
+    import numpy as np
+
+    library, memory = llama_lib.library(), np.ones(size // 8)
+    plain = library.llama_decode
+
+    def decode(*args: Any) -> Any:
+        code = plain(*args)
+        memory.sum()
+        return code
+
+    return replaced({(library, "llama_decode"): decode} if size else {})
 
 
 def long(setup: Setup) -> None:

@@ -206,31 +206,47 @@ class Watch:
             self.is_running = False
 
 
-@contextmanager
-def watched() -> Generator[list[Watch]]:
-    """The turns of the engine's thread meanwhile, each a step and its replies sent off, and what of them is drawing and
-    decoding.
+Place: TypeAlias = tuple[Any, str]
+"""A function, as the attribute of something."""
 
-    Decoding is the C function alone; drawing is a sampler's whole draw, the same chain as the bare loop's.
+
+@contextmanager
+def replaced(functions: Mapping[Place, Callable[..., Any]]) -> Generator[None]:
+    """These functions instead of what stands in their places."""
+    plain = {(owner, name): getattr(owner, name) for owner, name in functions}
+    for (owner, name), function in functions.items():
+        setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for (owner, name), function in plain.items():
+            setattr(owner, name, function)
+
+
+@contextmanager
+def watched(places: Sequence[Place] = ()) -> Generator[list[Watch]]:
+    """The calls of these functions meanwhile.
+
+    Left out, they are the turns of the engine's thread, each a step and its replies sent off, and what of them is
+    drawing and decoding. Decoding is the C function alone; drawing is a sampler's whole draw, the same chain as the
+    bare loop's.
     """
+    places = places or _engines_places()
+    watches = [Watch(getattr(owner, name)) for owner, name in places]
+    with replaced({place: watch.method() for place, watch in zip(places, watches, strict=True)}):
+        yield watches
+        while any(watch.is_running for watch in watches):  # who waits for a reply hears of it in the middle of a turn
+            time.sleep(0.001)
+
+
+def _engines_places() -> tuple[Place, ...]:
     from engine.runtime import llama_lib, llama_sampling, runner
 
-    places: tuple[tuple[Any, str], ...] = (
+    return (
         (runner.Runner, "_turn"),
         (llama_sampling.LlamaSampler, "draw"),
         (llama_lib.library(), "llama_decode"),
     )
-    plain = [getattr(owner, name) for owner, name in places]
-    watches = [Watch(run) for run in plain]
-    for (owner, name), watch in zip(places, watches, strict=True):
-        setattr(owner, name, watch.method())
-    try:
-        yield watches
-    finally:
-        while any(watch.is_running for watch in watches):  # who waits for a reply hears of it in the middle of a turn
-            time.sleep(0.001)
-        for (owner, name), run in zip(places, plain, strict=True):
-            setattr(owner, name, run)
 
 
 def report_turns(title: str, taken: Mapping[str, Sequence[float]], base: str) -> None:

@@ -124,7 +124,8 @@ def _spin(over: threading.Event) -> None:
 
 
 def layer(setup: Setup) -> None:
-    """What a token costs outside llama.cpp, in the thread that owns the context: a step and its replies sent off, less decoding and drawing."""
+    """What a token costs outside llama.cpp, in the thread that owns the context: a step and its replies sent off, less
+    decoding and drawing."""
     print("\nour layer, microseconds a token: turns of its thread less decoding and drawing")
     for streams in (1, STREAMS):
         for name, drawing in (("greedy", GREEDY), ("top-k 20, top-p 0.95", NUCLEUS)):
