@@ -5,10 +5,11 @@ ctypes.
 
 llama.cpp's flash attention goes through prompts in tiles on the CPU, but through a few rows one key at a time
 (ggml-cpu/ops.cpp): a token behind 2,000 others took about twice as long with it as without, behind 8,000 four times,
-while prompts took up to two fifths longer without (docs/BENCHMARKS.md). It skips cells that a row must not see,
-though, which counts where many sequences share a buffer; and it alone reads quantised values. Without it the scores of
-all cells are kept for every row of a micro-batch. Micro-batches of 256 rows need half the buffers of llama.cpp's 512,
-and prompts were read as fast in them (0.97 to 1.09 times with flash attention, 1.05 to 1.13 without).
+while prompts took up to two fifths longer without (docs/BENCHMARKS.md). On another CPU a few rows took as long with it
+as without behind some hundred tokens, and longer behind some thousand. It skips cells that a row must not see, though,
+which counts where many sequences share a buffer; and it alone reads quantised values. Without it the scores of all
+cells are kept for every row of a micro-batch. Micro-batches of 256 rows need half the buffers of llama.cpp's 512, and
+prompts were read as fast in them (0.97 to 1.09 times with flash attention, 1.05 to 1.13 without).
 """
 
 from dataclasses import replace

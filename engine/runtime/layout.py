@@ -20,7 +20,8 @@ from engine.runtime.requests import Request
 _FEWEST = 4
 """Requests at once for which parting may pay."""
 _CELLS = 4096
-"""Tokens that they may hold at once, for which it pays."""
+"""Tokens that they may hold at once, for which it pays: with fewer, buffers of their own were faster on a CPU with AMX,
+and slower on one without (docs/BENCHMARKS.md)."""
 
 
 class Layout:
