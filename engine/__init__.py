@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.agent import Run, RunStream, Step
-    from engine.chat_template import ChatTemplate
+    from engine.agent.loop import Run, RunStream, Step
+    from engine.diagnose.explain import Explanation
+    from engine.diagnose.inspect import Inspection
     from engine.engine import Engine
     from engine.errors import (
         ContextOverflowError,
@@ -31,12 +32,11 @@ if TYPE_CHECKING:
         ToolResult,
         fold,
     )
-    from engine.explanation import Explanation
     from engine.families import Families, Family, Format
-    from engine.inspection import Inspection
     from engine.parsing import Parser, Piece
     from engine.runtime.metrics import Metrics
-    from engine.service import PinnedPrefix, Service, Stream
+    from engine.runtime.service import PinnedPrefix, Service, Stream
+    from engine.template.chat_template import ChatTemplate
     from engine.template.prompt import Prompt
     from engine.tools import ToolLike, as_tool, as_tools
     from engine.types import (
@@ -115,19 +115,19 @@ __all__ = [
 ]
 
 _MODULES = {
-    "engine.agent": "Run RunStream Step",
-    "engine.chat_template": "ChatTemplate",
+    "engine.agent.loop": "Run RunStream Step",
+    "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",
     "engine.errors": "ContextOverflowError DecodeError EngineError EngineWarning FamilyError ModelLoadError "
     "RequestError TemplateError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
-    "engine.explanation": "Explanation",
+    "engine.diagnose.explain": "Explanation",
     "engine.families": "Families Family Format",
-    "engine.inspection": "Inspection",
+    "engine.diagnose.inspect": "Inspection",
     "engine.parsing": "Parser Piece",
     "engine.runtime.metrics": "Metrics",
-    "engine.service": "PinnedPrefix Service Stream",
+    "engine.runtime.service": "PinnedPrefix Service Stream",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolLike as_tool as_tools",
     "engine.types": "CallError Completion FinishReason Message Part ReasoningPart ResponseFormat Role SamplingParams "

@@ -11,36 +11,36 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 from engine import loading
-from engine.agent import Run, RunStream, stream_run
-from engine.chat_template import ChatTemplate
+from engine.agent.loop import Run, RunStream, stream_run
+from engine.diagnose.explain import Asked, Explanation, explain_turn
+from engine.diagnose.inspect import Inspection, inspect_model
 from engine.errors import RequestError
 from engine.events import fold
-from engine.explanation import Asked, Explanation, explain_turn
 from engine.families import Family, FamilyLike
-from engine.inspection import Inspection, inspect_model
+from engine.isolated.parent import IsolatedContext, IsolatedModel
+from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
-from engine.memory import ReasoningMemory
 from engine.options import (
     ContextLoadOptions,
     LoadOptions,
     RawOptions,
     TurnOptions,
     check_drafts,
+    prompt_options,
     refuse_unknown,
     sampling_params,
 )
 from engine.parsing import Piece
-from engine.prompting import Fitted, Prompts, allowed_choice
-from engine.raw import detokenize, raw_parser, raw_prompt, tokenize
 from engine.runtime.backend import Backend
-from engine.runtime.isolation import IsolatedContext, IsolatedModel
-from engine.runtime.llama import Model, ModelInfo
 from engine.runtime.metrics import Metrics
-from engine.service import PinnedPrefix, Service, Stream
-from engine.template.conversation import MessagesLike, check_last, conversation_of
+from engine.runtime.service import PinnedPrefix, Service, Stream, detokenize, raw_parser, raw_prompt, tokenize
+from engine.template.chat_template import ChatTemplate
+from engine.template.conversation import check_last, conversation_of
+from engine.template.fit import Fitted, Prompts
+from engine.template.memory import ReasoningMemory
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, Message, SamplingParams, Tool
+from engine.types import Completion, Message, MessagesLike, SamplingParams, Tool
 
 
 class Engine:
@@ -181,9 +181,9 @@ class Engine:
     ) -> list[Stream]:
         known = as_tools(tools)
         sampling = self._sampling(options)
-        _ = allowed_choice(options)
+        _ = prompt_options(options).tool_choice
         restored = self._memory.restore(conversation_of(messages))
-        fitted = self._prompts.fitted(restored, known, options)
+        fitted = self._prompts.fitted(restored, known, prompt_options(options))
         # The parser remembers the conversation as the caller has it, and will send it again.
         return [
             self._submit(fitted, restored.messages, known, _seeded(sampling, number), options, patient=patient)
@@ -208,7 +208,7 @@ class Engine:
             template.parser_recipe(
                 prompt,
                 known,
-                allowed_choice(options),
+                prompt_options(options).tool_choice,
                 reasoning_format=options.get("reasoning_format", "deepseek"),
                 control_tokens=vocabulary,
                 id_salt=salt,
@@ -240,9 +240,9 @@ class Engine:
         _ = self._sampling(options)
         restored = self._memory.restore(conversation_of(messages))
         if restored.messages[-1].role in ("user", "tool"):
-            tokens = self._service.tokens(self._prompts.rendered(restored, known, options))
+            tokens = self._service.tokens(self._prompts.rendered(restored, known, prompt_options(options)))
         else:
-            tokens = self._prompts.head(restored.messages, known, options)
+            tokens = self._prompts.head(restored.messages, known, prompt_options(options))
         return self._service.pin(tokens, progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
@@ -324,7 +324,7 @@ class Engine:
     ) -> RunStream:
         """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
         known = as_tools(tools)
-        _ = self._sampling(options), allowed_choice(options)
+        _ = self._sampling(options), prompt_options(options).tool_choice
 
         def turn(history: Sequence[Message]) -> Stream:
             return self.stream(history, known, **options)
@@ -337,7 +337,9 @@ class Engine:
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
         """The prompt that `stream` would send."""
-        return self._prompts.fitted(self._memory.restore(conversation_of(messages)), as_tools(tools), options).prompt
+        return self._prompts.fitted(
+            self._memory.restore(conversation_of(messages)), as_tools(tools), prompt_options(options)
+        ).prompt
 
     def explain(
         self,
@@ -353,13 +355,13 @@ class Engine:
         `.data()` plain values. Raises what `stream` raises, but for prompts that are too long.
         """
         restored = self._memory.restore(conversation_of(messages))
-        prompt = self._prompts.rendered(restored, tools, options)
+        prompt = self._prompts.rendered(restored, tools, prompt_options(options))
         asked = Asked(
             restored.messages,
             prompt,
-            self._prompts.rendered(restored, tools, options, authors=True),
+            self._prompts.rendered(restored, tools, prompt_options(options), authors=True),
             as_tools(tools),
-            allowed_choice(options),
+            prompt_options(options).tool_choice,
             options.get("builtin_tools", ()),
             output,
             self._service.tokens(prompt),

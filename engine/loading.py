@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from engine import _data
-from engine import preflight as checks
-from engine.chat_template import ChatTemplate
+from engine.diagnose import preflight as checks
 from engine.errors import ModelLoadError, RequestError
 from engine.families import FamilyLike
-from engine.runtime.isolation import IsolatedContext, IsolatedModel
-from engine.runtime.llama import Model, ModelInfo
-from engine.runtime.llama_backend import LlamaBackend
+from engine.isolated.parent import IsolatedContext, IsolatedModel
+from engine.llama.context import LlamaBackend
+from engine.llama.model import Model, ModelInfo
 from engine.runtime.options import ContextOptions, ModelOptions
+from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")

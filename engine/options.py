@@ -6,18 +6,26 @@ are made here.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from dataclasses import fields
+from typing import Any, Literal, TypedDict
 
 from pydantic import ValidationError
 
 from engine.errors import RequestError
-from engine.overflow import Overflow
 from engine.runtime.options import CacheType, FlashAttention, SplitMode
-from engine.runtime.stream import Progress
-from engine.template.conversation import DocumentLike
-from engine.types import LogitsProcessor, Reasoning, ReasoningFormat, SamplerName, SamplingParams, StopIn
-
-AllowedChoice: TypeAlias = Literal["auto", "none"]
+from engine.template.fit import PromptOptions
+from engine.types import (
+    AllowedChoice,
+    DocumentLike,
+    LogitsProcessor,
+    Overflow,
+    Progress,
+    Reasoning,
+    ReasoningFormat,
+    SamplerName,
+    SamplingParams,
+    StopIn,
+)
 
 
 class ContextLoadOptions(TypedDict, total=False):
@@ -142,6 +150,20 @@ def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | Non
     except ValidationError as error:
         first = error.errors()[0]
         raise RequestError(f"{first['loc'][0]}={first['input']!r} makes no sense: {first['msg']}.") from error
+
+
+def prompt_options(options: "TurnOptions") -> PromptOptions:
+    """Those options that concern the prompt. Raises RequestError for a choice of tools that cannot be enforced."""
+    choice = options.get("tool_choice", "auto")
+    if choice not in ("auto", "none"):
+        raise RequestError(
+            f'tool_choice={choice!r} cannot be enforced yet; use "auto" (say in the prompt which to call) or "none".'
+        )
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
+    return PromptOptions(**given)
+
+
+_OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
 
 
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.errors import DecodeError, EngineError
-from engine.parsing.piece import Piece
+from engine.parsing.reader import Piece
 from engine.runtime.backend import Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.prefix import common_prefix

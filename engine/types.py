@@ -7,7 +7,7 @@ door.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -198,6 +198,15 @@ class ResponseFormat(Record):
 SamplerName: TypeAlias = Literal[
     "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"
 ]
+DocumentLike: TypeAlias = "str | Mapping[str, Any]"
+"""A text, or what the template reads of a document: most know the fields `doc_id`, `title` and `text`."""
+
+MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message | Mapping[str, Any]]"
+"""A user's text, one message, or a list of messages (`Message` or dictionaries in OpenAI's form)."""
+Progress: TypeAlias = Callable[[int, int], bool | None]
+"""Told how many of a prompt's tokens are evaluated, and how many there are; stops the turn by answering False."""
+Overflow: TypeAlias = Literal["error", "truncate_oldest", "shift"]
+AllowedChoice: TypeAlias = Literal["auto", "none"]
 StopIn: TypeAlias = Literal["content", "all"]
 # Changes the logits in place; they are a float32 array of the vocabulary's size. The tokens are the prompt's, then
 # those drawn or forced since.

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from engine import _data, preflight
+from engine import _data
+from engine.diagnose import preflight
 from engine.runtime.options import ContextOptions, ModelOptions
 
 settings.register_profile("no deadline", deadline=None)

@@ -16,7 +16,7 @@ from typing import Any, cast
 from pydantic_core import to_json
 
 from engine.cli.screen import Screen, figures, json_line
-from engine.doctor import diagnose
+from engine.diagnose.doctor import diagnose
 from engine.engine import Engine
 from engine.errors import EngineError, RequestError
 from engine.events import ContentDelta

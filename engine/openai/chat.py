@@ -17,10 +17,9 @@ from typing import cast, overload
 from engine.errors import RequestError
 from engine.events import fold
 from engine.families import Family, Format
-from engine.openai.body import RequestOptions, client_arguments, request
-from engine.openai.remote import Remote, RemoteTurn
-from engine.openai.stream import AsyncEvents, Events
-from engine.openai.turn import TurnReader
+from engine.openai.reader import TurnReader
+from engine.openai.remote import AsyncEvents, Events, Remote, RemoteTurn
+from engine.openai.request import RequestOptions, client_arguments, request
 from engine.openai.wire import Diagnostics
 from engine.tools import ToolLike
 from engine.types import Completion

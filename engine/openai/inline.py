@@ -8,7 +8,7 @@ from collections import deque
 from typing import Literal
 
 from engine.events import Event, Finished, ReasoningDelta
-from engine.openai.parts import Parts
+from engine.openai.calls import Parts
 from engine.parsing import Parser
 from engine.types import FinishReason
 

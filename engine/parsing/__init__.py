@@ -5,6 +5,6 @@ threads, clocks; it imports nothing heavy and does no input or output.
 """
 
 from engine.parsing.parser import Parser, Segment
-from engine.parsing.piece import Piece
+from engine.parsing.reader import Piece
 
 __all__ = ["Parser", "Piece", "Segment"]

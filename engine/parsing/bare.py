@@ -1,22 +1,41 @@
 """A call without any markers: JSON, or a pythonic list, which is one when it names a declared tool.
 
-Knows: how far text must be seen until that is decided, the wrapped forms (`{"tool_calls": [..]}`), the generic form's
-answer (`{"response": ..}`), and what else counts where the caller demanded a call: a code fence, a list, a named tool's
-arguments alone. Does not know: the inside of a call (`shapes`).
+Knows: what the caller demanded of the turn, how far text must be seen until that is decided, the wrapped forms
+(`{"tool_calls": [..]}`), the generic form's answer (`{"response": ..}`), and what else counts where the caller demanded
+a call: a code fence, a list, a named tool's arguments alone. Does not know: the inside of a call (`shapes`), how a
+demand is enforced.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from engine.families import ToolSyntax
-from engine.parsing.demands import Demands
 from engine.parsing.emitter import Emitter
 from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.marks import Spelling
-from engine.parsing.reader import WINDOW, Markers, Reader, Reading
+from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.parsing.shapes.json_calls import WRAPPERS
-from engine.types import CallError, Tool, ToolName
+from engine.types import CallError, Tool, ToolChoice, ToolName
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """`choice` is the tool choice; `json`: the answer is to be JSON, so a code fence around it is no part of it."""
+
+    choice: ToolChoice = "auto"
+    json: bool = False
+
+    @property
+    def calls(self) -> bool:
+        """Whether call markup is markup; else it is content."""
+        return self.choice != "none"
+
+    @property
+    def demanded(self) -> bool:
+        """Whether a call is the only answer left."""
+        return self.choice not in ("auto", "none")
+
 
 _STRING = re.compile(r'"([^"\\]*)("?)')
 _SPACE = re.compile(r"\s*")

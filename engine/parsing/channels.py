@@ -8,12 +8,10 @@ import re
 from dataclasses import dataclass
 
 from engine.families import ChannelSyntax
-from engine.parsing.bare import BareCalls
-from engine.parsing.demands import Demands
+from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import CallEmitter, Emitter, Span
 from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.marks import Spelling
-from engine.parsing.reader import CONTROL, Markers, Reader, Reading
+from engine.parsing.reader import CONTROL, Markers, Reader, Reading, Spelling
 from engine.parsing.values import quoted
 
 _FIELD = re.compile(rf"[^<\n{CONTROL}]+|[<{CONTROL}]")

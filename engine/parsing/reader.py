@@ -1,8 +1,9 @@
 """The incremental reader: text comes in at any chunking, generators read it straight down.
 
-Knows: a buffer of what is not yet consumed, literal markers, and that a bare `yield` means "need more". Does not
-know: formats, events. Every method that may wait is a generator; each looks at a character a bounded number of times,
-and what is decided leaves the buffer at once, so the cost of a feed does not grow with what was read before.
+Knows: pieces, a buffer of what is not yet consumed, markers compiled for one vocabulary, and that a bare `yield` means
+"need more". Does not know: formats, events. Every method that may wait is a generator; each looks at a character a
+bounded number of times, and what is decided leaves the buffer at once, so the cost of a feed does not grow with what
+was read before.
 
 A control token is one character in the buffer (a lone surrogate, which decoded text cannot contain), so that
 searching for markers is plain text search, and the same characters spelt in ordinary tokens are another text.
@@ -12,6 +13,14 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias, TypeVar
+
+
+class Piece(NamedTuple):
+    """Text, and whether it is one control token."""
+
+    text: str
+    special: bool = False
+
 
 T = TypeVar("T")
 Reading: TypeAlias = Generator[None, None, T]
@@ -202,3 +211,48 @@ class Reader:
             if self.left or self.closed:
                 return
             yield
+
+
+_EDGES = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
+
+
+class Mark(NamedTuple):
+    """A marker's text, and the white space that the template writes before and after it."""
+
+    before: str = ""
+    text: str = ""
+    after: str = ""
+
+
+class Spelling:
+    """How markers stand in the reader's buffer: control tokens as one character each, all else as text.
+
+    `control` are the markers that the family's models only ever write as one token; `vocabulary` are the texts that
+    are one control or user-defined token in the model's vocabulary (None: no vocabulary is known, everything is
+    text).
+    """
+
+    __slots__ = ("_pattern", "characters")
+
+    def __init__(self, control: Iterable[str], vocabulary: frozenset[str] | None) -> None:
+        # A text's character does not depend on which others the vocabulary has, so compiled markers can be shared.
+        self.characters: Mapping[str, str] = {
+            text: chr(FIRST_CONTROL + n)
+            for n, text in enumerate(dict.fromkeys(control))
+            if vocabulary is not None and text in vocabulary
+        }
+        longest_first = sorted(self.characters, key=len, reverse=True)
+        self._pattern = re.compile("|".join(re.escape(text) for text in longest_first)) if longest_first else None
+
+    def text(self, literal: str) -> str:
+        """The literal as it stands in the buffer."""
+        if self._pattern is None:
+            return literal
+        return self._pattern.sub(lambda found: self.characters[found.group()], literal)
+
+    def mark(self, literal: str) -> Mark:
+        """The literal, its outer white space apart. Inner white space stays part of the text."""
+        edges = _EDGES.fullmatch(literal)
+        assert edges is not None  # the pattern matches every text
+        before, text, after = edges.groups()
+        return Mark(before, self.text(text), after)

@@ -9,11 +9,9 @@ import re
 from collections.abc import Mapping
 
 from engine.families import Format
-from engine.parsing.bare import BareCalls
-from engine.parsing.demands import Demands
+from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import Emitter, Span
-from engine.parsing.marks import Mark, Spelling
-from engine.parsing.reader import Markers, Reader, Reading
+from engine.parsing.reader import Mark, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes import SectionReader
 
 _SPACE = re.compile(r"\s+")

@@ -1,13 +1,13 @@
 """What the runner needs of a model: the seam between the engine's loop and llama.cpp (or a script, in tests).
 
-Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.runtime.llama` implements them
+Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.llama.model` implements them
 on real weights, `engine.testing` without any.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from engine.parsing.piece import Piece
+from engine.parsing.reader import Piece
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import Origin
 from engine.types import SamplingParams

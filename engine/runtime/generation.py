@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from engine.events import Event, Finished
-from engine.parsing.piece import Piece
+from engine.parsing.reader import Piece
 from engine.runtime.backend import Vocab
 from engine.runtime.stops import ContentStops, OutputStops
 from engine.types import FinishReason

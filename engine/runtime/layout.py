@@ -14,8 +14,8 @@ import math
 from collections.abc import Collection
 
 from engine.runtime.backend import Backend
-from engine.runtime.live import Live
-from engine.runtime.requests import Request
+from engine.runtime.request import Request
+from engine.runtime.sequence import Live
 
 _FEWEST = 4
 """Requests at once for which parting may pay."""

@@ -1,14 +1,20 @@
-"""Which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice.
+"""Which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice; and the prefixes
+that callers pinned.
 
 Knows: the tokens and cells of each sequence, who is using it, what its user is about to add; how to continue a
 sequence (trim), to share one (copy), to pin one, to shift one, and to forget the least recently used. Does not know:
-requests, steps, llama.cpp. A prompt is never reused whole: its last token is evaluated again, for its logits.
+requests, steps, llama.cpp, files. A prompt is never reused whole: its last token is evaluated again, for its logits. A
+pinned prefix keeps a sequence for itself, so that one must stay for requests.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
+
+from engine.errors import RequestError
+from engine.runtime.backend import Backend
+from engine.runtime.state_file import SavedState
 
 _CUT = 256
 """Cells are taken from an idle sequence so many at a time, not one in every step."""
@@ -403,3 +409,44 @@ def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
     while start < stop and left[start] == right[start]:
         start += 1
     return start
+
+
+class Pins:
+    """Pinned prefixes, by the number of the request that evaluated each."""
+
+    def __init__(self, backend: Backend, cache: PrefixCache) -> None:
+        self._backend = backend
+        self._cache = cache
+        self._sequences: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any prefix is pinned."""
+        return bool(self._sequences)
+
+    def check(self, coming: int) -> None:
+        """Raise RequestError where one more would leave no sequence for requests, with so many under way."""
+        taken = len(self._sequences) + coming
+        if taken + 1 >= self._backend.n_sequences:
+            raise RequestError(
+                f"A pinned prefix takes a sequence; of {self._backend.n_sequences}, {taken} are taken so, and one must "
+                "stay for requests. Release one, or load with a larger n_sequences."
+            )
+
+    def keep(self, id_: int, sequence: int) -> None:
+        """What the sequence holds stays until `release`."""
+        self._cache.pin(sequence)
+        self._sequences[id_] = sequence
+
+    def release(self, id_: int) -> bool:
+        """It may be forgotten when its cells are needed. Whether it was pinned."""
+        sequence = self._sequences.pop(id_, None)
+        if sequence is not None:
+            self._cache.unpin(sequence)
+        return sequence is not None
+
+    def state(self, id_: int) -> SavedState:
+        """Its tokens and what they evaluate to. Raises RequestError when it was released."""
+        sequence = self._sequences.get(id_)
+        if sequence is None:
+            raise RequestError("This prefix was released; pin it again.")
+        return SavedState(tuple(self._cache.held(sequence)), self._backend.save(sequence))

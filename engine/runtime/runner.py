@@ -7,13 +7,39 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from typing import Protocol, runtime_checkable
 
 from engine.errors import EngineError
-from engine.runtime.backend import Backend
+from engine.runtime.backend import Backend, Vocab
 from engine.runtime.loop import Loop
-from engine.runtime.requests import Cancel, Close, Command, EndReasoning, Reply, Request, Save, Submit, Unpin
+from engine.runtime.request import Cancel, Close, Command, EndReasoning, Reply, Request, Save, Submit, Unpin
+from engine.runtime.state_file import Origin
 
 _log = logging.getLogger("engine.runner")
+
+
+class LoopHandle(Protocol):
+    """What submits to a loop, wherever it runs; `Runner` says what each method does."""
+
+    def submit(self, request: Request) -> None: ...
+    def save(self, id_: int, pin: int) -> None: ...
+    def unpin(self, id_: int) -> None: ...
+    def cancel(self, id_: int) -> None: ...
+    def end_reasoning(self, id_: int) -> None: ...
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class RemoteContext(Protocol):
+    """A context whose loop does not run in this process."""
+
+    @property
+    def vocab(self) -> Vocab: ...
+    @property
+    def n_ctx_sequence(self) -> int: ...
+    @property
+    def origin(self) -> Origin: ...
+    def runner(self, deliver: Callable[[Sequence[Reply]], None], *, longest_draft: int = 0) -> LoopHandle: ...
 
 
 class Runner:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from engine.events import ContentDelta, Event, ToolCallStart
-from engine.parsing.piece import Piece
+from engine.parsing.reader import Piece
 
 
 class _Matcher:

@@ -14,11 +14,9 @@ from typing import Self, TypeAlias
 from engine.errors import RequestError
 from engine.events import Event, fold
 from engine.runtime.logprobs import TokenLogprobs, described
-from engine.runtime.requests import Reply
-from engine.types import Completion, TokenLogprob
+from engine.runtime.request import Reply
+from engine.types import Completion, Progress, TokenLogprob
 
-Progress: TypeAlias = Callable[[int, int], bool | None]
-"""Told how many of a prompt's tokens are evaluated, and how many there are; stops the turn by answering False."""
 Ended: TypeAlias = Callable[[Sequence[Event]], None]
 """Told all events of a turn that ended by itself, neither cut off nor cancelled."""
 

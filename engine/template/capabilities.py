@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import TemplateError
-from engine.template.env import Template
-from engine.template.variables import values
+from engine.template.env import Template, values
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"

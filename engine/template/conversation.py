@@ -5,19 +5,13 @@ Does not know: templates, guards, tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from engine.errors import RequestError
 from engine.families import Format
-from engine.types import Message
-
-DocumentLike: TypeAlias = "str | Mapping[str, Any]"
-"""A text, or what the template reads of a document: most know the fields `doc_id`, `title` and `text`."""
-
-MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message | Mapping[str, Any]]"
-"""A user's text, one message, or a list of messages (`Message` or dictionaries in OpenAI's form)."""
+from engine.types import DocumentLike, Message, MessagesLike
 
 
 def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:

@@ -7,7 +7,7 @@ messages, tokens' ids.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from engine.parsing.piece import Piece
+from engine.parsing.reader import Piece
 from engine.template.guard import Span
 
 

@@ -11,16 +11,14 @@ from typing import Any, TypeAlias
 
 from engine.errors import RequestError, TemplateError
 from engine.families import Format
-from engine.template import builtin
 from engine.template.capabilities import Capabilities
 from engine.template.conversation import without_inline_reasoning
-from engine.template.env import Template
+from engine.template.env import Template, closed, described, values, with_parameters, without_null
 from engine.template.generic import with_statement
 from engine.template.guard import Guard, Markers, absent
-from engine.template.history import entries, preamble_headers
+from engine.template.history import BUILTIN_VARIABLE, builtin_as_written, entries, is_builtin, preamble_headers
 from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
 from engine.template.reasoning import Switch, with_words
-from engine.template.variables import closed, described, values, with_parameters, without_null
 from engine.types import Message, Tool
 
 InReasoning: TypeAlias = Callable[[Prompt], bool]
@@ -74,7 +72,7 @@ class Rendering:
         self._guard = Guard(setting.markers if asked.guarded else None, texts, everything=asked.authors)
         self._end, self._preamble, self._builtin = absent(texts, 3)
         hidden = [self._guard.hide_message(without_inline_reasoning(message, self._format)) for message in conversation]
-        stated = [self._guard.hide_tool(tool) for tool in tools if not builtin.belongs(tool.name, asked.builtin)]
+        stated = [self._guard.hide_tool(tool) for tool in tools if not is_builtin(tool.name, asked.builtin)]
         self._documents = [self._guard.hide_value(document) for document in asked.documents]
         self._in_system = ""
         if stated and not setting.can.tools and setting.can.tools_in_system:
@@ -91,7 +89,7 @@ class Rendering:
             return message
         calls = tuple(
             call.model_copy(update={"name": self._builtin + call.name})
-            if builtin.belongs(call.name, self._asked.builtin)
+            if is_builtin(call.name, self._asked.builtin)
             else call
             for call in message.tool_calls
         )
@@ -197,7 +195,7 @@ class Rendering:
         template = self._setting.template
         given = values(template, self._setting.fixed, adapted, tools, generates=generates, documents=self._documents)
         if asked.builtin:
-            given[builtin.VARIABLE] = list(asked.builtin)
+            given[BUILTIN_VARIABLE] = list(asked.builtin)
         try:
             text = template.render({**given, **asked.switch.variables, **asked.variables}, self._guard.escapes)
             return self._corrected(text, generates=generates)
@@ -212,7 +210,7 @@ class Rendering:
         if self._preamble in text:
             text = text.replace(*preamble_headers(self._format, self._preamble))
         if channels is not None and self._builtin in text:
-            text = builtin.as_written(text, self._builtin, channels)
+            text = builtin_as_written(text, self._builtin, channels)
         if channels is None or end is None or not generates:
             return text
         return text.replace(end[0] + channels.start, end[1] + channels.start)  # a turn that is history now

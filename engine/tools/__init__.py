@@ -4,7 +4,7 @@ Knows: how a signature and a docstring become a JSON Schema, how arguments are c
 when a tool fails. Does not know: who calls, templates, models.
 """
 
-from engine.tools.calling import ToolOutcome, error_text, is_async, run, run_async
+from engine.tools.call import ToolOutcome, error_text, is_async, run, run_async
 from engine.tools.describe import ToolLike, as_tool, as_tools
 
 __all__ = ["ToolLike", "ToolOutcome", "as_tool", "as_tools", "error_text", "is_async", "run", "run_async"]

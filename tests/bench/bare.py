@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from engine.runtime import attention, llama_lib
-from engine.runtime.gguf_file import read_gguf
+from engine.llama import lib as llama_lib
+from engine.llama import params as attention
+from engine.llama.gguf import read_gguf
 from engine.runtime.options import FLASH_ATTENTION, ContextOptions
 
 

@@ -1,6 +1,6 @@
 """Mutated outputs of every family against the parser's promises, bounded and seeded: `fuzz_parsing.py 1000000`.
 
-The outputs of tests/families/*.toml are cut, duplicated, swapped, spliced with other families' and salted with
+The outputs of tests/golden/*.toml are cut, duplicated, swapped, spliced with other families' and salted with
 markers, brackets, escapes and controls, then fed at random chunkings under random options, as text and as control
 tokens. Checked for each: nothing raises or hangs, the trace is the input, events keep their order, another chunking
 gives the same, the trace agrees with the completion, a call without an error holds what its tool takes, and the calls
@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, cast
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
 from parsing_cases import TOOLS, Case, check_order, load, pieces  # noqa: E402
 

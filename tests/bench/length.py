@@ -13,9 +13,9 @@ from typing import Any
 from bare import NUCLEUS, Bare
 from measuring import Setup, ask, in_a_thread, replaced, watched, words
 
-from engine.runtime import llama_lib
-from engine.runtime.footprint import estimate
-from engine.runtime.gguf_file import read_gguf
+from engine.llama import lib as llama_lib
+from engine.llama.gguf import read_gguf
+from engine.llama.memory import estimate
 from engine.runtime.options import ContextOptions
 
 _BURST = 20
@@ -127,7 +127,7 @@ def _scripted_steps(length: int, read: int = 0) -> list[float]:
     from engine.parsing import Parser
     from engine.runtime.generation import Limits
     from engine.runtime.loop import Loop
-    from engine.runtime.requests import Request
+    from engine.runtime.request import Request
     from engine.testing import ScriptedBackend
 
     backend = ScriptedBackend(["some words " * (length // 11 + 1)], n_ctx=length + 100, n_sequences=1)

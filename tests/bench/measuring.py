@@ -240,7 +240,9 @@ def watched(places: Sequence[Place] = ()) -> Generator[list[Watch]]:
 
 
 def _engines_places() -> tuple[Place, ...]:
-    from engine.runtime import llama_lib, llama_sampling, runner
+    from engine.llama import lib as llama_lib
+    from engine.llama import sampling as llama_sampling
+    from engine.runtime import runner
 
     return (
         (runner.Runner, "_turn"),

@@ -1,6 +1,6 @@
 """The part `partial` of `runtime.py`: fewer streams than a context has sequences.
 
-Then rows for idle sequences can make a step faster (`engine.runtime.fillers`): beside a bare loop and llama-server,
+Then rows for idle sequences can make a step faster (`engine.llama.fillers`): beside a bare loop and llama-server,
 which have none, and the engine beside itself without them.
 """
 
@@ -14,7 +14,7 @@ from measuring import STREAMS, Contender, Prompts, Setup, alone, ask, ask_all, r
 from streams import Field, rendered
 
 from engine import Engine
-from engine.runtime.fillers import Fillers
+from engine.llama.fillers import Fillers
 
 _READERS = 8
 _ANSWERS = 4

@@ -18,8 +18,8 @@ from bare import Bare, Drawing  # noqa: E402
 from measuring import Setup, in_a_thread  # noqa: E402
 
 from engine import Engine  # noqa: E402
+from engine.llama.context import LlamaBackend  # noqa: E402
 from engine.runtime.backend import Row  # noqa: E402
-from engine.runtime.llama_backend import LlamaBackend  # noqa: E402
 
 Done: TypeAlias = tuple[str, tuple[Any, ...]]
 RECORDED = ("decode", "trim", "copy")

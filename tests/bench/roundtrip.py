@@ -12,7 +12,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 
 from roundtrips import FOLDER, MESSAGES, lost  # noqa: E402
 
-from engine.chat_template import ChatTemplate  # noqa: E402
+from engine.template.chat_template import ChatTemplate  # noqa: E402
 
 
 def main() -> None:

@@ -30,7 +30,8 @@ from replay import same_batches  # noqa: E402
 from speculation import drafts, exact  # noqa: E402
 from streams import distinct, shared, single, threads  # noqa: E402
 
-from engine import Engine, Usage, _data, preflight  # noqa: E402
+from engine import Engine, Usage, _data  # noqa: E402
+from engine.diagnose import preflight  # noqa: E402
 from engine.runtime.options import ContextOptions, ModelOptions  # noqa: E402
 
 

@@ -21,7 +21,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine import Engine  # noqa: E402
-from engine.chat_template import ChatTemplate  # noqa: E402
+from engine.template.chat_template import ChatTemplate  # noqa: E402
 from engine.testing import ByteVocab, ScriptedBackend  # noqa: E402
 
 STREAMS = 16

@@ -7,15 +7,12 @@ import re
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
-from engine.parsing.marks import Spelling
-from engine.parsing.reader import WINDOW, Reader, Reading
-from engine.parsing.shapes.dictionary import DictionaryShape
+from engine.parsing.reader import WINDOW, Reader, Reading, Spelling
+from engine.parsing.shapes.elements import DictionaryShape, NestedShape
 from engine.parsing.shapes.json_calls import JsonShape
-from engine.parsing.shapes.nested import NestedShape
 from engine.parsing.shapes.pythonic import PythonicShape
 from engine.parsing.shapes.section import Section
-from engine.parsing.shapes.tagged_args import TaggedArgumentsShape
-from engine.parsing.shapes.tagged_json import TaggedJsonShape
+from engine.parsing.shapes.tagged import TaggedArgumentsShape, TaggedJsonShape
 
 _OBJECTS = re.compile(r"\[?\s*\{")
 _MAYBE_OBJECTS = re.compile(r"\[?\s*")

@@ -12,7 +12,7 @@ from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
 from engine.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
 from engine.parsing.reader import Markers, Reading
-from engine.parsing.shapes.literals import LiteralReader
+from engine.parsing.shapes.pythonic import LiteralReader
 from engine.parsing.shapes.section import Section
 
 WRAPPERS = ("function", "tool_call")

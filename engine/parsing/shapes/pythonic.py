@@ -1,17 +1,227 @@
-"""Calls written as Python calls: `[f(a=1, b="x"), g()]`, or one a line.
+"""Calls written as Python calls, `[f(a=1, b="x"), g()]` or one a line, and the literals in them.
 
-Knows: names, keywords, positional arguments (named by the tool's schema), the list around. Does not know: literals
-(`literals`), what stands around a section.
+Knows: names, keywords, positional arguments (named by the tool's schema), the list around; strings of every quoting
+with their escapes, numbers, True/False/None and true/false/null, lists, tuples, dictionaries, read incrementally and
+handed on as JSON fragments. Does not know: what stands around a section. Source of the syntax: the Python language
+reference, "Literals".
 """
 
+import json
 import re
+from collections.abc import Callable
 
 from engine.parsing.emitter import CallEmitter
 from engine.parsing.json_reader import Outcome
-from engine.parsing.reader import WINDOW, Reading
-from engine.parsing.shapes.literals import LiteralReader
+from engine.parsing.reader import CONTROL, WINDOW, Reader, Reading
 from engine.parsing.shapes.section import Section
 from engine.parsing.values import Schemas, quoted
+
+_WORD = re.compile(r"[\w.+\-]+")
+_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_PYTHON_NUMBER = re.compile(r"([+-]?(?:0[xob][\da-fA-F_]+|\d[\d_]*))|[+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d+)?")
+_DEEPEST = 64
+_RUNS = {quote: re.compile(rf"[^{quote}\\{CONTROL}]+") for quote in "'\""}
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^xuU])", re.DOTALL)
+_ESCAPE_START = re.compile(r"\\(?:x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7})?")
+_SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "\n": ""}
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+
+Write = Callable[[str], None]
+
+
+class LiteralReader:
+    """Reads literals from a reader; `kind` is what the trace calls their text."""
+
+    def __init__(self, reader: Reader, kind: str = "arguments") -> None:
+        self._reader = reader
+        self._kind = kind
+
+    def value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
+        """Consume one literal, its JSON handed to `write` as it comes. One nested too deeply is malformed."""
+        reader = self._reader
+        if depth > _DEEPEST:
+            return Outcome.MALFORMED
+        yield from reader.space(self._kind)
+        if not (yield from reader.more()):
+            return Outcome.TRUNCATED
+        char = reader.buffer[reader.pos]
+        if char in _RUNS:
+            return (yield from self._string(write, char))
+        if char in _BRACKETS:
+            reader.take(1, self._kind)
+            if char == "{":
+                return (yield from self._dictionary(write, depth + 1))
+            return (yield from self._items(write, _BRACKETS[char], depth + 1))
+        return (yield from self._word(write))
+
+    def _items(self, write: Write, close: str, depth: int) -> Reading[Outcome]:
+        write("[")
+        some = False
+        while True:
+            outcome = yield from self._next(close, first=not some)
+            if outcome is not None:
+                if outcome is Outcome.COMPLETE:
+                    write("]")
+                return outcome
+            if some:
+                write(", ")
+            some = True
+            outcome = yield from self.value(write, depth)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+
+    def _dictionary(self, write: Write, depth: int) -> Reading[Outcome]:
+        write("{")
+        some = False
+        while True:
+            outcome = yield from self._next("}", first=not some)
+            if outcome is not None:
+                if outcome is Outcome.COMPLETE:
+                    write("}")
+                return outcome
+            key: list[str] = []
+            outcome = yield from self.value(key.append, depth)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+            text = "".join(key)
+            write((", " if some else "") + (text if text.startswith('"') else f'"{quoted(text)}"') + ": ")
+            some = True
+            yield from self._reader.space(self._kind)
+            if not (yield from self._reader.more()):
+                return Outcome.TRUNCATED
+            if self._reader.buffer[self._reader.pos] != ":":
+                return Outcome.MALFORMED
+            self._reader.take(1, self._kind)
+            outcome = yield from self.value(write, depth)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+
+    def _next(self, close: str, *, first: bool) -> Reading[Outcome | None]:
+        """Consume what stands between items. COMPLETE: the closing bracket was consumed; None: an item follows."""
+        reader = self._reader
+        separated = first
+        while True:
+            yield from reader.space(self._kind)
+            if not (yield from reader.more()):
+                return Outcome.TRUNCATED
+            char = reader.buffer[reader.pos]
+            if char == close:
+                reader.take(1, self._kind)
+                return Outcome.COMPLETE
+            if separated:
+                return None
+            if char != ",":
+                return Outcome.MALFORMED
+            reader.take(1, self._kind)
+            separated = True
+
+    def _word(self, write: Write) -> Reading[Outcome]:
+        """A number or a name of a constant."""
+        reader = self._reader
+        parts: list[str] = []
+        while (yield from reader.more()):
+            run = _WORD.match(reader.buffer, reader.pos)
+            if run is None:
+                break
+            parts.append(reader.take(run.end() - reader.pos, self._kind))
+        else:
+            return Outcome.TRUNCATED
+        as_json = _constant("".join(parts))
+        write("".join(parts) if as_json is None else as_json)
+        return Outcome.MALFORMED if as_json is None else Outcome.COMPLETE
+
+    def _string(self, write: Write, quote: str) -> Reading[Outcome]:
+        reader = self._reader
+        delimiter = yield from self._delimiter(quote)
+        write('"')
+        if delimiter == "":
+            write('"')
+            return Outcome.COMPLETE
+        while (yield from reader.more()):
+            run = _RUNS[quote].match(reader.buffer, reader.pos)
+            if run:
+                write(quoted(reader.take(run.end() - reader.pos, self._kind)))
+                continue
+            char = reader.buffer[reader.pos]
+            if char == quote:
+                if (yield from self._ends(delimiter)):
+                    reader.take(len(delimiter), self._kind)
+                    write('"')
+                    return Outcome.COMPLETE
+                write(quoted(reader.take(1, self._kind)))
+            elif char != "\\":
+                return Outcome.MALFORMED
+            elif not (yield from self._escape(write)):
+                return Outcome.TRUNCATED
+        return Outcome.TRUNCATED
+
+    def _delimiter(self, quote: str) -> Reading[str]:
+        """Consume the opening quotes: one, or three. "" stands for an empty string, consumed whole."""
+        reader = self._reader
+        while reader.left < 3 and not reader.closed and set(reader.buffer[reader.pos :]) == {quote}:
+            yield
+        opening = reader.buffer[reader.pos : reader.pos + 3]
+        if opening == quote * 3:
+            return reader.take(3, self._kind)
+        if opening[:2] == quote * 2:
+            reader.take(2, self._kind)
+            return ""
+        return reader.take(1, self._kind)
+
+    def _ends(self, delimiter: str) -> Reading[bool]:
+        reader = self._reader
+        while reader.left < len(delimiter) and not reader.closed:
+            if set(reader.buffer[reader.pos :]) != {delimiter[0]}:
+                return False
+            yield
+        return reader.buffer.startswith(delimiter, reader.pos)
+
+    def _escape(self, write: Write) -> Reading[bool]:
+        """False: the input ended inside it."""
+        reader = self._reader
+        while True:
+            whole = _ESCAPE.match(reader.buffer, reader.pos)
+            if whole:
+                write(_unescaped(reader.take(whole.end() - reader.pos, self._kind)))
+                return True
+            start = _ESCAPE_START.match(reader.buffer, reader.pos)
+            if start is None or start.end() < len(reader.buffer):
+                write(quoted(reader.take(1, self._kind)))  # not an escape: the backslash itself
+                return True
+            if reader.closed:
+                reader.take(reader.left, self._kind)
+                return False
+            yield
+
+
+def _constant(word: str) -> str | None:
+    """The JSON of a number or constant; None when it is neither."""
+    if word in _WORDS:
+        return _WORDS[word]
+    if _JSON_NUMBER.fullmatch(word):
+        return word
+    number = _PYTHON_NUMBER.fullmatch(word)
+    if number is None or len(word) > 1000:
+        return None
+    try:
+        return json.dumps(int(word, 0) if number.group(1) else float(word))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _unescaped(escape: str) -> str:
+    """The inside of a JSON string for one Python escape."""
+    kind = escape[1]
+    if kind == "u":
+        return escape  # the same in JSON, halves of surrogate pairs included
+    if kind in "xU":
+        code = int(f"0x{escape[2:]}", 0)
+        return quoted(chr(code)) if code < 0x110000 else quoted(escape)
+    if kind in "\\'\"/":
+        return quoted(kind)
+    return quoted(_SIMPLE.get(kind, escape))
+
 
 _NAME = re.compile(r"[\w.\-]+")
 _KEYWORD = re.compile(r"(\w+)\s*=(?!=)")

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
-from engine.parsing.marks import Mark, Spelling
-from engine.parsing.reader import WINDOW, Markers, Reader, Reading
+from engine.parsing.reader import WINDOW, Mark, Markers, Reader, Reading, Spelling
 from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")

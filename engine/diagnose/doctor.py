@@ -1,0 +1,213 @@
+"""What this machine's installation is, in facts: library and build, CPU, offload, preflight, the line that rebuilds,
+caches.
+
+Knows: where each fact is found, and how a report reads. Does not know: models, requests. llama.cpp is asked in a child
+process, so that a build which dies while loading still gets a report.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from ctypes.util import find_library
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine import _data
+from engine.diagnose import preflight
+from engine.diagnose.preflight import Verdict
+from engine.errors import EngineError
+from engine.llama.lib import Device, LibraryFacts
+from engine.runtime.options import ContextOptions, ModelOptions
+
+# Flags of /proc/cpuinfo that decide how fast llama.cpp is, x86-64 and then Arm.
+_TELLING = (
+    "avx avx2 avx_vnni fma f16c avx512f avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16 "
+    "asimd asimddp i8mm bf16 sve sve2 sme"
+)
+_OFFLOAD = {"Metal": ("-DGGML_METAL=on",), "CUDA": ("-DGGML_CUDA=on",), "Vulkan": ("-DGGML_VULKAN=on",), "CPU": ()}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What decides how llama-cpp-python is best compiled here."""
+
+    system: str
+    architecture: str
+    nvidia: bool = False
+    cuda_compiler: bool = False
+    vulkan: bool = False
+    amx: bool = False
+    gcc: int | None = None
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """This machine: programs on the PATH, drivers, CPU flags."""
+        nvidia = shutil.which("nvidia-smi") is not None or Path("/proc/driver/nvidia/version").exists()
+        vulkan = find_library("vulkan") is not None or find_library("vulkan-1") is not None
+        return cls(
+            system=platform.system(),
+            architecture=platform.machine(),
+            nvidia=nvidia,
+            cuda_compiler=shutil.which("nvcc") is not None,
+            vulkan=vulkan and shutil.which("glslc") is not None,
+            amx="amx_int8" in preflight.processor()[1],
+            gcc=preflight.gcc_version(),
+        )
+
+    @property
+    def backend(self) -> str:
+        """The fastest kind of build that this machine has the hardware for."""
+        if self.system == "Darwin" and self.architecture == "arm64":
+            return "Metal"
+        if self.nvidia:
+            return "CUDA"
+        return "Vulkan" if self.vulkan else "CPU"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """CMake arguments of that build."""
+        return _OFFLOAD[self.backend]
+
+    def needs_cure(self, *, faulted: bool) -> bool:
+        """Whether it would die of the known fault on CPUs with AMX. `faulted`: the present build died in the
+        preflight."""
+        return self.amx and (faulted or (self.gcc is not None and self.gcc <= 12))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything `llama-engine doctor` says. `library` is None when it could not be asked; `library_error` says why
+    then."""
+
+    engine_version: str
+    python: str
+    system: str
+    cpu: str
+    cpu_features: tuple[str, ...]
+    machine: Machine
+    library: LibraryFacts | None
+    library_error: str
+    verdict: Verdict
+    rebuild: str
+    builtin_model: Path | None
+    hub_cache: Path
+    own_cache: Path
+
+    def text(self) -> str:
+        """The report as lines `name  value`; no control codes."""
+        rows = [
+            ("llama-engine", self.engine_version),
+            ("Python", f"{self.python} on {self.system}"),
+            *self._library_rows(),
+            ("CPU", self.cpu),
+            ("CPU features", self._features()),
+            ("preflight", self._preflight()),
+            ("rebuild", self.rebuild),
+            *self._rebuild_notes(),
+            ("built-in model", str(self.builtin_model) if self.builtin_model else "missing: reinstall llama-engine"),
+            ("models cached in", f"{self.hub_cache}{'' if self.hub_cache.is_dir() else ' (nothing there yet)'}"),
+            ("own cache", str(self.own_cache)),
+        ]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    def _library_rows(self) -> list[tuple[str, str]]:
+        if self.library is None:
+            return [("llama-cpp-python", f"could not be asked: {self.library_error}")]
+        devices = [_device(device) for device in self.library.devices]
+        return [
+            ("llama-cpp-python", f"{self.library.version} at {self.library.path}"),
+            ("build", " ".join(self.library.system_info.split())),
+            ("GPU offload", "this build can" if self.library.supports_gpu_offload else "not in this build"),
+            ("devices", "; ".join(devices) or "unknown"),
+        ]
+
+    def _features(self) -> str:
+        amx = "AMX present" if self.machine.amx else "no AMX"
+        return f"{' '.join(self.cpu_features) or 'unknown'} ({amx})"
+
+    def _preflight(self) -> str:
+        earlier = " (found by an earlier run)" if self.verdict.cached else ""
+        return f"{self.verdict.outcome}: {self.verdict.reason}{earlier}"
+
+    def _rebuild_notes(self) -> list[tuple[str, str]]:
+        what = f"a {self.machine.backend} build"
+        if self.machine.backend == "CUDA" and not self.machine.cuda_compiler:
+            what += "; it needs the CUDA toolkit, whose nvcc is not on the PATH"
+        return [("", what)]
+
+
+def diagnose() -> Report:
+    """Find the facts. Starts up to three child processes; raises nothing for a broken installation, it reports."""
+    machine = Machine.here()
+    cpu, flags = preflight.processor()
+    library, error = _ask_library(preflight.child_command())
+    verdict = preflight.examine(ModelOptions(), ContextOptions())
+    cure_amx = machine.needs_cure(faulted=verdict.outcome in ("remedied", "faulty"))
+    return Report(
+        engine_version=_version(),
+        python=platform.python_version(),
+        system=platform.platform(terse=True),
+        cpu=cpu,
+        cpu_features=tuple(flag for flag in _TELLING.split() if flag in flags),
+        machine=machine,
+        library=library,
+        library_error=error,
+        verdict=verdict,
+        rebuild=preflight.rebuild_command(machine.arguments, cure_amx=cure_amx, python=sys.executable),
+        builtin_model=_builtin_model(),
+        hub_cache=hub_cache(),
+        own_cache=preflight.cache_directory(),
+    )
+
+
+def hub_cache() -> Path:
+    """Where huggingface_hub keeps models, by its own variables: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME."""
+    if chosen := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("HF_HOME") or f"{base}/huggingface").expanduser() / "hub"
+
+
+def _ask_library(command: Sequence[str] | None) -> tuple[LibraryFacts | None, str]:
+    """The library's facts from a child, or why there are none."""
+    if command is None:
+        return None, "no child interpreter can be started from this program."
+    try:
+        done = preflight.run_child(command, {"task": "tell"})
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, str(error)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return None, f"the child process that loads it ended with exit code {done.returncode} ({last})."
+    data: dict[str, Any] = json.loads(done.stdout)
+    data["path"] = Path(data["path"])
+    data["devices"] = tuple(Device(**device) for device in data["devices"])
+    return LibraryFacts(**data), ""
+
+
+def _builtin_model() -> Path | None:
+    try:
+        return _data.builtin_model()
+    except EngineError:
+        return None
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("llama-engine")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def _device(device: Device) -> str:
+    if not device.memory_total:
+        return f"{device.name} ({device.description})"
+    free, total = device.memory_free / 2**30, device.memory_total / 2**30
+    return f"{device.name} ({device.description}, {free:.1f} of {total:.1f} GiB free)"

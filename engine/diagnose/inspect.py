@@ -1,0 +1,219 @@
+"""What the engine understood of a model, as one record.
+
+Knows: where each fact is found, and how a report reads. Does not know: how any of them came about.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from engine import _data
+from engine.families import Format
+from engine.llama.model import ModelInfo
+from engine.template.chat_template import ChatTemplate
+
+MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "text"]
+TemplateSource: TypeAlias = Literal["model", "family", "caller"]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A literal of the family's format: what it is for, and how this vocabulary spells it.
+
+    `missing`: the family says that models write it as one control token, and this vocabulary has none; it matches as
+    text.
+    """
+
+    role: str
+    text: str
+    kind: MarkerKind
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The facts. `n_ctx` is what one conversation may have here, `n_ctx_train` what the model was trained on, in
+    tokens."""
+
+    path: str
+    name: str
+    architecture: str
+    quantization: str
+    parameters: int
+    size_bytes: int
+    n_ctx: int
+    n_ctx_train: int
+    vocabulary: int
+    family: str
+    title: str
+    reason: str
+    template_source: TemplateSource
+    reasoning: str
+    starts_in_reasoning: bool
+    history: str
+    tool_calls: str
+    markers: tuple[Marker, ...]
+    capabilities: dict[str, Any]
+
+    def text(self) -> str:
+        """The report as lines `name  value`; no control codes."""
+        trained = f", trained on {self.n_ctx_train:,}" if self.n_ctx_train else ""
+        rows = [
+            ("model", f"{self.name or 'unnamed'} at {self.path}"),
+            (
+                "weights",
+                f"{self.parameters / 1e6:,.1f} M parameters, {self.quantization}, {self.size_bytes / 1e6:,.1f} MB",
+            ),
+            ("architecture", f"{self.architecture}, vocabulary of {self.vocabulary:,}"),
+            ("context", f"{self.n_ctx:,} tokens{trained}"),
+            ("family", f"{self.family} ({self.title}): {self.reason}"),
+            ("chat template", _SOURCES[self.template_source]),
+            ("reasoning", self.reasoning),
+            ("starts in reasoning", "yes: the prompt leaves it open" if self.starts_in_reasoning else "no"),
+            ("past reasoning", self.history),
+            ("tool calls", self.tool_calls),
+            *self._marker_rows(),
+            ("template takes", self._capable(_TAKES)),
+            ("template needs", self._capable(_NEEDS)),
+            ("reads reasoning from", ", ".join(self.capabilities["reasoning_fields"]) or "no field"),
+        ]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+    def _marker_rows(self) -> Iterator[tuple[str, str]]:
+        heading = "markers"
+        for marker in self.markers:
+            expected = " (the family expects a control token)" if marker.missing else ""
+            yield heading, f"{marker.role}: {marker.text!r} is {marker.kind}{expected}"
+            heading = ""
+
+    def _capable(self, phrases: Mapping[str, str]) -> str:
+        return ", ".join(phrase for name, phrase in phrases.items() if self.capabilities[name]) or "nothing more"
+
+
+_TAKES = {
+    "plain": "text",
+    "system": "system messages",
+    "developer": "developer messages",
+    "repeats": "two user messages in a row",
+    "tools": "tools",
+    "tools_in_system": "tools in the system message",
+    "calls": "earlier calls",
+    "parallel_calls": "several in one message",
+    "results": "their results",
+    "both": "content and reasoning beside a call",
+}
+_NEEDS = {
+    "content_parts": "content as a list of parts",
+    "empty_tools": "an empty list for no tools",
+    "null_content": "null content beside calls",
+    "short_ids": "call ids of nine letters and digits",
+}
+
+
+def inspect_model(template: ChatTemplate, info: ModelInfo, n_ctx: int, vocabulary: int) -> Inspection:
+    """The facts about a loaded model. Raises TemplateError when its template cannot render a plain question."""
+    format_ = template.format
+    prompt = template.render("Hello")
+    return Inspection(
+        path=str(info.path),
+        name=info.name,
+        architecture=info.architecture,
+        quantization=info.quantization,
+        parameters=info.parameters,
+        size_bytes=info.size_bytes,
+        n_ctx=n_ctx,
+        n_ctx_train=info.n_ctx_train,
+        vocabulary=vocabulary,
+        family=template.family.name,
+        title=template.family.title,
+        reason=template.detection.reason,
+        template_source=_source(template, info),
+        reasoning=_reasoning(format_),
+        starts_in_reasoning=prompt.in_reasoning,
+        history=_HISTORY[format_.reasoning.history] if format_.reasoning else "there is none",
+        tool_calls=_tool_calls(format_),
+        markers=tuple(_markers(format_, template.control_tokens or frozenset())),
+        capabilities=asdict(template.capabilities),
+    )
+
+
+def _source(template: ChatTemplate, info: ModelInfo) -> TemplateSource:
+    if template.source == info.chat_template:
+        return "model"
+    return "family" if template.source == _data.template_source(template.family.name) else "caller"
+
+
+_SOURCES: dict[TemplateSource, str] = {
+    "model": "the model's own",
+    "family": "the family's, from templates/",
+    "caller": "the caller's",
+}
+_HISTORY = {
+    "none": "dropped from later prompts",
+    "last_user": "fed back after the last user message",
+    "last_answer": "fed back since the last final answer",
+    "all": "always fed back",
+    "unknown": "unknown to the template",
+}
+
+
+def _reasoning(format_: Format) -> str:
+    syntax = format_.reasoning
+    if syntax is None:
+        return "none: the family does not mark any"
+    gate = syntax.gate
+    if gate is None:
+        return "always, no switch in the template"
+    positions = [name for name in ("on", "off", "low", "medium", "high") if getattr(gate, name) is not None]
+    switch = gate.kwarg if gate.place == "variable" else f"words in the {gate.place} message"
+    return f"switched by {switch}: {', '.join(positions)}; {gate.default} by default"
+
+
+def _tool_calls(format_: Format) -> str:
+    if format_.channels:
+        return "messages with a recipient"
+    if format_.tools is None:
+        return "none: the family writes none"
+    several = "several in a turn" if format_.tools.parallel else "one in a turn"
+    return f"{format_.tools.shape.replace('_', ' ')}, {several}"
+
+
+def _markers(format_: Format, vocabulary: frozenset[str]) -> Iterator[Marker]:
+    """Every literal once, with what it is for."""
+    seen: set[str] = set()
+    for role, text in _literals(format_):
+        bare = text.strip()
+        if not bare or bare in seen:
+            continue
+        seen.add(bare)
+        kind: MarkerKind = "text"
+        if bare in vocabulary:
+            kind = "control token"
+        elif any(token in bare for token in vocabulary):
+            kind = "text and control tokens"
+        yield Marker(role, bare, kind, missing=bare in format_.control and bare not in vocabulary)
+
+
+def _literals(format_: Format) -> Iterator[tuple[str, str]]:
+    yield "start of the turn", format_.start
+    if syntax := format_.reasoning:
+        yield "reasoning opens", syntax.open
+        yield "reasoning closes", syntax.close
+    if tools := format_.tools:
+        yield "calls open", tools.section[0]
+        yield "calls close", tools.section[1]
+        yield "call opens", tools.call[0]
+        yield "call closes", tools.call[1]
+        yield "argument opens", tools.argument[0]
+        yield "argument closes", tools.argument[1]
+    if channels := format_.channels:
+        yield "message starts", channels.start
+        yield "channel", channels.channel
+        yield "constrain", channels.constrain
+        yield "body", channels.message
+        yield "call ends", channels.call_end
+        for end in channels.ends:
+            yield "message ends", end
+    for stop in format_.stops:
+        yield "end of the turn", stop

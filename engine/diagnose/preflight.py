@@ -1,0 +1,337 @@
+"""A native fault must not take the caller's process: what is known to fault is tried in a child first.
+
+Knows: how a child process is started on the built-in model with the caller's options, how its end is read, which remedy
+to try, and where verdicts are kept between processes. Does not know: what the child does
+(`engine.runtime.preflight_child`), nor llama.cpp. The fault that this exists for: llama.cpp compiled by gcc 12 for a
+CPU with AMX dies in the first decode of a batch with several rows; weights that are not repacked
+(`use_extra_bufts=False`) never reach that code. That compiler takes `ldtilecfg` to read 8 bytes of its 64
+(amxtileintrin.h, `_tile_loadconfig`) and leaves out the stores of the others as dead; told to keep dead stores, it
+compiles AMX rightly.
+"""
+
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from engine import _data
+from engine.errors import EngineError, EngineWarning
+from engine.runtime.options import ContextOptions, ModelOptions
+
+Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
+
+_KEEP_DEAD_STORES = "-fno-tree-dse -fno-dse"
+_WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__")
+CHILD = "engine.isolated.preflight_child"
+_PINNED = "llama-cpp-python==0.3.36"
+_SECONDS = 120.0
+# A fault of the code. SIGKILL, SIGTERM and SIGINT come from outside (the memory killer, a user) and prove nothing.
+_FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"})
+_WINDOWS_FAULT = 0xC0000000  # NTSTATUS values of severity "error" are exit codes there
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the children showed.
+
+    `sound`: the options work as they are. `remedied`: a child died, and works with `use_extra_bufts=False`. `faulty`:
+    the remedy died too, or was already applied. `unknown`: no child gave an answer. `reason` is one sentence; `cached`
+    says that an earlier process found it out.
+    """
+
+    outcome: Outcome
+    reason: str
+    cached: bool = False
+
+    @property
+    def use_extra_bufts(self) -> bool:
+        """Whether repacked weights may be used; False is the remedy."""
+        return self.outcome == "sound"
+
+
+def prepare(model: ModelOptions, context: ContextOptions) -> ModelOptions:
+    """The options to load with in this process, after a child has tried them; call it before the first decode.
+
+    Warns once (`EngineWarning`) when the remedy is applied. Raises EngineError when no options are known to be safe.
+    """
+    verdict = examine(model, context)
+    match verdict.outcome:
+        case "sound":
+            return model
+        case "faulty":
+            raise EngineError(
+                f"llama.cpp would end this process: {verdict.reason} Rebuild it: {rebuild_command(cure_amx=True)} "
+                "(that cures the known fault of gcc 12 on CPUs with AMX), or pass preflight=False to take the risk."
+            )
+        case "remedied":
+            told = (
+                f"In the preflight {verdict.reason} That is applied; prompts are read more slowly so. "
+                f"To cure the build: {rebuild_command(cure_amx=True)}"
+            )
+        case "unknown":
+            told = (
+                f"The preflight could not check this llama-cpp-python build: {verdict.reason} To be safe the model is "
+                "loaded with use_extra_bufts=False, which reads prompts more slowly; preflight=False loads it as asked."
+            )
+    warnings.warn(told, EngineWarning, stacklevel=2)
+    return replace(model, use_extra_bufts=False)
+
+
+def check_loaded(model: ModelOptions, context: ContextOptions) -> None:
+    """For weights that this process has loaded with these options already, before the first decode.
+
+    Nothing can be remedied then. Raises EngineError when a child died; warns (`EngineWarning`) when none could tell.
+    """
+    verdict = examine(model, context)
+    if verdict.outcome == "unknown":
+        told = "The preflight could not check this llama-cpp-python build, with which the weights are loaded already: "
+        warnings.warn(told + verdict.reason, EngineWarning, stacklevel=2)
+    elif verdict.outcome != "sound":
+        raise EngineError(
+            f"llama.cpp would end this process: {verdict.reason} Weights that are loaded already stay as they are; "
+            "load the file with Engine.load, which applies what works. To cure the build: "
+            f"{rebuild_command(cure_amx=True)} (that is for the known fault of gcc 12 on CPUs with AMX; weights "
+            "that are not quantised do not meet it: pass preflight=False)."
+        )
+
+
+def examine(
+    model: ModelOptions,
+    context: ContextOptions,
+    *,
+    command: Sequence[str] | None = None,
+    directory: Path | None = None,
+) -> Verdict:
+    """The verdict on these options: from an earlier process, else from children.
+
+    `command` starts a child in place of the real one; its last argument is the order as JSON. `directory` is where
+    verdicts are kept.
+    """
+    model, context = _reduced(model, context)
+    directory = directory or cache_directory() / "preflight"
+    path = directory / f"{_key(model, context)}.json"
+    if verdict := _read(path):
+        return verdict
+    verdict = _try(model, context, command or child_command())
+    if verdict.outcome != "unknown":
+        _write(path, verdict)
+    return verdict
+
+
+def child_command() -> tuple[str, ...] | None:
+    """How a child of this interpreter is started; None in a frozen or embedding program."""
+    if getattr(sys, "frozen", False) or not sys.executable:
+        return None
+    return (sys.executable, "-P", "-m", CHILD)
+
+
+def rebuild_command(
+    arguments: Sequence[str] = (),
+    *,
+    cure_amx: bool = False,
+    python: str = "",
+    windows: bool = sys.platform == "win32",
+) -> str:
+    """The shell line that compiles llama-cpp-python anew with these CMake arguments.
+
+    `cure_amx`: so that the known fault on CPUs with AMX is gone. By gcc AMX stays, which is faster; other compilers
+    do without it, since what would cure them is not known.
+    """
+    variables: dict[str, str] = {}
+    if cure_amx and gcc_version() is not None:
+        variables["CXXFLAGS"] = _KEEP_DEAD_STORES
+    elif cure_amx:
+        arguments = (*arguments, *_WITHOUT_AMX)
+    if arguments:
+        variables["CMAKE_ARGS"] = " ".join(arguments)
+    setting = '$env:{}="{}"; ' if windows else '{}="{}" '
+    pip = f"{python} -m pip" if python else "pip"
+    line = f"{pip} install --force-reinstall --no-cache-dir --no-binary llama-cpp-python {_PINNED}"
+    return "".join(setting.format(*variable) for variable in variables.items()) + line
+
+
+def gcc_version() -> int | None:
+    """The major version of the C compiler that builds use by default; None where there is none, or it is not gcc."""
+    compiler = os.environ.get("CC") or "cc"
+    path = shutil.which(compiler) or shutil.which("gcc")
+    if path is None:
+        return None
+    try:
+        about = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if "clang" in about:
+        return None
+    found = re.search(r"\b(\d+)\.\d+\.\d+", about)
+    return int(found[1]) if found else None
+
+
+def cache_directory() -> Path:
+    """Where this package keeps what it found out; `LLAMA_ENGINE_CACHE` overrides the platform's place."""
+    if chosen := os.environ.get("LLAMA_ENGINE_CACHE"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "llama-engine"
+
+
+def processor() -> tuple[str, tuple[str, ...]]:
+    """The CPU's name and its feature flags as the kernel tells them; no flags where there is no /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            fields.setdefault(name.strip(), value.strip())
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    return name, tuple((fields.get("flags") or fields.get("Features") or "").split())
+
+
+def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
+    """The options as the child uses them: a small context, all that chooses other code kept. One thread: on a busy
+    machine the threads of so small a model wait for one another many times longer than they compute."""
+    small = replace(
+        context,
+        n_ctx=256,
+        n_batch=64,
+        n_sequences=min(context.n_sequences, 2),  # several may have another attention than one
+        n_threads=1,
+        n_threads_batch=1,
+        rope_freq_base=0.0,
+        rope_freq_scale=0.0,
+        check_memory=False,
+    )
+    return replace(model, use_mlock=False, check_tensors=False, check_memory=False), small
+
+
+def _try(model: ModelOptions, context: ContextOptions, command: Sequence[str] | None) -> Verdict:
+    if command is None:
+        return Verdict("unknown", "no child interpreter can be started from this program.")
+    first = _run(command, model, context)
+    if first.fault is None:
+        return Verdict("sound", first.said) if first.answered else Verdict("unknown", first.said)
+    died = f"a child process died by {first.fault} while it decoded a batch with this llama-cpp-python build"
+    if not model.use_extra_bufts:
+        return Verdict("faulty", f"{died}, with use_extra_bufts=False.")
+    second = _run(command, replace(model, use_extra_bufts=False), context)
+    if second.answered:
+        return Verdict("remedied", f"{died}; it works with use_extra_bufts=False.")
+    return Verdict("faulty" if second.fault else "unknown", f"{died}; with use_extra_bufts=False {second.said}")
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a child ended: with an answer, by a fault (its signal's name), or neither."""
+
+    answered: bool
+    fault: str | None
+    said: str
+
+
+def _run(command: Sequence[str], model: ModelOptions, context: ContextOptions) -> _End:
+    try:
+        path = _data.builtin_model()
+        order = {"task": "decode", "model": str(path), "load": asdict(model), "context": asdict(context)}
+        done = run_child(command, order)
+    except (EngineError, OSError, subprocess.SubprocessError) as error:
+        return _End(False, None, f"the child process gave no answer ({error}).")
+    fault = _fault(done.returncode)
+    if fault:
+        return _End(False, fault, f"it died by {fault} too.")
+    if done.returncode == 0 and done.stdout.strip() == "ok":
+        return _End(True, None, "one batch of 64 tokens and single tokens were decoded in a child process.")
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return _End(False, None, f"the child process ended with exit code {done.returncode} ({last}).")
+
+
+def run_child(command: Sequence[str], order: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
+    """Run a child with an order to its end. It sees the modules that this process sees. Raises OSError,
+    SubprocessError."""
+    paths = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    return subprocess.run(
+        [*command, json.dumps(dict(order))],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=_SECONDS,
+        check=False,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+def _fault(returncode: int) -> str | None:
+    if returncode >= _WINDOWS_FAULT:
+        return f"exception {returncode:#x}"
+    if returncode >= 0:
+        return None
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        return None
+    return name if name in _FAULTS else None
+
+
+def _key(model: ModelOptions, context: ContextOptions) -> str:
+    """A digest of all that decides the verdict: the library's files, the CPU, the options."""
+    facts = [_library_files(), processor(), asdict(model), asdict(context)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _library_files() -> list[tuple[str, int, int]]:
+    """Path, size and modification time (ns) of llama.cpp's shared libraries, found without loading them."""
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if not folder:
+        spec = importlib.util.find_spec("llama_cpp")
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        folder = str(Path(places[0]) / "lib") if places else None
+    if folder is None or not Path(folder).is_dir():
+        return []
+    stats = [(path, path.stat()) for path in sorted(Path(folder).iterdir()) if path.is_file()]
+    return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+
+
+def _read(path: Path) -> Verdict | None:
+    """An earlier verdict. What cannot be read, or is none of ours, counts as absent."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        outcome, reason = data["outcome"], data["reason"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.info("the preflight's record %s is not usable (%s); checking again", path, error)
+        return None
+    if outcome not in ("sound", "remedied", "faulty") or not isinstance(reason, str):
+        _log.info("the preflight's record %s is not usable; checking again", path)
+        return None
+    return Verdict(cast("Outcome", outcome), reason, cached=True)
+
+
+def _write(path: Path, verdict: Verdict) -> None:
+    """Keep a verdict: whole or not at all, also when two processes write at once. Failing to is no error, only slower
+    next time."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps({"outcome": verdict.outcome, "reason": verdict.reason}), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        _log.info("the preflight's record %s could not be kept (%s)", path, error)

@@ -1,0 +1,33 @@
+"""Model families as data: models.toml as frozen records, and which family a model is of.
+
+`schema` has the records, `table` reads files of them, `detect` recognises a model's family.
+"""
+
+from engine.families.detect import Detection, Families, FamilyLike, builtin_families
+from engine.families.schema import (
+    ChannelSyntax,
+    Detect,
+    Family,
+    Format,
+    Gate,
+    History,
+    ReasoningSyntax,
+    Shape,
+    ToolSyntax,
+)
+
+__all__ = [
+    "ChannelSyntax",
+    "Detect",
+    "Detection",
+    "Families",
+    "Family",
+    "FamilyLike",
+    "Format",
+    "Gate",
+    "History",
+    "ReasoningSyntax",
+    "Shape",
+    "ToolSyntax",
+    "builtin_families",
+]

@@ -1,0 +1,296 @@
+"""models.toml as frozen records: what each model family writes, and the rule by which a model is recognised.
+
+Knows: the schema of a family table and its checks. Does not know: how a format is parsed,
+rendered or constrained; those rooms read the records. Markers are literals written with the whitespace that the
+family's template puts beside them: "\n</think>\n\n" is the marker `</think>` with one newline before it and two
+after.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self, TypeAlias, cast
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from engine.types import Record, SamplingParams
+
+History: TypeAlias = Literal["none", "last_user", "last_answer", "all", "unknown"]
+Shape: TypeAlias = Literal["json", "tagged_json", "tagged_args", "pythonic", "dictionary", "nested"]
+
+
+class Gate(Record):
+    """The template variable that switches reasoning: its name, and the value for each position it has.
+
+    A position that is absent does not exist (gpt-oss cannot be switched off). `default` is what the template does
+    when the variable is not given ("model": it leaves that to the model). `place`: where the model reads words in
+    place of a variable, which has no `kwarg` then and words as its values ("" for none): at the beginning of the
+    system message, or at the end of the last user message.
+    """
+
+    kwarg: str = ""
+    place: Literal["variable", "system", "user"] = "variable"
+    on: Any = None
+    off: Any = None
+    low: Any = None
+    medium: Any = None
+    high: Any = None
+    default: Literal["on", "off", "model"] = "on"
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if bool(self.kwarg) is not (self.place == "variable"):
+            raise ValueError("a gate has either a kwarg, or a place for its words")
+        return self
+
+
+class ReasoningSyntax(Record):
+    """How a family marks reasoning, and what becomes of it in later prompts.
+
+    `also_open` and `also_close` are other spellings that models write. `implicit`: a turn is reasoning from its first
+    character on, without an opening marker, wherever the prompt says nothing else. `forced_open` tells what the
+    template usually does; the parser believes the rendered prompt's tail instead. `history`: earlier reasoning is
+    dropped ("none"), kept after the last user message ("last_user"), since the last final answer ("last_answer"),
+    always ("all"), or the template has no notion of it ("unknown"). `fields` are the message fields that the template
+    reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open reasoning
+    ends it (else it is quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the
+    turn, after a call, after other reasoning), or anywhere. `when_closed`: what an opening marker is that a model
+    writes although the prompt closed reasoning: it is separated like any other, or that marker alone is dropped.
+    `off`: how a request without reasoning is carried out: by the gate, by closing the block in the prompt, not at all
+    because the model reasons only when asked ("nothing"), or it is refused. `after_result`: what the template's prompt
+    does after a tool result while reasoning is on: reasoning is "opened", the model is left "free" to open it, or
+    there is "no prompt" and the turn goes on.
+    """
+
+    open: str
+    close: str
+    also_open: tuple[str, ...] = ()
+    also_close: tuple[str, ...] = ()
+    implicit: bool = False
+    forced_open: bool = False
+    gate: Gate | None = None
+    history: History = "unknown"
+    fields: tuple[str, ...] = ()
+    ends_on_call: bool = False
+    where: Literal["start", "anywhere"] = "start"
+    when_closed: Literal["separate", "drop"] = "separate"
+    off: Literal["gate", "close", "nothing", "refuse"] = "close"
+    after_result: Literal["opened", "free", "no prompt"] = "free"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        gated = self.gate is not None and self.gate.off is not None
+        if gated is not (self.off == "gate") and "off" in self.model_fields_set:
+            raise _contradiction("off", 'off = "gate" and a gate with a value for `off` belong together')
+        if self.gate and self.gate.default == "off" and self.gate.on is None:
+            raise _contradiction("gate", "a gate that is off by default needs a value for `on`")
+        if self.open == self.close:
+            raise _contradiction("close", "`open` and `close` are the same text")
+        if self.forced_open and self.implicit:
+            raise _contradiction("implicit", "`forced_open` and `implicit` exclude each other")
+        if self.history in ("last_user", "last_answer", "all") and not self.fields:
+            raise _contradiction("history", f'history = "{self.history}" feeds back through fields, and there are none')
+        if self.history == "unknown" and self.fields:
+            raise _contradiction("fields", 'with history = "unknown" the template reads no field')
+        return self
+
+
+class ToolSyntax(Record):
+    """The syntax of tool calls: a section that holds calls, in one of the shapes.
+
+    - `json`: the section holds a JSON object, an array of objects, or several objects.
+    - `tagged_json`: `call[0] name name_end {json} arguments_end call[1]`.
+    - `tagged_args`: `call[0] name name_end (argument[0] key key_end value argument[1])* call[1]`.
+    - `pythonic`: `name(key=value, ..)`, in a list or a line each, Python or JSON literals.
+    - `dictionary`: `call[0] name{key:value, ..} call[1]`, keys bare, strings between `quote` marks.
+    - `nested`: `call[0] name name_end`, then an element for each argument, `tag[0] key tag[1]` .. `tag[2] key tag[1]`.
+
+    Markup: `section_also` are other spellings of the section's opening marker; `section_optional`: calls are found
+    without the section's markers too; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
+    when it names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool;
+    `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response": ..}` holds the
+    answer (the generic form). Names and ids: `name_prefix` is not part of the
+    name; `name_is_id`: prefix, name and counter together are the id; `id_end` ends an id written before the name,
+    `id_open` begins one after it; `attributes_end` ends what follows the name;
+    `call_empty` ends the name of a call without arguments, and the call. Arguments: `value_open` stands between
+    key and value; `type_end` ends a type written after the key, `text_types` are the types whose values are text;
+    `cdata`: values may be CDATA sections. JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several
+    spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself; `id_last`: the id
+    comes after the arguments. Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template
+    wants of history.
+    """
+
+    shape: Shape
+    section: tuple[str, str] = ("", "")
+    section_also: tuple[str, ...] = ()
+    section_optional: bool = False
+    call: tuple[str, str] = ("", "")
+    name_end: str = ""
+    name_prefix: str = ""
+    names_declared: bool = False
+    name_is_id: bool = False
+    id_end: str = ""
+    id_open: str = ""
+    attributes_end: str = ""
+    call_empty: str = ""
+    arguments_end: str = ""
+    argument: tuple[str, str] = ("", "")
+    key_end: str = ""
+    value_open: str = ""
+    type_end: str = ""
+    text_types: tuple[str, ...] = ()
+    cdata: bool = False
+    tag: tuple[str, str, str] = ("", "", "")
+    quote: str = ""
+    code: tuple[str, str] = ("", "")
+    bare: bool = False
+    answers: bool = False
+    name_fields: tuple[str, ...] = ("name",)
+    arguments_fields: tuple[str, ...] = ("arguments", "parameters")
+    id_fields: tuple[str, ...] = ()
+    name_is_key: bool = False
+    id_last: bool = False
+    arguments_as: Literal["object", "string"] = "object"
+    id_length: int | None = None
+    parallel: bool = True
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.shape in ("json", "pythonic"):
+            if not (self.section[0] or self.bare):
+                raise ValueError(f"shape {self.shape} needs section = [open, close], or bare = true")
+        elif not self.call[0]:
+            raise ValueError(f"shape {self.shape} needs call = [open, close]")
+        for field, shape in _NEEDED.items():
+            if self.shape == shape and not any(part.strip() for part in getattr(self, field)):
+                raise ValueError(f"shape {shape} needs {field}")
+        if foreign := self.model_fields_set - _OF_ALL - _OF_SHAPE[self.shape]:
+            field = min(foreign)
+            raise _contradiction(field, f"shape {self.shape} has no `{field}`")
+        return self
+
+
+_NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
+_OF_ALL = frozenset(["shape", "section", "section_also", "code", "arguments_as", "id_length", "parallel"])
+_OF_CALL = frozenset(["section_optional", "call", "name_end"])
+_OF_SHAPE: Mapping[str, frozenset[str]] = {
+    "json": frozenset(["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),
+    "pythonic": frozenset(["bare"]),
+    "tagged_json": _OF_CALL.union(
+        ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "arguments_end"]
+    ),
+    "tagged_args": _OF_CALL.union(
+        ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"]
+    ),
+    "dictionary": _OF_CALL | {"quote"},
+    "nested": _OF_CALL | {"tag"},
+}
+"""The fields that have a meaning in a shape."""
+
+
+class ChannelSyntax(Record):
+    """Messages with a header: `start role channel-marker channel message-marker body end`, a recipient in the header.
+
+    Source of the roles of each field: the harmony response format of gpt-oss.
+    """
+
+    start: str
+    role: str
+    channel: str
+    constrain: str
+    message: str
+    ends: tuple[str, ...]
+    call_end: str
+    recipient: str = "to="
+    namespace: str = "functions."
+    reasoning: tuple[str, ...]
+    content: tuple[str, ...]
+
+
+class Format(Record):
+    """Everything the parser needs: the turn's start, its markers, and which of them exist only as control tokens.
+
+    `content` are the marks around the answer; `header` the marks around a heading that says nothing to the reader;
+    `ends` what a model writes, as text, at the end of its turn. Without `tools` and `channels`, tools go through the
+    generic form. `continued_end`: the token that a turn ends with, and what stands for it once the turn is history.
+    """
+
+    start: str = ""
+    stops: tuple[str, ...] = ()
+    control: tuple[str, ...] = ()
+    reasoning: ReasoningSyntax | None = None
+    tools: ToolSyntax | None = None
+    channels: ChannelSyntax | None = None
+    content: tuple[str, str] = ("", "")
+    header: tuple[str, str] = ("", "")
+    ends: tuple[str, ...] = ()
+    continued_end: tuple[str, str] | None = None
+
+    @property
+    def final_stops(self) -> tuple[str, ...]:
+        """The stops after which nothing of the turn can come: those that begin no section of calls (GigaChat 3's
+        does)."""
+        openers = (self.tools.section[0], *self.tools.section_also) if self.tools else ()
+        return tuple(stop for stop in self.stops if not any(opener.startswith(stop) for opener in openers))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.channels and self.tools:
+            raise ValueError("channels and tools exclude each other: a channel format carries its calls itself")
+        if self.continued_end and self.continued_end[0] not in self.stops:
+            raise _contradiction("continued_end", f"{self.continued_end[0]!r} is none of the stops")
+        markers = "\n".join(_texts(self.model_dump(exclude={"control"})))
+        if unused := [text for text in self.control if text not in markers]:
+            raise _contradiction("control", f"no marker holds {quoted(unused)}")
+        return self
+
+
+class Detect(Record):
+    """How a model is recognised. `template`: all of these texts occur in the chat template; `template_not`: none does.
+    `architectures` and `names` (case-insensitive parts of the model's name) serve a GGUF that carries no template."""
+
+    template: tuple[str, ...] = ()
+    template_not: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+class Family(Record):
+    """One row of the truth table."""
+
+    name: str
+    title: str
+    verified: str = Field(description="the official template this row was checked against")
+    detect: Detect = Detect()
+    format: Format
+    sampling: Mapping[str, float] = {}
+    sampling_source: str = ""
+
+    @model_validator(mode="after")
+    def _sourced(self) -> Self:
+        if bool(self.sampling) is not bool(self.sampling_source):
+            raise _contradiction("sampling", "`sampling` and `sampling_source` belong together")
+        if unknown := set(self.sampling) - set(SamplingParams.model_fields):
+            raise _contradiction("sampling", f"there is no sampling parameter {quoted(sorted(unknown))}")
+        return self
+
+
+def _contradiction(field: str, text: str) -> PydanticCustomError:
+    """An error of a model as a whole that one field is to be named for."""
+    return PydanticCustomError("contradiction", "{text}", {"field": field, "text": text})
+
+
+def _texts(node: object) -> list[str]:
+    """All texts in a record's data."""
+    if isinstance(node, str):
+        return [node]
+    inner: list[object] = []
+    if isinstance(node, Mapping):
+        inner = list(cast("Mapping[str, object]", node).values())
+    elif isinstance(node, tuple):
+        inner = list(cast("tuple[object, ...]", node))
+    return [text for item in inner for text in _texts(item)]
+
+
+def quoted(texts: Sequence[str]) -> str:
+    """Texts as an error names them."""
+    return " and ".join(repr(text) for text in texts)

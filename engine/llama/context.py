@@ -1,0 +1,530 @@
+"""One llama.cpp context: batches in, logits out, and the memory of its sequences. Implements
+`engine.runtime.backend.Backend`.
+
+Knows: the C structures of a context and of a batch, and their return codes. Does not know: requests, scheduling,
+prefixes, files. A single thread calls it; only `abort` may come from another.
+"""
+
+import ctypes
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from engine.errors import DecodeError, EngineError
+from engine.llama.fillers import Fillers, one_each
+from engine.llama.lib import (
+    NO_SLOT,
+    brief,
+    decode_error,
+    devices,
+    forget_errors,
+    init_error,
+    last_errors,
+    library,
+    library_version,
+    made_apart,
+)
+from engine.llama.params import context_params, mixed_rows
+from engine.llama.sampling import DrySamplers, LlamaSampler
+from engine.llama.vocab import LlamaVocab
+from engine.runtime.backend import Row, Sampler
+from engine.runtime.logprobs import TokenLogprobs, token_logprobs
+from engine.runtime.options import ContextOptions
+from engine.runtime.state_file import Origin
+from engine.types import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+Column: TypeAlias = tuple[int, ...]  # one field of all rows
+
+
+def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n_sequences: int, n_tokens: int) -> None:
+    """Raise DecodeError for what llama.cpp would answer by ending the process, or in words that name no row."""
+    tokens, _, sequences, outputs = columns
+    if sum(outputs) > n_outputs:
+        raise DecodeError(
+            f"{sum(outputs)} rows ask for logits, but one batch gives {n_outputs}; split them, or "
+            "raise outputs_per_sequence.",
+            "invalid",
+        )
+    if min(tokens) < 0 or max(tokens) >= n_tokens or min(sequences) < 0 or max(sequences) >= n_sequences:
+        bad = next(row for row in rows if not (0 <= row.sequence < n_sequences and 0 <= row.token < n_tokens))
+        raise DecodeError(
+            f"{bad} is not possible here: sequences run from 0 to {n_sequences - 1}, tokens from 0 to {n_tokens - 1}.",
+            "invalid",
+        )
+
+
+class LlamaBatch:
+    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column."""
+
+    def __init__(self, lib: Any, capacity: int) -> None:
+        self._tokens = (ctypes.c_int32 * capacity)()
+        self._positions = (ctypes.c_int32 * capacity)()
+        self._sequences = (ctypes.c_int32 * capacity)()
+        self._counts = (ctypes.c_int32 * capacity)(*([1] * capacity))
+        self._outputs = (ctypes.c_int8 * capacity)()
+        int32_p = ctypes.POINTER(ctypes.c_int32)
+        base = ctypes.addressof(self._sequences)
+        self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
+        self._filled = 0
+        self._places: Sequence[int] | None = None
+        self._struct = lib.llama_batch(
+            n_tokens=0,
+            token=ctypes.cast(self._tokens, int32_p),
+            embd=None,
+            pos=ctypes.cast(self._positions, int32_p),
+            n_seq_id=ctypes.cast(self._counts, int32_p),
+            seq_id=ctypes.cast(self._lists, ctypes.POINTER(int32_p)),
+            logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(
+        self, tokens: Column, positions: Column, sequences: Column, outputs: Column, places: Sequence[int] | None = None
+    ) -> Any:
+        """The struct to pass to llama_decode, by value. `places`: of all rows those to be asked for, in their order;
+        None for all."""
+        count = len(tokens)
+        self._tokens[:count] = tokens
+        self._positions[:count] = positions
+        self._sequences[:count] = sequences
+        self._outputs[:count] = outputs
+        self._filled = self._struct.n_tokens = count
+        self._places = places
+        return self._struct
+
+    def forget(self) -> None:
+        """After a failed decode no row has logits."""
+        self._filled = 0
+
+    def place(self, row: int) -> int | None:
+        """Where a row stands in llama.cpp's batch; None where it has no logits, or is none."""
+        if (places := self._places) is not None:
+            row = places[row] if 0 <= row < len(places) else -1
+        return row if 0 <= row < self._filled and self._outputs[row] else None
+
+    def sequence(self, place: int) -> int:
+        """Whose row stands there."""
+        return self._sequences[place]
+
+
+_log = logging.getLogger("engine.llama")
+_CACHED_VIEWS = 1024
+_LONGER = 256  # cells by which attention grows at a time
+
+
+class Weights(Protocol):
+    """What a context needs of its model."""
+
+    @property
+    def handle(self) -> int:
+        """The llama_model pointer. Raises EngineError once the model is closed."""
+        ...
+
+    @property
+    def vocab(self) -> LlamaVocab: ...
+
+    @property
+    def digest(self) -> str:
+        """What tells these weights from others."""
+        ...
+
+
+class LlamaBackend:
+    """A context over one model; made by `Model.backend`. It keeps its model alive.
+
+    `n_ctx` cells are made as `options` say. `is_stateful`: recurrent layers, so that the memory cannot be cut.
+    `window`: tokens that the model's sliding-window layers see, 0 for none. `attends_here`: attention is computed on
+    the CPU. `copy_cost` and `n_ctx_other`: as in `Backend`; `other` makes this context in its other layout.
+    """
+
+    def __init__(
+        self,
+        model: Weights,
+        options: ContextOptions,
+        n_ctx: int,
+        *,
+        is_stateful: bool = False,
+        window: int = 0,
+        attends_here: bool = True,
+        copy_cost: int = 0,
+        n_ctx_other: int = 0,
+        other: "Callable[[], LlamaBackend] | None" = None,
+    ) -> None:
+        self._lib = lib = library()
+        self._model = model
+        self._vocab = model.vocab
+        self._options = options
+        self._is_stateful = is_stateful
+        self._window = window
+        self._copy_cost = copy_cost
+        self._n_ctx_other = n_ctx_other
+        self._other = other
+        self._copying = False  # whether llama.cpp still has a copy between buffers to do
+        self._abort = ctypes.create_string_buffer(2)
+        forget_errors()
+        params = context_params(lib, options, n_ctx, self._abort)
+        context = made_apart(lambda: lib.llama_init_from_model(model.handle, params), lib.llama_free)
+        if not context:
+            raise init_error(n_ctx)
+        self._context: int | None = context
+        self._memory = lib.llama_get_memory(context)
+        self._logits_of = brief("llama_get_logits_ith", ctypes.c_void_p)  # as an address, which needs no conversion
+        self._remove, self._copy = map(brief, ("llama_memory_seq_rm", "llama_memory_seq_cp"))
+        self._newest, self._oldest = map(brief, ("llama_memory_seq_pos_max", "llama_memory_seq_pos_min"))
+        self._waits = any(device.is_gpu for device in devices())
+        if not self._memory:
+            lib.llama_free(context)
+            raise EngineError(
+                "This model keeps no memory between tokens, so it cannot generate text; use a chat model."
+            )
+        self._free = weakref.finalize(self, lib.llama_free, context)
+        self._dry = DrySamplers(model.vocab)
+        self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
+        self._attached: dict[int, LlamaSampler] = {}
+        self._n_ctx = int(lib.llama_n_ctx(context))
+        self._n_ctx_sequence = int(lib.llama_n_ctx_seq(context))
+        self._n_batch = int(lib.llama_n_batch(context))
+        self._n_outputs = options.n_outputs
+        self._mixed_rows = mixed_rows(options, self._n_batch) if attends_here else self._n_batch
+        self._batch = LlamaBatch(lib, self._n_batch)
+        self._fillers = None
+        if options.n_sequences > 1 and not is_stateful:  # a filler is cut off again
+            self._fillers = Fillers(options.n_sequences, neighbours=not options.is_unified)
+        self._views: dict[int, NDArray[np.float32]] = {}
+
+    @property
+    def vocab(self) -> LlamaVocab:
+        return self._vocab
+
+    @property
+    def options(self) -> ContextOptions:
+        return self._options
+
+    @property
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    @property
+    def n_batch(self) -> int:
+        return self._n_batch
+
+    @property
+    def n_outputs(self) -> int:
+        return self._n_outputs
+
+    @property
+    def n_sequences(self) -> int:
+        return self._options.n_sequences
+
+    @property
+    def n_ctx_sequence(self) -> int:
+        """Tokens that one sequence can hold at most."""
+        return self._n_ctx_sequence
+
+    @property
+    def n_ctx_other(self) -> int:
+        return self._n_ctx_other
+
+    @property
+    def mixed_rows(self) -> int:
+        return self._mixed_rows
+
+    @property
+    def copy_cost(self) -> int:
+        return self._copy_cost
+
+    @property
+    def can_share(self) -> bool:
+        """Whether `copy` may take a part of a sequence. False for recurrent and hybrid models: all of it, or
+        nothing."""
+        return not self._is_stateful
+
+    def _handle(self) -> int:
+        if self._context is None:
+            raise EngineError("This context is closed; make a new one with Model.backend().")
+        return self._context
+
+    def decode(self, rows: Sequence[Row]) -> None:
+        """Evaluate the rows. Raises DecodeError, whose `reason` says what to do; `positions` tell what is held then."""
+        self._handle()
+        if not rows:
+            return
+        if len(rows) > self._n_batch:
+            raise DecodeError(
+                f"{len(rows)} rows were given, but one batch takes {self._n_batch}; split them.", "invalid"
+            )
+        columns = tuple(zip(*rows, strict=True))
+        check_rows(rows, columns, self._n_outputs, self._options.n_sequences, self._vocab.size)
+        forget_errors()
+        code = self._with_fillers(rows, columns[2]) if self._fillers is not None and one_each(columns[2]) else None
+        if code is None:
+            code = self._decode(columns)
+        if code:
+            self._batch.forget()
+            raise decode_error(code, len(rows), self._n_ctx)
+        self._copying = False
+
+    def _decode(self, columns: Sequence[Column], places: Sequence[int] | None = None) -> int:
+        """Evaluate the batch of these columns; llama.cpp's answer."""
+        context = self._handle()
+        code = int(self._lib.llama_decode(context, self._batch.fill(*columns, places=places)))
+        if not code and self._waits:
+            # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
+            self._lib.llama_synchronize(context)
+        return code
+
+    def _with_fillers(self, rows: Sequence[Row], sequences: Column) -> int | None:
+        """Evaluate single tokens together with rows for idle sequences, which are forgotten at once, where that is
+        faster; llama.cpp's answer, or None where there was no room for them."""
+        assert self._fillers is not None, "the caller has looked"
+        # Between separate buffers, one behind many more tokens than the others have would make their attention longer.
+        longest = self._n_ctx_sequence
+        if not self._options.is_unified:
+            longest = min(longest, max(row.position for row in rows) + _LONGER)
+        held: dict[int, int] = {}
+
+        def usable(sequence: int) -> bool:
+            # Behind any tokens it might push the oldest of them out of a window.
+            held[sequence] = known = int(self._newest(self._memory, sequence)) + 1
+            return not known or (not self._window and known < longest)
+
+        chosen = () if self._attached else self._fillers.choose(sequences, usable)[: self._n_batch - len(rows)]
+        # With logits as the others: the last layer's rows are taken by fours too.
+        fillers = [Row(rows[0].token, held[sequence], sequence, True) for sequence in chosen]
+        every = sorted([*rows, *fillers], key=lambda row: row.sequence) if fillers else rows
+        columns = tuple(zip(*every, strict=True))
+        places = [columns[2].index(sequence) for sequence in sequences] if fillers else None
+        began = perf_counter()
+        code = self._decode(columns, places)
+        for filler in fillers:
+            self._remove(self._memory, filler.sequence, filler.position or -1, -1)
+        if not code:
+            self._fillers.took(columns[2], perf_counter() - began)
+        return None if code == NO_SLOT and fillers else code
+
+    def abort(self) -> None:
+        """Make the decode that is running stop with DecodeError("aborted"). For any thread; on the CPU only. The next
+        decode must wait until `resume`."""
+        self._abort[0] = b"\x01"
+
+    def resume(self) -> None:
+        """Take back `abort`."""
+        self._abort[0] = b"\x00"
+
+    def logits(self, row: int) -> "NDArray[np.float32]":
+        """The logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a copy.
+
+        Valid until the next decode. What is written into it, the samplers see. Raises DecodeError for a row without
+        output.
+        """
+        context = self._handle()
+        place = self._place(row)
+        if self._attached and self._batch.sequence(place) in self._attached:
+            raise DecodeError(
+                f"Row {row} of the last batch was drawn on the device; its logits stayed there.", "invalid"
+            )
+        address = self._logits_of(context, place)
+        if not address:
+            raise DecodeError(f"llama.cpp has no logits for row {row}.")
+        view = self._views.get(address)
+        if view is None:
+            view = self._view(address)
+        return view
+
+    def _place(self, row: int) -> int:
+        """Where a row of the last decode stands in the batch. Raises DecodeError for one without output."""
+        place = self._batch.place(row)
+        if place is None:
+            raise DecodeError(f"Row {row} of the last batch has no logits; decode it with output=True.", "invalid")
+        return place
+
+    def _view(self, address: int) -> "NDArray[np.float32]":
+        import numpy as np
+
+        if len(self._views) >= _CACHED_VIEWS:
+            self._views.clear()
+        buffer: Any = (ctypes.c_float * self._vocab.size).from_address(address)
+        view = self._views[address] = np.frombuffer(buffer, dtype=np.float32)
+        return view
+
+    def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> LlamaSampler:
+        """A sampler with its own random stream, told the tokens before its first draw; a seed of None is a fresh random
+        one."""
+        sampler = LlamaSampler(params, self._vocab, self._dry, tokens)
+        self._samplers.add(sampler)
+        return sampler
+
+    def attach(self, sampler: Sampler, sequence: int) -> None:
+        """With `device_sampling`, let the context draw this sequence's tokens, where llama.cpp can: its logits need not
+        leave the device then. The random stream is another than without."""
+        self.detach(sequence)
+        mine = self._mine(sampler)
+        if not self._options.device_sampling or (chain := mine.lend()) is None:
+            return
+        # Where the output layer's device lacks an operation, the chain goes on from there on the processor.
+        if self._lib.llama_set_sampler(self._handle(), sequence, chain):
+            mine.on_device = True
+            self._attached[sequence] = mine
+
+    def detach(self, sequence: int) -> None:
+        """Draw here again."""
+        sampler = self._attached.pop(sequence, None)
+        if sampler is not None:
+            self._lib.llama_set_sampler(self._handle(), sequence, None)
+            sampler.on_device = False
+
+    @staticmethod
+    def _mine(sampler: Sampler) -> LlamaSampler:
+        if not isinstance(sampler, LlamaSampler):
+            raise EngineError("This sampler was made by another backend; take one from this backend's sampler().")
+        return sampler
+
+    def sample(self, sampler: Sampler, row: int) -> int:
+        """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
+        sampler = self._mine(sampler)
+        if sampler.on_device:
+            return sampler.fetch(self._handle(), self._place(row))
+        return sampler.draw(self._handle(), self._place(row), self.logits(row))
+
+    def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
+        """Log-probabilities of a row: the token's own and the `top` best. Before any filter, bias or temperature."""
+        return token_logprobs(self.logits(row), token, top, self._vocab.token_bytes)
+
+    def positions(self, sequence: int) -> int:
+        self._handle()
+        return int(self._newest(self._memory, sequence)) + 1
+
+    def trim(self, sequence: int, position: int) -> bool:
+        """Forget the sequence from `position` on. False, with the sequence unchanged, when this model's memory
+        cannot; trimming to 0 always works."""
+        if position >= self.positions(sequence):
+            return True
+        if position > 0 and self._window:
+            # Sliding-window layers have dropped what lies behind the window; too far back they miss tokens. With
+            # swa_full too, once the cache was full: llama.cpp takes such cells for others then.
+            oldest = int(self._oldest(self._memory, sequence))
+            if oldest > max(0, position - self._window):
+                return False
+        return bool(self._remove(self._memory, sequence, position if position > 0 else -1, -1))
+
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """Raises DecodeError("invalid") when a part of a recurrent state is asked for."""
+        held = self.positions(source)
+        if positions > held or (self._is_stateful and positions != held):
+            rule = "a recurrent state can only be copied whole" if self._is_stateful else "copy no more than it holds"
+            raise DecodeError(
+                f"Sequence {source} holds {held} positions, {positions} were asked for; {rule}.", "invalid"
+            )
+        if positions <= 0:
+            return
+        if self._options.is_unified and not self._is_stateful:
+            self._copy(self._memory, source, target, 0, positions)
+        else:
+            # Between separate buffers llama.cpp copies whole sequences only (it asserts); the rest is cut off
+            # afterwards.
+            self._copy(self._memory, source, target, -1, -1)
+            self._copying = not self._options.is_unified
+            if positions < held:
+                self._remove(self._memory, target, positions, -1)
+
+    def shift(self, sequence: int, start: int, stop: int) -> bool:
+        """Forget positions `start` to `stop` (exclusive) and move those behind them down. False, with nothing changed,
+        for recurrent and hybrid models, positions of several dimensions, sliding windows, and where `type_k` is neither
+        f16 nor f32. In the last two this llama.cpp may end the process in the next decode: it asserts where every layer
+        has a window, cannot turn bf16 on the CPU, and of quantised keys it may read a tensor that was not made
+        (llama-kv-cache.cpp, `build_rope_shift`).
+
+        The keys that move are turned anew in the next decode. What they were computed from is not: they still know of
+        what was forgotten.
+        """
+        self._handle()
+        if self._is_stateful or self._window or self._options.type_k not in ("f16", "f32"):
+            return False
+        if not self._lib.llama_memory_can_shift(self._memory):
+            return False
+        if not self._remove(self._memory, sequence, start, stop):
+            return False
+        self._lib.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
+        return True
+
+    def save(self, sequence: int) -> bytes:
+        """The state of one sequence, for `restore` in a context of the same model and options."""
+        context = self._handle()
+        size = int(self._lib.llama_state_seq_get_size(context, sequence))
+        buffer = (ctypes.c_uint8 * size)()
+        written = int(self._lib.llama_state_seq_get_data(context, buffer, size, sequence))
+        return bytes(memoryview(buffer)[:written])
+
+    def restore(self, sequence: int, state: bytes) -> None:
+        """Replace what the sequence holds. Raises DecodeError when the state is not one of this model and these
+        options, or does not fit; the sequence is empty then."""
+        context = self._handle()
+        self._remove(self._memory, sequence, -1, -1)
+        if self._copying:
+            self._copy_now(sequence)
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if not self._lib.llama_state_seq_set_data(context, buffer, len(state), sequence):
+            self._remove(self._memory, sequence, -1, -1)
+            raise DecodeError(
+                f"A saved state of {len(state):,} bytes does not fit this context ({last_errors()}); "
+                "use it with the model and the options that made it, or prefill again.",
+                "invalid",
+            )
+
+    def _copy_now(self, empty: int) -> None:
+        """llama.cpp puts copies between buffers off to the next decode, which would take a state that is loaded before
+        for what was to be copied, or copy over it (llama-kv-cache.cpp, `seq_cp`): decode a token in an empty
+        sequence."""
+        self.resume()
+        self.decode([Row(0, 0, empty, False)])
+        self._remove(self._memory, empty, -1, -1)
+
+    @property
+    def origin(self) -> Origin:
+        """What a state saved here belongs to, for `engine.runtime.state_file`."""
+        options = self._options
+        return Origin(
+            model=self._model.digest,
+            library=library_version(),
+            type_k=options.type_k,
+            type_v=options.type_v,
+            flash_attn=options.flash_attn,
+            rope_freq_base=options.rope_freq_base,
+            rope_freq_scale=options.rope_freq_scale,
+            swa_full=options.swa_full,
+            buffers=1 if options.is_unified else options.n_sequences,
+        )
+
+    def relaid(self) -> "LlamaBackend":
+        """As `Backend` says. Raises EngineError where there is no other layout, or no context can be made."""
+        if self._other is None:
+            raise EngineError("This context has one layout; load with kv_unified=None and several sequences.")
+        self._shut()
+        made = self._other()
+        made._samplers.update(self._samplers)
+        return made
+
+    def close(self) -> None:
+        """Free the context and its samplers; twice is fine."""
+        if self._context is None:
+            return
+        self._shut()
+        for sampler in list(self._samplers):
+            sampler.close()
+
+    def _shut(self) -> None:
+        """Free the context; the samplers stay good."""
+        self._handle()
+        for sequence in list(self._attached):
+            self.detach(sequence)
+        self._dry.close()
+        self._context = None
+        self._views.clear()
+        self._batch.forget()
+        self._free()

@@ -1,0 +1,267 @@
+"""What a GGUF says about itself, read before llama.cpp sees it, so that a bad file is refused with a reason.
+
+Knows: the file format (the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md), and which files
+hold no chat model. Does not know: llama.cpp, memory. Reads the header only; the tensor table tells how long the file
+must be.
+"""
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import ModelLoadError
+from engine.llama.gguf_header import Header, file_type_name, read_header, tensor_type_name
+
+# Architectures that encode text, or are parts of a model; llama.cpp loads them and then cannot generate.
+_NOT_CHAT = {
+    **dict.fromkeys(
+        ("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert",
+         "t5encoder", "gemma-embedding", "llama-embed"),
+        "an embedding model",
+    ),
+    "t5": "an encoder-decoder model",
+    "clip": "a vision or audio projector (mmproj)",
+    "wavtokenizer-dec": "an audio decoder",
+}  # fmt: skip
+_NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projector", "imatrix": "an importance matrix"}
+_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
+_SAMPLES, _SAMPLE = 32, 1 << 16  # pieces of a file that its digest is made from, and their length
+_SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTemplate:
+    """A chat template beside the default one, such as "tool_use"."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The memory of one layer: elements of its keys and of its values per token; whether a window slides over them;
+    elements of one head's keys."""
+
+    keys: int
+    values: int
+    windowed: bool
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """A model file that can be given to llama.cpp: what is needed to describe it, and to estimate its memory.
+
+    `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does
+    not say). `turns_by_length`: how positions are encoded hangs on the length of the context (LongRoPE).
+    `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence.
+    """
+
+    path: Path
+    parts: tuple[Path, ...]
+    architecture: str
+    name: str
+    quantization: str
+    parameters: int
+    weights: int
+    n_ctx_train: int
+    turns_by_length: bool
+    n_vocab: int
+    n_embd: int
+    n_ff: int
+    n_head: int
+    sliding_window: int
+    layers: tuple[Layer, ...]
+    recurrent_state: int
+    chat_template: str | None
+    named_templates: tuple[NamedTemplate, ...]
+
+
+def read_gguf(path: str | Path) -> GgufFile:
+    """The model in a file. Raises ModelLoadError, saying what to do, for what is not a whole chat model in GGUF."""
+    file = Path(path).expanduser()
+    _check_is_file(file)
+    header = read_header(file)
+    parts = _parts(file, header)
+    headers = (header, *(read_header(part) for part in parts[1:]))
+    for part, each in zip(parts, headers, strict=True):
+        _check_whole(part, each)
+    _check_chat_model(file, header, sum(len(each.tensors) for each in headers))
+    _check_numbers(file, header)
+    return _describe(file, parts, headers)
+
+
+def sample_digest(model: GgufFile) -> str:
+    """SHA-256 (hex) over the sizes of all parts and samples spread over them; reads some MiB, however large they
+    are."""
+    digest = hashlib.sha256()
+    for part in model.parts:
+        size = part.stat().st_size
+        digest.update(size.to_bytes(8, "little"))
+        with part.open("rb") as file:
+            for index in range(_SAMPLES):
+                file.seek(size * index // _SAMPLES)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()
+
+
+def _check_is_file(file: Path) -> None:
+    if file.is_dir():
+        models = sorted(file.glob("*.gguf"))
+        hint = (
+            f"; pass one of the files in it, for example {models[0]}" if models else "; pass the path of a .gguf file"
+        )
+        raise ModelLoadError(f"{file} is a directory, not a model{hint}.")
+    if not file.is_file():
+        raise ModelLoadError(f"There is no file {file}; check the path, or download the model first.")
+
+
+def _parts(file: Path, header: Header) -> tuple[Path, ...]:
+    count = header.integer("split.count", 1)
+    if count <= 1:
+        return (file,)
+    match = _SPLIT_NAME.match(file.name)
+    if match is None or int(match["count"]) != count:
+        raise ModelLoadError(
+            f"{file} is one of {count} parts of a model, but is not named like one; rename the parts to "
+            f"<name>-00001-of-{count:05d}.gguf and so on, as they were published."
+        )
+    parts = tuple(file.with_name(f"{match['stem']}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1))
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise ModelLoadError(
+            f"{file} has {count} parts, and {', '.join(missing)} is missing; put all of them into {file.parent}."
+        )
+    if header.integer("split.no", 0) != 0:
+        raise ModelLoadError(f"{file} is not the first of its {count} parts; pass {parts[0]}.")
+    return parts
+
+
+def _check_whole(file: Path, header: Header) -> None:
+    if header.file_size < header.expected_size:
+        raise ModelLoadError(
+            f"{file} is cut off: it has {header.file_size:,} bytes, and its tensor table needs "
+            f"{header.expected_size:,}; download it again."
+        )
+
+
+def _check_chat_model(file: Path, header: Header, tensors: int) -> None:
+    kind, architecture = header.text("general.type"), header.text("general.architecture")
+    if kind in _NOT_MODEL:
+        raise ModelLoadError(f"{file} is {_NOT_MODEL[kind]}, not a model; pass the model's own GGUF.")
+    if not architecture:
+        raise ModelLoadError(
+            f"{file} does not name its architecture; convert the model again with llama.cpp's converter."
+        )
+    if tensors == 0:
+        raise ModelLoadError(f"{file} holds a vocabulary only, no weights; pass the model's full GGUF.")
+    pooled = header.integer(f"{architecture}.pooling_type", 0) > 0
+    if pooled or architecture in _NOT_CHAT or architecture.endswith("-embedding"):
+        what = _NOT_CHAT.get(architecture, "an embedding model")
+        raise ModelLoadError(
+            f"{file} is {what} ({architecture}): it cannot generate text; pass the GGUF of a chat model."
+        )
+
+
+def _check_numbers(file: Path, header: Header) -> None:
+    """Numbers that llama.cpp answers by ending the process (assertions on hparams, and in the norms' kernels)."""
+    architecture = header.text("general.architecture")
+    layers = header.integer(f"{architecture}.block_count", 0)
+    if not 0 < layers <= _MAX_LAYERS:
+        raise ModelLoadError(
+            f"{file} says that it has {layers} layers, and 1 to {_MAX_LAYERS} are possible; it is damaged: download or "
+            "convert the model again."
+        )
+    for name in ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon"):
+        epsilon = header.number(f"{architecture}.attention.{name}", 0.0)
+        if not 0 <= epsilon < math.inf:
+            raise ModelLoadError(
+                f"{file} has {architecture}.attention.{name}={epsilon}, which is not possible; it is damaged: download "
+                "or convert the model again."
+            )
+
+
+def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
+    header = headers[0]
+    architecture = header.text("general.architecture")
+    tensors = [tensor for each in headers for tensor in each.tensors]
+    prefix = "tokenizer.chat_template."
+    return GgufFile(
+        path=file,
+        parts=parts,
+        architecture=architecture,
+        name=header.text("general.name") or file.stem,
+        quantization=_quantization(header, headers),
+        parameters=sum(tensor.elements for tensor in tensors),
+        weights=sum(tensor.size for tensor in tensors),
+        n_ctx_train=header.integer(f"{architecture}.context_length", 0),
+        turns_by_length=any(tensor.name.endswith("rope_factors_long.weight") for tensor in tensors),
+        n_vocab=header.count("tokenizer.ggml.tokens") or header.integer(f"{architecture}.vocab_size", 0),
+        n_embd=header.integer(f"{architecture}.embedding_length", 0),
+        n_ff=max(header.integers(f"{architecture}.feed_forward_length", 0)),
+        n_head=max(header.integers(f"{architecture}.attention.head_count", 0)),
+        sliding_window=header.integer(f"{architecture}.attention.sliding_window", 0),
+        layers=_layers(header, architecture),
+        recurrent_state=_recurrent_state(header, architecture),
+        chat_template=header.text("tokenizer.chat_template") or None,
+        named_templates=tuple(
+            NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)
+        ),
+    )
+
+
+def _quantization(header: Header, headers: tuple[Header, ...]) -> str:
+    """The name of general.file_type; without it the tensor type that takes the most bytes."""
+    named = file_type_name(header.integer("general.file_type", -1))
+    if named:
+        return named
+    sizes: dict[int, int] = {}
+    for tensor in (tensor for each in headers for tensor in each.tensors):
+        sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.size
+    return tensor_type_name(max(sizes, key=lambda kind: sizes[kind]))
+
+
+def _layers(header: Header, architecture: str) -> tuple[Layer, ...]:
+    """What each layer keeps per token (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). Recurrent layers keep
+    nothing."""
+
+    def key(name: str) -> str:
+        return f"{architecture}.{name}"
+
+    count = header.integer(key("block_count"), 0)
+    heads = header.integers(key("attention.head_count"), 0)
+    kv_heads = header.integers(key("attention.head_count_kv"), -1)
+    default = header.integer(key("embedding_length"), 0) // max(1, *heads)
+    length_k = header.integer(key("attention.key_length"), default)
+    length_k = max(length_k, header.integer(key("attention.key_length_swa"), 0))
+    length_v = header.integer(key("attention.value_length"), default)
+    length_v = max(length_v, header.integer(key("attention.value_length_swa"), 0))
+    latent = header.integer(key("attention.key_length_mla"), 0) > 0
+    interval = header.integer(key("full_attention_interval"), 0)
+    shared = header.integer(key("attention.shared_kv_layers"), 0)
+    windows = header.integers(key("attention.sliding_window_pattern"), 0)
+    layers: list[Layer] = []
+    for index in range(count):
+        n = kv_heads[index % len(kv_heads)]
+        n = heads[index % len(heads)] if n < 0 else n
+        if (interval and (index + 1) % interval) or index >= count - shared:
+            n = 0
+        windowed = len(windows) > 1 and bool(windows[index % len(windows)])
+        layers.append(Layer(n * length_k, 0 if latent else n * length_v, windowed, length_k))
+    return tuple(layers)
+
+
+def _recurrent_state(header: Header, architecture: str) -> int:
+    """Elements of recurrent state per sequence: state-space layers (ssm.*), or RWKV's (wkv.*); generously, for all
+    layers."""
+
+    def key(name: str) -> int:
+        return header.integer(f"{architecture}.{name}", 0)
+
+    inner, state = key("ssm.inner_size"), key("ssm.state_size")
+    convolution = max(0, key("ssm.conv_kernel") - 1) * (inner + 2 * key("ssm.group_count") * state)
+    rwkv = key("embedding_length") * (key("wkv.head_size") + 2) if key("wkv.head_size") else 0
+    short = max(0, key("shortconv.l_cache") - 1) * key("embedding_length")
+    return key("block_count") * (inner * state + convolution + rwkv + short)

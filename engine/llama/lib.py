@@ -1,0 +1,271 @@
+"""The only importer of llama_cpp: its low-level functions, ready for use, facts about the library, its log lines and
+the meaning of its return codes.
+
+Knows: how the shared library is found and set up once per process (log routing, backend initialisation); the levels of
+log lines, and that one may come in parts; the codes of llama_init_from_model and llama_decode. Does not know: models,
+contexts. llama_cpp is imported on the first call of `library`, never when this module is imported. Nothing is printed
+unless the user configures logging: the logger "engine.llama" has a NullHandler, which keeps Python from printing
+warnings by itself.
+"""
+
+import atexit
+import ctypes
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+
+LOGGER = logging.getLogger("engine.llama")
+LOGGER.addHandler(logging.NullHandler())
+
+# enum ggml_log_level (ggml.h). llama.cpp tells hundreds of details at its INFO level; here they are DEBUG.
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+_CONTINUE = 5
+# A cache without room is an answer of llama_decode's that the engine lives with: it makes room and tries again.
+_ORDINARY = b"failed to find a memory slot"
+
+
+class _Lines:
+    """Joins the parts of a line; a line ends with a newline, or when another begins. Keeps the last errors."""
+
+    def __init__(self) -> None:
+        self.errors: deque[str] = deque(maxlen=6)
+        self._level = logging.DEBUG
+        self._parts: list[str] = []
+
+    def write(self, ggml_level: int, text: bytes | None, _user_data: object) -> None:
+        """The C callback. Must not raise: ctypes would print the error."""
+        if ggml_level != _CONTINUE:
+            if self._parts:
+                self._flush()
+            self._level = _LEVELS.get(ggml_level, logging.DEBUG)
+            if self._level == logging.WARNING and text and _ORDINARY in text:
+                self._level = logging.DEBUG
+        if not text or (self._level < logging.ERROR and not LOGGER.isEnabledFor(self._level)):
+            return
+        self._parts.append(text.decode("utf-8", "replace"))
+        if text.endswith(b"\n"):
+            self._flush()
+
+    def _flush(self) -> None:
+        line = "".join(self._parts).rstrip()
+        self._parts.clear()
+        if not line:
+            return
+        if self._level >= logging.ERROR:
+            self.errors.append(line)
+        LOGGER.log(self._level, "%s", line)
+
+
+_lines = _Lines()
+# C keeps this pointer for as long as the process lives, so the object must too: hence a module-level constant.
+CALLBACK: Any = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_lines.write)
+
+
+def forget_errors() -> None:
+    """Before an operation whose failure shall be explained by what llama.cpp says from now on."""
+    _lines.errors.clear()
+
+
+def last_errors() -> str:
+    """What llama.cpp logged as errors lately, on one line; "" when nothing."""
+    return "; ".join(_lines.errors)
+
+
+TESTED_VERSION = "0.3.36"
+
+
+@cache
+def library() -> Any:
+    """The module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). Raises EngineError when it
+    cannot load."""
+    try:
+        import llama_cpp.llama_cpp as lib
+        from llama_cpp import __version__ as version
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EngineError(
+            f"llama-cpp-python cannot be loaded ({error}); install it with: "
+            f"pip install llama-cpp-python=={TESTED_VERSION}"
+        ) from error
+    if version != TESTED_VERSION:
+        LOGGER.warning(
+            "llama-cpp-python %s is installed, but %s is the version tested; its structures change between releases, "
+            "so if anything fails: pip install llama-cpp-python==%s",
+            version,
+            TESTED_VERSION,
+            TESTED_VERSION,
+        )
+    atexit.register(_close_sinks)
+    module: Any = lib
+    module.llama_log_set(CALLBACK, None)
+    module.llama_backend_init()
+    return module
+
+
+def _close_sinks() -> None:
+    """llama_cpp opens the null device twice when it is imported, and never closes it: a ResourceWarning at the end."""
+    from llama_cpp import _utils
+
+    for name in ("outnull_file", "errnull_file"):
+        if (sink := getattr(_utils, name, None)) is not None:
+            sink.close()
+
+
+@cache
+def brief(name: str, result: Any = None) -> Any:
+    """A function of the library that keeps Python's lock while it runs. `result`: its type, if not as declared.
+
+    For calls of microseconds: giving the lock up and waiting for it again costs up to the interpreter's switch interval
+    (5 ms) each time when another thread computes. Never for what may wait for other threads.
+    """
+    lib = library()
+    function = getattr(lib, name)
+    return ctypes.PYFUNCTYPE(result or function.restype, *function.argtypes)((name, lib._lib))
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device that llama.cpp can compute on. Memory in bytes, at the time of asking."""
+
+    name: str
+    description: str
+    is_gpu: bool
+    memory_free: int
+    memory_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFacts:
+    """What `doctor` tells about the installed llama.cpp."""
+
+    version: str
+    path: Path
+    system_info: str
+    supports_gpu_offload: bool
+    max_devices: int
+    devices: tuple[Device, ...]
+
+
+def facts() -> LibraryFacts:
+    """Facts about the library that is installed. Loads it."""
+    lib = library()
+    return LibraryFacts(
+        version=library_version(),
+        path=library_path(),
+        system_info=lib.llama_print_system_info().decode("utf-8", "replace").strip(),
+        supports_gpu_offload=bool(lib.llama_supports_gpu_offload()),
+        max_devices=int(lib.llama_max_devices()),
+        devices=devices(),
+    )
+
+
+def made_apart(
+    make: Callable[[], int | None], free: Callable[[int], object], stop: Callable[[], object] | None = None
+) -> int | None:
+    """Make what is freed by `free`, and whose address `make` returns, in a thread that ends with it.
+
+    llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
+    threads wait spinning for one another only while there are no more of them than processors: with workers left
+    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
+
+    The caller waits in Python, where Ctrl-C reaches it; raised in a callback from C it would be lost. Then `stop` is
+    called, and what is made all the same is freed.
+    """
+    made: list[int | None] = []
+    with ThreadPoolExecutor(1, "llama-engine-load") as thread:
+        thread.submit(int).result()  # one that is interrupted while it starts would not be waited for
+        try:
+            thread.submit(lambda: made.append(make())).result()
+            return made[0]
+        except BaseException:
+            if stop is not None:
+                stop()
+            thread.shutdown()  # waits for what was begun
+            for address in filter(None, made):
+                free(address)
+            raise
+
+
+def library_version() -> str:
+    """The version of llama-cpp-python that is installed."""
+    library()
+    import llama_cpp
+
+    return llama_cpp.__version__
+
+
+def library_path() -> Path:
+    """The shared library that is loaded."""
+    return Path(library()._lib._name)
+
+
+def devices() -> tuple[Device, ...]:
+    """The devices that ggml found; the CPU is one of them. Empty where the library does not export the functions."""
+    try:
+        count, get, kind, name, about, memory = _device_functions(library()._lib)
+    except AttributeError:
+        return ()
+    found: list[Device] = []
+    for index in range(count()):
+        device = get(index)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        memory(device, ctypes.byref(free), ctypes.byref(total))
+        texts = [function(device).decode("utf-8", "replace") for function in (name, about)]
+        # enum ggml_backend_dev_type: 0 CPU, 1 GPU, 2 integrated GPU, 3 accelerator
+        found.append(Device(texts[0], texts[1], kind(device) in (1, 2), free.value, total.value))
+    return tuple(found)
+
+
+def _device_functions(dll: Any) -> tuple[Any, ...]:
+    """ggml-backend.h, which llama-cpp-python does not bind; libllama's handle resolves its dependencies' symbols
+    too."""
+    size_p = ctypes.POINTER(ctypes.c_size_t)
+    table: list[tuple[str, list[Any], Any]] = [
+        ("ggml_backend_dev_count", [], ctypes.c_size_t),
+        ("ggml_backend_dev_get", [ctypes.c_size_t], ctypes.c_void_p),
+        ("ggml_backend_dev_type", [ctypes.c_void_p], ctypes.c_int),
+        ("ggml_backend_dev_name", [ctypes.c_void_p], ctypes.c_char_p),
+        ("ggml_backend_dev_description", [ctypes.c_void_p], ctypes.c_char_p),
+        ("ggml_backend_dev_memory", [ctypes.c_void_p, size_p, size_p], None),
+    ]
+    return tuple(ctypes.CFUNCTYPE(result, *arguments)((symbol, dll)) for symbol, arguments, result in table)
+
+
+NO_SLOT = 1
+"""llama_decode's answer where the KV cache has no room: no row was evaluated then."""
+
+
+def init_error(n_ctx: int) -> EngineError:
+    """No context was made."""
+    said = last_errors() or "no reason given"
+    if "alloc" in said:
+        return ContextOverflowError(
+            f"llama.cpp could not allocate a context of {n_ctx:,} tokens ({said}); pass a smaller n_ctx or n_batch, or "
+            "offload fewer layers."
+        )
+    return RequestError(f"llama.cpp could not make a context with these options ({said}); change what it names.")
+
+
+def decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
+    """A decode answered with this code."""
+    if code == NO_SLOT:
+        return DecodeError(
+            f"The KV cache of {n_ctx:,} tokens has no room for {rows} more; end or trim a sequence, or load with a "
+            "larger n_ctx.",
+            "no_slot",
+        )
+    if code == 2:
+        return DecodeError(f"A decode of {rows} rows was aborted.", "aborted")
+    said = last_errors() or "no reason given"
+    if code == -1:
+        return DecodeError(f"llama.cpp rejected a batch of {rows} rows ({said}).", "invalid")
+    return DecodeError(
+        f"llama.cpp failed with code {code} on a batch of {rows} rows ({said}); if it goes on, run "
+        "`llama-engine doctor`."
+    )

@@ -1,0 +1,401 @@
+"""Drawing a token from a row of logits: sampling parameters as a plan of steps, and as a chain of llama.cpp's samplers.
+
+Knows: which filters are on and in what order, which work is faster over the array of logits than in llama.cpp's chain,
+biases, penalties and processors, seeds, who frees what. Does not know: contexts, batches, sequences. A greedy sampler
+needs no chain: an argmax costs a fraction of handing llama.cpp the whole vocabulary. The DRY sampler is made once for
+each setting and then copied: finding a breaker in all tokens of a large vocabulary takes tens of milliseconds.
+"""
+
+import ctypes
+import secrets
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
+
+from engine.errors import EngineError, RequestError
+from engine.llama.candidates import Categorical, Penalties, Shortlist, best, first_filter, no_numbers
+from engine.llama.lib import brief, library
+from engine.llama.vocab import LlamaVocab
+from engine.types import SamplerName, SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+_ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
+_CHANGES_ORDER: tuple[SamplerName, ...] = ("penalties", "dry")  # the others keep the most likely token
+_MIROSTAT: tuple[SamplerName, ...] = ("penalties", "dry", "temperature")
+# Tokens of a vocabulary from which on arrays are faster, measured inside decode loops over 32,000 and 152,000 tokens.
+_DRAWS_PAY = 16_000
+_PENALTIES_PAY = 64_000
+# As far as was measured: top-k and min-p over 152,000 tokens, top-k of 20, 40 and 200.
+_TOP_K_PAYS = _MIN_P_PAYS = 64_000
+_LARGEST_K = 256
+
+_ON_DEVICE: frozenset[SamplerName] = frozenset({"top_k", "top_p", "min_p", "temperature"})
+
+Last: TypeAlias = Literal["argmax", "categorical", "greedy", "dist", "mirostat"]
+
+
+class Plan(NamedTuple):
+    """The steps in order: penalties, a `first` filter, llama.cpp's `links`, and what draws at the end.
+
+    `last`: "argmax" and "categorical" (at `temperature`) need no chain, and have no links and no filter before them.
+    """
+
+    penalties: bool
+    first: SamplerName | None
+    links: tuple[SamplerName, ...]
+    last: Last
+    temperature: float
+
+
+class Links(NamedTuple):
+    """A whole chain of llama.cpp's."""
+
+    links: tuple[SamplerName, ...]
+    last: Last
+
+
+def device_links(params: SamplingParams) -> Links | None:
+    """The chain that draws where the model computes; None where these parameters need the logits themselves, or
+    samplers that llama.cpp has for the processor only."""
+    if params.logits_processors or params.logit_bias or params.logprobs is not None or params.mirostat:
+        return None
+    names = _names(params)
+    if params.temperature == 0:
+        return None if set(names) & set(_CHANGES_ORDER) else Links((), "greedy")
+    return Links(tuple(names), "dist") if _ON_DEVICE.issuperset(names) else None
+
+
+def plan(params: SamplingParams, n_vocab: int) -> Plan:
+    """The plan for these parameters over a vocabulary of so many tokens."""
+    temperature = 1.0 if params.temperature is None else params.temperature
+    names: list[SamplerName] = _names(params)
+    if temperature == 0:
+        names = [name for name in names if name in _CHANGES_ORDER]
+    penalties = names[:1] == ["penalties"] and n_vocab >= _PENALTIES_PAY
+    names = names[penalties:]
+    if temperature == 0:
+        return Plan(penalties, None, tuple(names), "greedy" if names else "argmax", 0.0)
+    if params.mirostat:
+        return Plan(penalties, None, tuple(names), "mirostat", temperature)
+    if n_vocab >= _DRAWS_PAY and not set(names) - {"temperature"}:
+        return Plan(penalties, None, (), "categorical", temperature if names else 1.0)
+    if names and _pays(names[0], params, n_vocab):
+        return Plan(penalties, names[0], tuple(names[1:]), "dist", temperature)
+    return Plan(penalties, None, tuple(names), "dist", temperature)
+
+
+def _pays(first: SamplerName, params: SamplingParams, n_vocab: int) -> bool:
+    """Whether this filter is faster over the array."""
+    if first == "top_k":
+        return n_vocab >= _TOP_K_PAYS and (params.top_k or 0) <= _LARGEST_K
+    return (first == "top_p" and n_vocab >= _DRAWS_PAY) or (first == "min_p" and n_vocab >= _MIN_P_PAYS)
+
+
+def _names(params: SamplingParams) -> list[SamplerName]:
+    order = _MIROSTAT if params.mirostat else _ORDER if params.samplers is None else params.samplers
+    return [name for name in order if _is_on(params, name)]
+
+
+def _is_on(params: SamplingParams, name: SamplerName) -> bool:
+    on: dict[SamplerName, bool] = {
+        "penalties": params.penalises,
+        "dry": bool(params.dry_multiplier),
+        "top_n_sigma": params.top_n_sigma is not None,
+        "top_k": bool(params.top_k),
+        "typical_p": params.typical_p is not None and params.typical_p < 1,
+        "top_p": params.top_p is not None and params.top_p < 1,
+        "min_p": bool(params.min_p),
+        "xtc": bool(params.xtc_probability),
+        "temperature": params.temperature is not None and params.temperature not in (0, 1),
+    }
+    return on[name]
+
+
+_KEPT = 16  # settings; more are not used at a time
+
+
+class _Setting(NamedTuple):
+    multiplier: float
+    base: float
+    allowed_length: int
+    last_n: int
+    breakers: tuple[str, ...]
+
+
+class DrySamplers:
+    """Makes DRY samplers for one vocabulary; owns the originals that they are copied from."""
+
+    def __init__(self, vocab: LlamaVocab) -> None:
+        self._vocab = vocab
+        self._originals: dict[_Setting, Any] = {}
+        self._free_dry = weakref.finalize(self, _free_dry, self._originals)
+
+    def make(self, params: SamplingParams) -> Any:
+        """A sampler that has seen no token; whoever takes it frees it."""
+        setting = _Setting(
+            params.dry_multiplier or 0.0,
+            params.dry_base,
+            params.dry_allowed_length,
+            params.dry_last_n,
+            params.dry_breakers,
+        )
+        original = self._originals.get(setting)
+        if original is None:
+            if len(self._originals) >= _KEPT:
+                _free_dry(self._originals)
+            original = self._originals[setting] = self._original(setting)
+        return library().llama_sampler_clone(original)
+
+    def close(self) -> None:
+        """Free the originals; the copies live on."""
+        self._free_dry()
+
+    def _original(self, setting: _Setting) -> Any:
+        texts = [text.encode() for text in setting.breakers]
+        breakers = (ctypes.c_char_p * len(texts))(*texts)
+        return library().llama_sampler_init_dry(
+            self._vocab.handle,
+            setting.multiplier,
+            setting.base,
+            setting.allowed_length,
+            setting.last_n,
+            ctypes.cast(breakers, ctypes.POINTER(ctypes.c_char_p)),
+            len(texts),
+        )
+
+
+def _free_dry(originals: dict[_Setting, Any]) -> None:
+    for original in originals.values():
+        library().llama_sampler_free(original)
+    originals.clear()
+
+
+class LlamaSampler:
+    """One sequence's sampler, with its own random stream; owns its C handle. Implements `backend.Sampler`.
+
+    `tokens` are those before its first draw. Penalties and DRY look at them, as in llama.cpp's server, which accepts
+    the whole prompt (tools/server/server-context.cpp, `init_sampler`); only as many as they can see are told to them.
+    Raises RequestError for a biased token that the vocabulary does not have.
+    """
+
+    def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers, tokens: Sequence[int] = ()) -> None:
+        self.params = params
+        self.seed = secrets.randbits(32) if params.seed is None else params.seed
+        self._processors = params.logits_processors
+        self._tokens = list(tokens) if self._processors else []
+        self._seen = _Tokens(self._tokens)
+        self._bias = _bias(params, vocab)
+        self._size = vocab.size
+        steps = plan(params, vocab.size)
+        self._penalties = Penalties(params) if steps.penalties else None
+        self._shortlist = Shortlist(first_filter(steps.first, params)) if steps.first is not None else None
+        self._categorical = Categorical(steps.temperature, self.seed) if steps.last == "categorical" else None
+        chained = steps.last not in ("argmax", "categorical")
+        self._links = _Links(params, vocab, dry, self.seed)
+        self._chain = self._links.chain(steps.links, steps.last) if chained else None
+        self._lent: list[Any] = []  # the chain that draws on the device, once there was one
+        self._on_device = False
+        self._free = weakref.finalize(self, _free, self._chain, self._lent)
+        self._closed = False
+        self._accept = brief("llama_sampler_accept")
+        self._sample = brief("llama_sampler_sample")
+        if params.looks_back:
+            for token in tokens[-max(params.penalty_last_n, params.dry_last_n) :]:
+                self._look_back(token)
+
+    def accept(self, token: int) -> None:
+        """Tell it a token that became part of the sequence without being drawn here."""
+        self._check_open()
+        self._remember(token)
+        if self._chain is not None:
+            self._accept(self._chain, token)
+
+    def _look_back(self, token: int) -> None:
+        if self._penalties is not None:
+            self._penalties.accept(token)
+        if self._chain is not None:
+            self._accept(self._chain, token)
+
+    def draw(self, context: int, row: int, logits: "NDArray[np.float32]") -> int:
+        """Draw from a row's logits (of the context whose row this is) and accept the token. The logits are left as they
+        were. Raises DecodeError("nan") when they are not numbers."""
+        self._check_open()
+        undo: list[tuple[Any, Any]] = []
+        if self._processors:
+            undo.append((slice(None), logits.copy()))
+        try:
+            if self._bias is not None:
+                tokens, amounts = self._bias
+                undo.append((tokens, logits[tokens]))
+                logits[tokens] += amounts
+            for processor in self._processors:
+                _process(processor, self._seen, logits)
+            if self._penalties is not None:
+                tokens, changed = self._penalties.change(logits)
+                undo.append((tokens, logits[tokens]))
+                logits[tokens] = changed
+            token = self._pick(context, row, logits)
+        finally:
+            for tokens, before in reversed(undo):
+                logits[tokens] = before
+        self._remember(token)
+        return token
+
+    def lend(self) -> Any:
+        """A chain for `llama_set_sampler`, that goes on from what was drawn so far; None where these parameters cannot
+        be followed on a device. It stays this sampler's: take it back from the context before `close`."""
+        self._check_open()
+        wanted = device_links(self.params)
+        if wanted is None:
+            return None
+        lib = library()
+        if self._lent:  # a chain serves one context at one time
+            self._lent.append(lib.llama_sampler_clone(self._lent[0]))
+            lib.llama_sampler_free(self._lent.pop(0))
+        else:
+            self._lent.append(self._links.chain(*wanted))
+        return self._lent[0]
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the context draws: there may be no logits then."""
+        return self._on_device
+
+    @on_device.setter
+    def on_device(self, value: bool) -> None:
+        self._on_device = value
+
+    def fetch(self, context: int, row: int) -> int:
+        """The token that the context drew for this row, accepted. Raises DecodeError("nan") when that is none."""
+        self._check_open()
+        token = int(self._sample(self._lent[0], context, row))
+        if not 0 <= token < self._size:  # nobody looked at the row
+            raise no_numbers()
+        return token
+
+    def close(self) -> None:
+        self._closed = True
+        self._free()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineError("This sampler is closed; take a new one from the backend.")
+
+    def _remember(self, token: int) -> None:
+        if self._processors:
+            self._tokens.append(token)
+        if self._penalties is not None:
+            self._penalties.accept(token)
+
+    def _pick(self, context: int, row: int, logits: "NDArray[np.float32]") -> int:
+        if self._shortlist is not None and self._chain is not None:
+            token = self._shortlist.draw(self._chain, logits)
+            self._accept(self._chain, token)
+            return token
+        likeliest = best(logits)
+        if self._categorical is not None:
+            return self._categorical.draw(logits, float(logits[likeliest]))
+        return likeliest if self._chain is None else int(self._sample(self._chain, context, row))
+
+
+class _Tokens(Sequence[int]):
+    """A list that grows elsewhere, to read only: a copy for each draw would cost more with every token."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        return self._tokens[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._tokens)
+
+
+def _process(processor: Callable[[Sequence[int], Any], None], tokens: Sequence[int], logits: Any) -> None:
+    try:
+        processor(tokens, logits)
+    except Exception as error:
+        raise RequestError(
+            f"The logits processor {processor!r} failed ({error!r}); correct it, or leave it out."
+        ) from error
+
+
+def _free(chain: int | None, lent: list[Any]) -> None:
+    for owned in (chain, *lent):
+        if owned is not None:
+            library().llama_sampler_free(owned)
+
+
+def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:
+    """Token numbers and what is added to their logits, as arrays; a token given twice gets both."""
+    if not params.logit_bias:
+        return None
+    import numpy as np
+
+    sums: dict[int, float] = {}
+    for token, amount in params.logit_bias:
+        if not 0 <= token < vocab.size:
+            raise RequestError(f"logit_bias names token {token}; this model has the tokens 0 to {vocab.size - 1}.")
+        sums[token] = sums.get(token, 0.0) + amount
+    return np.array(list(sums), dtype=np.int64), np.array(list(sums.values()), dtype=np.float32)
+
+
+class _Links:
+    """Makes llama.cpp's samplers, one for each name of a plan, and one that draws."""
+
+    def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers, seed: int) -> None:
+        self._params = params
+        self._vocab = vocab
+        self._dry = dry
+        self._seed = seed
+        self._lib = library()
+
+    def chain(self, names: Sequence[SamplerName], last: Last) -> int:
+        """The chain, which owns its links."""
+        params, lib = self._params, self._lib
+        make: dict[SamplerName, Callable[[], Any]] = {
+            "penalties": self._penalties,
+            "dry": lambda: self._dry.make(params),
+            "top_n_sigma": lambda: lib.llama_sampler_init_top_n_sigma(params.top_n_sigma),
+            "top_k": lambda: lib.llama_sampler_init_top_k(params.top_k),
+            "typical_p": lambda: lib.llama_sampler_init_typical(params.typical_p, 1),
+            "top_p": lambda: lib.llama_sampler_init_top_p(params.top_p, 1),
+            "min_p": lambda: lib.llama_sampler_init_min_p(params.min_p, 1),
+            "xtc": lambda: lib.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, 1, self._seed),
+            "temperature": lambda: lib.llama_sampler_init_temp(params.temperature),
+        }
+        chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        for link in (*(make[name]() for name in names), self._last(last)):
+            lib.llama_sampler_chain_add(chain, link)
+        return chain
+
+    def _last(self, last: Last) -> Any:
+        params, lib = self._params, self._lib
+        if last == "greedy":
+            return lib.llama_sampler_init_greedy()
+        if last == "dist":
+            return lib.llama_sampler_init_dist(self._seed)
+        tau, eta = params.mirostat_tau, params.mirostat_eta
+        if params.mirostat == 1:
+            # 100 is the number of tokens that the paper's estimate of the exponent looks at.
+            return lib.llama_sampler_init_mirostat(self._vocab.size, self._seed, tau, eta, 100)
+        return lib.llama_sampler_init_mirostat_v2(self._seed, tau, eta)
+
+    def _penalties(self) -> Any:
+        params = self._params
+        repeat = 1.0 if params.repeat_penalty is None else params.repeat_penalty
+        frequency, presence = params.frequency_penalty or 0.0, params.presence_penalty or 0.0
+        return self._lib.llama_sampler_init_penalties(
+            self._vocab.size, params.penalty_last_n, repeat, frequency, presence
+        )

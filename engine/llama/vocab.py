@@ -1,0 +1,207 @@
+"""The tokens of a model: their bytes and kinds, and how a prompt's pieces become tokens that no caller can forge.
+
+Knows: llama.cpp's tokeniser and its habits. Does not know: templates, contexts, sampling.
+
+Two habits matter. llama_tokenize turns the text of *user-defined* tokens into those tokens even with
+`parse_special=False`, so text that a caller wrote is cut inside every such spelling. And vocabularies with a space
+prefix put a space before whatever is tokenised by itself, so a text that continues another is tokenised behind an
+anchor, whose tokens are dropped.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+from engine.errors import EngineError
+from engine.llama.lib import library
+from engine.parsing.reader import Piece
+
+# enum llama_token_attr (llama.h)
+_UNKNOWN, _CONTROL, _USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
+_SPECIAL = _CONTROL | _USER_DEFINED
+# Characters that no merge crosses in the vocabularies seen; each is checked before it is believed.
+_ANCHORS = ("\n", "\x01", "\x02", "!", ".")
+
+
+class LlamaVocab:
+    """Tokens of one model; implements `engine.runtime.backend.Vocab`. Safe to use from several threads.
+
+    `handle` gives the llama_vocab pointer, or raises EngineError once the model is closed.
+    """
+
+    def __init__(self, handle: Callable[[], int]) -> None:
+        self._lib = lib = library()
+        self._handle = handle
+        vocab = handle()
+        self._size = int(lib.llama_vocab_n_tokens(vocab))
+        attribute = lib.llama_vocab_get_attr
+        attributes = [attribute(vocab, token) for token in range(self._size)]
+        self._special = bytes(1 if value & _SPECIAL else 0 for value in attributes)
+        self._bytes: list[bytes | None] = [None] * self._size
+        marked = [token for token, value in enumerate(attributes) if value & (_SPECIAL | _UNKNOWN)]
+        # A broken vocabulary may have empty special tokens: their text could be found everywhere.
+        texts = {token: text for token in marked if (text := self.token_bytes(token).decode("utf-8", "replace"))}
+        self._control = frozenset(text for token, text in texts.items() if self._special[token])
+        # Ends are special tokens in every vocabulary of chat models; eos may be any token, so it is asked for apart.
+        ends = {token for token in (*marked, lib.llama_vocab_eos(vocab), lib.llama_vocab_eot(vocab)) if token >= 0}
+        self._ends = frozenset(token for token in ends if lib.llama_vocab_is_eog(vocab, token))
+        self._forgeable = Spellings(text for text in texts.values() if len(text) > 1 and text.strip(" \t\r\n▁"))
+        self._bos = int(lib.llama_vocab_bos(vocab)) if lib.llama_vocab_get_add_bos(vocab) else -1
+        self._anchor = self._find_anchor()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def control_tokens(self) -> frozenset[str]:
+        return self._control
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens that end generation."""
+        return self._ends
+
+    @property
+    def adds_bos(self) -> bool:
+        """Whether a prompt of this model begins with the BOS token."""
+        return self._bos >= 0
+
+    @property
+    def handle(self) -> int:
+        """The llama_vocab pointer. Raises EngineError once the model is closed."""
+        return self._handle()
+
+    def is_special(self, token: int) -> bool:
+        return bool(self._special[token])
+
+    def is_end(self, token: int) -> bool:
+        return token in self._ends
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of one token, control tokens included (their text). Raises EngineError for a number that is no
+        token."""
+        if not 0 <= token < self._size:
+            raise EngineError(f"Token {token} does not exist; this vocabulary has the tokens 0 to {self._size - 1}.")
+        if (known := self._bytes[token]) is not None:
+            return known
+        function, vocab = self._lib.llama_token_to_piece, self._handle()
+        length = 64
+        while True:
+            buffer = ctypes.create_string_buffer(length)
+            written = function(vocab, token, buffer, length, 0, True)
+            if written >= 0:
+                found = self._bytes[token] = buffer.raw[:written]
+                return found
+            length = -written
+
+    def text(self, token: int) -> str:
+        """The text of one token, as the vocabulary spells it; "" for a token that the vocabulary does not have (-1)."""
+        return self.token_bytes(token).decode("utf-8", "replace") if token >= 0 else ""
+
+    def tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Tokens of a text that continues another: nothing is added at either end, no space either."""
+        return self._continue(text, special=special)
+
+    def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
+        """Tokens of a prompt. Where no caller's text spells a token, the same as the whole text tokenised at once."""
+        joined = [
+            Piece("".join(piece.text for piece in group), special)
+            for special, group in groupby((piece for piece in pieces if piece.text), key=lambda piece: piece.special)
+        ]
+        text = "".join(piece.text for piece in joined)
+        tokens: list[int] = []
+        start = 0
+        for cut in (*self._forgeable.cuts(text, joined), len(text)):
+            segment = text[start:cut]
+            tokens += self._continue(segment, special=True) if start else self._raw(segment, special=True)
+            start = cut
+        if add_bos and self._bos >= 0 and tokens[:1] != [self._bos]:
+            tokens.insert(0, self._bos)
+        return tokens
+
+    def _raw(self, text: str, *, special: bool) -> list[int]:
+        # A lone surrogate has no UTF-8; llama.cpp would throw on it, through ctypes.
+        data = text.encode("utf-8", "replace")
+        vocab, capacity = self._handle(), len(data) + 8
+        while True:
+            buffer = (ctypes.c_int32 * capacity)()
+            count = self._lib.llama_tokenize(vocab, data, len(data), buffer, capacity, False, special)
+            if count >= 0:
+                return buffer[:count]
+            if count == -(2**31):
+                raise EngineError(f"A text of {len(data):,} bytes is too long to tokenise; shorten it.")
+            capacity = -count
+
+    def _continue(self, text: str, *, special: bool) -> list[int]:
+        if not text:
+            return []
+        if self._anchor is None:
+            return self._raw(text, special=special)
+        anchor, expected = self._anchor
+        tokens = self._raw(anchor + text, special=special)
+        return tokens[len(expected) :] if tokens[: len(expected)] == expected else self._raw(text, special=special)
+
+    def _find_anchor(self) -> tuple[str, list[int]] | None:
+        """None where the vocabulary puts no space before a text."""
+        if not self._spelt(self._raw("a", special=False)).startswith(b" "):
+            return None
+        for anchor in _ANCHORS:
+            expected = self._raw(anchor, special=False)
+            tokens = self._raw(anchor + "a", special=False)
+            if tokens[: len(expected)] == expected and self._spelt(tokens[len(expected) :]) == b"a":
+                return anchor, expected
+        return None
+
+    def _spelt(self, tokens: Sequence[int]) -> bytes:
+        return b"".join(map(self.token_bytes, tokens))
+
+
+class Spellings:
+    """The texts of tokens that a caller must not write, and where to cut a text so that none stands in it whole.
+
+    Whitespace tokens and single characters are not among them: they mean nothing else when a caller writes them.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = frozenset(texts)
+        self._lengths: dict[str, list[int]] = {}
+        for text in self._texts:
+            lengths = self._lengths.setdefault(text[0], [])
+            if len(text) not in lengths:
+                lengths.append(len(text))
+        for lengths in self._lengths.values():
+            lengths.sort(reverse=True)
+
+    def cuts(self, text: str, pieces: Sequence[Piece]) -> list[int]:
+        """Positions, ascending, such that no token is spelt between two of them with a character of a plain piece in
+        it."""
+        found: list[int] = []
+        start = 0
+        for piece in pieces:
+            end = start + len(piece.text)
+            for position in self._candidates(text, start, end):
+                length = self._longest(text, position)
+                if not length:
+                    continue
+                if not piece.special:
+                    found.append(position + 1)
+                elif position + length > end:
+                    found.append(end)
+            start = end
+        return sorted(set(found))
+
+    def _candidates(self, text: str, start: int, end: int) -> list[int]:
+        positions: list[int] = []
+        for first in self._lengths:
+            position = text.find(first, start, end)
+            while position >= 0:
+                positions.append(position)
+                position = text.find(first, position + 1, end)
+        return positions
+
+    def _longest(self, text: str, position: int) -> int:
+        room = len(text) - position
+        return next(
+            (n for n in self._lengths[text[position]] if n <= room and text[position : position + n] in self._texts), 0
+        )

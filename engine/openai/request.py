@@ -1,0 +1,194 @@
+"""Our messages, tools and options as the body of a Chat Completions request.
+
+Knows: which field carries what. Sources: OpenAI API reference ("Create chat completion"); README of llama.cpp's
+tools/server, for what goes beyond it: the samplers' names, `chat_template_kwargs`, `reasoning_effort`,
+`reasoning_content` in history. Does not know: transports, which server it is for.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, Unpack
+
+from engine.errors import RequestError
+from engine.options import SamplingOptions, refuse_unknown, sampling_params
+from engine.template.conversation import as_mapping, conversation_of
+from engine.tools import ToolLike, as_tools
+from engine.types import (
+    Message,
+    MessagesLike,
+    Reasoning,
+    ResponseFormat,
+    SamplingParams,
+    ToolCall,
+    ToolChoice,
+    ToolName,
+)
+
+ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]
+
+_SERVER_NAMES = {
+    "penalty_last_n": "repeat_last_n",
+    "dry_last_n": "dry_penalty_last_n",
+    "dry_breakers": "dry_sequence_breakers",
+    "stop_tokens": "stop_token_ids",  # vLLM's and SGLang's name; llama-server knows none
+}
+_SAMPLERS = {"typical_p": "typ_p"}
+
+
+class RequestOptions(SamplingOptions, total=False):
+    """What a request may say beside messages and tools.
+
+    - `model`: the server's name for it; left out when None (llama-server has one).
+    - `tool_choice`: a `ToolName` goes out as OpenAI's object; llama-server knows only the three words.
+    - `response_format`: a record, or OpenAI's dictionary as it is.
+    - `reasoning`: True and False become `chat_template_kwargs: {"enable_thinking": ...}` (llama-server, vLLM, SGLang;
+      OpenAI's own API refuses that field), "low", "medium" and "high" become `reasoning_effort`. None leaves it to the
+      server.
+    - `reasoning_field`: where earlier reasoning goes back, "reasoning_content" if not said; one field only, since
+      servers and frameworks double it otherwise. None drops it, as OpenAI's own API wants.
+    - `template_kwargs`: variables for the server's chat template, which win over `reasoning`.
+    - `stream`: True if not said, and then the usage is asked for too.
+    - `extra`: fields of the body, as they are; they win.
+    """
+
+    model: str | None
+    tool_choice: ToolChoice
+    parallel_tool_calls: bool | None
+    response_format: ResponseFormat | Mapping[str, Any] | None
+    reasoning: Reasoning | None
+    reasoning_field: ReasoningField | None
+    template_kwargs: Mapping[str, Any] | None
+    stream: bool
+    extra: Mapping[str, Any] | None
+
+
+def request(
+    messages: MessagesLike,
+    tools: Sequence[ToolLike] | None = None,
+    *,
+    sampling: SamplingParams | None = None,
+    **options: Unpack[RequestOptions],
+) -> dict[str, Any]:
+    """The body of a request, for any OpenAI-compatible server: plain dictionaries, ready for JSON.
+
+    messages: a user's text, one message, a list. tools: functions, pydantic models, `Tool`s, dictionaries. sampling: a
+    record in place of its fields, or beneath them; only what was set in it is sent, under OpenAI's names where it has
+    them, llama-server's for the rest.
+
+    Arguments of earlier calls that are no JSON object go as `{"arguments": "<what the model wrote>"}`, since servers
+    refuse the whole request for them. Raises RequestError for messages, tools or options that are not valid.
+    """
+    refuse_unknown(options, RequestOptions.__optional_keys__)
+    known = as_tools(tools)
+    reasoning, stream = options.get("reasoning"), options.get("stream", True)
+    gate: dict[str, Any] = {"enable_thinking": reasoning} if isinstance(reasoning, bool) else {}
+    field = options.get("reasoning_field", "reasoning_content")
+    body: dict[str, Any] = {
+        "model": options.get("model"),
+        "messages": [_message(message, field) for message in conversation_of(messages)],
+        "tools": [tool.openai() for tool in known] or None,
+        "tool_choice": _choice(options.get("tool_choice", "auto"), [tool.name for tool in known]),
+        "parallel_tool_calls": options.get("parallel_tool_calls") if known else None,
+        "response_format": _response_format(options.get("response_format")),
+        "reasoning_effort": None if isinstance(reasoning, bool) else reasoning,
+        "chat_template_kwargs": {**gate, **(options.get("template_kwargs") or {})} or None,
+        "stream": stream,
+        "stream_options": {"include_usage": True} if stream else None,
+        **_sampling(sampling, options),
+        **(options.get("extra") or {}),
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def client_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A request's body as arguments of the `openai` client's `chat.completions.create`, which refuses fields that are
+    not OpenAI's own unless they come in `extra_body`."""
+    named = {"model": "", **{name: body[name] for name in ("model", "messages", "stream") if name in body}}
+    rest = {name: value for name, value in body.items() if name not in named}
+    return {**named, "extra_body": rest} if rest else named
+
+
+def _message(message: Message, reasoning_field: ReasoningField | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    if message.role == "tool":
+        entry["tool_call_id"] = message.tool_call_id
+    elif message.name:
+        entry["name"] = message.name
+    if message.role != "assistant":
+        return entry
+    if message.reasoning and reasoning_field:
+        entry[reasoning_field] = message.reasoning
+    if message.tool_calls:
+        entry["content"] = message.content or None
+        entry["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return entry
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call.arguments)}}
+
+
+def _arguments(text: str) -> str:
+    try:
+        fits = as_mapping(json.loads(text)) is not None
+    except (ValueError, RecursionError):
+        fits = False
+    return text if fits else json.dumps({"arguments": text} if text.strip() else {}, ensure_ascii=False)
+
+
+def _choice(choice: ToolChoice, names: Sequence[str]) -> str | dict[str, Any] | None:
+    name = choice.name if isinstance(choice, ToolName) else None
+    if name is None and choice not in ("auto", "none", "required"):
+        raise RequestError(f'tool_choice={choice!r} is none of "auto", "none", "required", ToolName(name="...").')
+    missing = name not in names if name is not None else choice == "required" and not names
+    if missing:
+        raise RequestError(
+            f"tool_choice={choice!r} asks for a tool that is not given; the tools are: {', '.join(names) or 'none'}."
+        )
+    if name is not None:
+        return {"type": "function", "function": {"name": name}}
+    return None if choice == "auto" or not names else str(choice)
+
+
+def _response_format(format_: ResponseFormat | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if format_ is None or isinstance(format_, Mapping):
+        return None if format_ is None else dict(format_)
+    if format_.type == "text":
+        return None
+    if format_.type == "json_object":
+        return {"type": "json_object"}
+    schema = {"name": "answer", "strict": True, "schema": format_.json_schema or {}}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _sampling(sampling: SamplingParams | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    both = {**_given(sampling), **_given(sampling_params(options))}
+    if both.pop("logits_processors", None):
+        raise RequestError("logits_processors are functions, which no request can carry; use logit_bias, or Engine.")
+    body: dict[str, Any] = {}
+    for name, value in both.items():
+        carried = _CARRIED.get(name)
+        body |= carried(value) if carried else {_SERVER_NAMES.get(name, name): value}
+    return body
+
+
+def _given(sampling: SamplingParams | None) -> dict[str, Any]:
+    """What was set by the caller: defaults are the server's to choose."""
+    if sampling is None:
+        return {}
+    return {name: value for name in sampling.model_fields_set if (value := getattr(sampling, name)) is not None}
+
+
+def _listed(name: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda value: {_SERVER_NAMES.get(name, name): list(value)}
+
+
+_CARRIED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "stop": _listed("stop"),
+    "stop_in": lambda _: {},  # no server has a choice: each matches all of its output
+    "stop_tokens": _listed("stop_tokens"),
+    "dry_breakers": _listed("dry_breakers"),
+    "samplers": lambda names: {"samplers": [_SAMPLERS.get(name, name) for name in names]},
+    "logit_bias": lambda pairs: {"logit_bias": {str(token): bias for token, bias in pairs}},
+    "logprobs": lambda count: {"logprobs": True, "top_logprobs": count},
+}

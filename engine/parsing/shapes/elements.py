@@ -1,0 +1,290 @@
+"""Calls whose arguments are elements of a tree: a bare dictionary, `call:f{key:<|"|>text<|"|>,n:1}` (Gemma), or nested
+tags, where the parameter's name is the tag, objects nest and arrays are `item`s (MiniMax M3).
+
+Knows: bare keys, strings between quote marks, nested lists and dictionaries; tags and their types under the tool's
+schema. Does not know: what stands around a call.
+"""
+
+import json
+import re
+
+from engine.parsing.json_reader import Outcome
+from engine.parsing.reader import CONTROL, Markers, Reader, Reading, Spelling
+from engine.parsing.shapes.pythonic import LiteralReader, Write
+from engine.parsing.shapes.section import Section
+from engine.parsing.values import Schemas, no_constant, quoted, typed
+
+_BARE = re.compile(rf"[^,{{}}\[\]:<{CONTROL}]+")
+
+_DEEPEST = 64
+
+
+class DictionaryShape:
+    """`open name{key:value, ..} close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        self._section = section
+        self._reader: Reader = section.reader
+        self._literals = LiteralReader(section.reader)
+        self._quote = Markers([spelling.text(section.syntax.quote)])
+        self._key_ends = Markers([*self._quote.literals, *section.closers.literals, ":"])
+        self._name_ends = Markers(["{", *section.closers.literals])
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        reader, section = self._reader, self._section
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        call = section.begin(name)
+        outcome = Outcome.COMPLETE
+        if reader.buffer[reader.pos] == "{":
+            outcome = yield from self._value(call.write)
+        if outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return ""
+        if outcome is Outcome.COMPLETE:
+            call.end()
+            yield from reader.space()
+        else:
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        yield from section.call_closed()
+        return ""
+
+    def _value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
+        reader = self._reader
+        if depth > _DEEPEST:
+            return Outcome.MALFORMED
+        yield from reader.space("arguments")
+        if (yield from reader.match(self._quote, "arguments")):
+            return (yield from self._string(write))
+        if not (yield from reader.more()):
+            return Outcome.TRUNCATED
+        char = reader.buffer[reader.pos]
+        if char in "{[":
+            reader.take(1, "arguments")
+            return (yield from self._members(write, "}" if char == "{" else "]", depth + 1))
+        if char in "\"'":
+            return (yield from self._literals.value(write))
+        return (yield from self._bare(write))
+
+    def _members(self, write: Write, close: str, depth: int) -> Reading[Outcome]:
+        reader = self._reader
+        write("{" if close == "}" else "[")
+        some = False
+        while True:
+            yield from reader.space("arguments")
+            if not (yield from reader.more()):
+                return Outcome.TRUNCATED
+            char = reader.buffer[reader.pos]
+            if char == ",":
+                reader.take(1, "arguments")
+                continue
+            if char == close:
+                write(reader.take(1, "arguments"))
+                return Outcome.COMPLETE
+            separator = ", " if some else ""
+            if close == "}":
+                key = yield from self._key()
+                if key is None:
+                    return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
+                separator += f"{key}: "
+            write(separator)
+            some = True
+            outcome = yield from self._value(write, depth)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+
+    def _key(self) -> Reading[str | None]:
+        """A key as a JSON string, its colon consumed; None when none stands here."""
+        reader = self._reader
+        parts: list[str] = []
+        quoted_ = yield from reader.match(self._quote, "key")
+        if quoted_:
+            yield from reader.until(self._key_ends, parts.append)
+            reader.note("key", "".join(parts))
+            if not (yield from reader.match(self._quote, "key")):
+                return None
+        else:
+            while (yield from reader.more()):
+                run = _BARE.match(reader.buffer, reader.pos)
+                if run is None:
+                    break
+                parts.append(reader.take(run.end() - reader.pos, "key"))
+        yield from reader.space("key")
+        if not (yield from reader.more()) or reader.buffer[reader.pos] != ":":
+            return None
+        reader.take(1, "key")
+        text = "".join(parts)
+        return f'"{quoted(text if quoted_ else text.strip().strip(chr(34) + chr(39)))}"'
+
+    def _string(self, write: Write) -> Reading[Outcome]:
+        reader = self._reader
+        write('"')
+
+        def string(text: str) -> None:
+            reader.note("arguments", text)
+            write(quoted(reader.plain(text)))
+
+        def cut(text: str) -> None:
+            reader.note("arguments", text)
+
+        if (yield from reader.until(self._quote, string, tail=cut)) is None:
+            return Outcome.TRUNCATED
+        yield from reader.match(self._quote, "arguments")
+        write('"')
+        return Outcome.COMPLETE
+
+    def _bare(self, write: Write) -> Reading[Outcome]:
+        reader = self._reader
+        parts: list[str] = []
+        while (yield from reader.more()):
+            run = _BARE.match(reader.buffer, reader.pos)
+            if run is None:
+                break
+            parts.append(reader.take(run.end() - reader.pos, "arguments"))
+        else:
+            return Outcome.TRUNCATED
+        text = "".join(parts).strip()
+        if not text:
+            return Outcome.MALFORMED
+        try:
+            json.loads(text, parse_constant=no_constant)
+        except ValueError:
+            text = f'"{quoted(text)}"'
+        write(text)
+        return Outcome.COMPLETE
+
+
+_ITEM = "item"
+_DEEPEST_ELEMENT = 64
+_EMPTY = {frozenset(["object"]): "{}", frozenset(["array"]): "[]"}
+
+
+class NestedShape:
+    """`open name name_end (tag[0] key tag[1] value tag[2] key tag[1])* close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        syntax = section.syntax
+        self._section = section
+        self._reader: Reader = section.reader
+        begin, self._tag_end, end = (spelling.text(text) for text in syntax.tag)
+        name_end = spelling.mark(syntax.name_end).text
+        self._is_name_end = Markers([name_end])
+        self._name_ends = Markers([name_end, *section.closers.literals])
+        self._begin, self._end = Markers([begin]), Markers([end])
+        self._edge = Markers([begin, end, *section.closers.literals])
+        self._tag_ends = Markers([self._tag_end])
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        reader, section = self._reader, self._section
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        yield from reader.match(self._is_name_end)
+        call = section.begin(name)
+        outcome = yield from self._elements(call.write, section.schemas(call.name), None)
+        if outcome is Outcome.MALFORMED:
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        elif outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return ""
+        else:
+            call.end()
+        yield from section.call_closed()
+        return ""
+
+    def _elements(self, write: Write, schemas: Schemas, array: bool | None, depth: int = 0) -> Reading[Outcome]:
+        """Elements up to what closes their parent (not consumed). `array` None: the call itself, always an object."""
+        reader = self._reader
+        some = False
+        if depth > _DEEPEST_ELEMENT:
+            return Outcome.MALFORMED
+        while True:
+            yield from reader.space()
+            if not (yield from reader.more()) or reader.cut_marker(self._edge):
+                complete = array is None and not reader.cut
+                break
+            hit = yield from reader.starts(self._edge)
+            if hit is None:
+                return Outcome.MALFORMED
+            if hit not in self._begin.literals:
+                complete = True
+                break
+            reader.take(len(hit), "marker")
+            key = yield from self._tag()
+            if key is None:
+                return Outcome.TRUNCATED
+            if array:
+                write(", " if some else "[")
+                child = schemas.items()
+            else:
+                write(f'{", " if some else "{"}"{quoted(key)}": ')
+                child = schemas.child(key)
+            some = True
+            outcome = yield from self._element(write, child, key, depth)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+        if not complete:
+            return Outcome.TRUNCATED
+        write(("]" if array else "}") if some else ("[]" if array else "{}"))
+        return Outcome.COMPLETE
+
+    def _tag(self) -> Reading[str | None]:
+        """The rest of a tag, after its opening mark; None: the input ended."""
+        parts: list[str] = []
+        hit = yield from self._reader.until(self._tag_ends, parts.append)
+        self._reader.note("key", "".join(parts))
+        if hit is None:
+            return None
+        yield from self._reader.match(self._tag_ends)
+        return "".join(parts).strip()
+
+    def _element(self, write: Write, schema: Schemas, key: str, depth: int) -> Reading[Outcome]:
+        """One element's value and its closing tag."""
+        reader = self._reader
+        hit = yield from reader.starts(self._edge)
+        if hit in self._begin.literals:
+            outcome = yield from self._children(write, schema, depth)
+        else:
+            outcome = yield from self._text(write, schema.own())
+        if outcome is not Outcome.COMPLETE:
+            return outcome
+        if not (yield from reader.match(self._end)):
+            return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
+        closed = yield from self._tag()
+        if closed is None:
+            return Outcome.TRUNCATED
+        return Outcome.COMPLETE if closed == key else Outcome.MALFORMED
+
+    def _children(self, write: Write, schema: Schemas, depth: int) -> Reading[Outcome]:
+        """Nested elements: an array when the first is an item (and the schema does not say object)."""
+        reader = self._reader
+        begin = self._begin.literals[0]
+        tag = begin + _ITEM + self._tag_end
+        array = (yield from reader.starts(Markers([tag]))) is not None and schema.own() != frozenset(["object"])
+        return (yield from self._elements(write, schema, array, depth + 1))
+
+    def _text(self, write: Write, types: frozenset[str] | None) -> Reading[Outcome]:
+        """A value without elements inside: text where the schema allows a string, else JSON if it is that."""
+        reader = self._reader
+        literal = types is not None and "string" in types
+        parts: list[str] = []
+
+        def take(text: str) -> None:
+            reader.note("arguments", text)
+            if literal:
+                write(quoted(reader.plain(text)))
+            else:
+                parts.append(reader.plain(text))
+
+        if literal:
+            write('"')
+        hit = yield from reader.until(self._edge, take, tail=lambda text: reader.note("arguments", text))
+        if hit is None:
+            return Outcome.TRUNCATED
+        value = "".join(parts)
+        empty = _EMPTY.get(types) if types is not None and not value.strip() else None
+        write('"' if literal else empty or typed(value, types))
+        return Outcome.COMPLETE

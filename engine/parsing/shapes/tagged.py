@@ -1,0 +1,279 @@
+"""Calls whose name stands in markup: with JSON arguments (`<function=f>{..}</function>` and its kin) or with arguments
+in markup too (`<function=f><parameter=k>v</parameter></function>` and its kin).
+
+Knows: names, ids beside them, the JSON and its fence; keys, values typed by the tool's schema or by the markup itself,
+and when a closing marker is part of a value. Does not know: what stands around a call.
+"""
+
+from engine.parsing.emitter import CallEmitter
+from engine.parsing.json_reader import JsonReader, Outcome
+from engine.parsing.reader import Markers, Reader, Reading, Spelling
+from engine.parsing.shapes.json_calls import JsonShape
+from engine.parsing.shapes.section import Section
+from engine.parsing.values import TEXT, ArgumentWriter, Schemas
+
+
+class TaggedJsonShape:
+    """`open [id id_end] name [id_open id] name_end {json} arguments_end close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        syntax = section.syntax
+        self._section = section
+        self._reader = section.reader
+        # A marker of white space only stands as it is: Functionary ends a name by a newline.
+        name_end = spelling.mark(syntax.name_end).text or syntax.name_end
+        self._is_name_end = Markers([name_end])
+        self._arguments_end = Markers([spelling.mark(syntax.arguments_end).text])
+        self._id_end = Markers([spelling.mark(syntax.id_end).text])
+        self._id_open = Markers([spelling.mark(syntax.id_open).text])
+        # A brace ends a name too: no name holds one, and models leave the fence out.
+        ends = [name_end, "{", *self._id_open.literals, *section.closers.literals]
+        self._name_ends = Markers(ends)
+        self._id_ends = Markers([*ends, *self._id_end.literals])
+        self._code_ends = Markers([*section.openers, *section.closers.literals])
+        self._json = JsonReader(section.reader, section.closers.literals)
+        self._objects = JsonShape(section)
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        reader, section = self._reader, self._section
+        yield from reader.space()
+        if section.syntax.id_open and (yield from reader.more()) and reader.buffer[reader.pos] in "[{":
+            # The older syntax of the same model line: a list of objects behind the same marker.
+            return (yield from self._objects.read())
+        id_ = yield from self._leading_id()
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        if (yield from reader.match(self._id_open)):
+            id_ = yield from section.name(self._name_ends)
+        yield from reader.match(self._is_name_end)
+        call = section.begin(name, id_)
+        yield from reader.space()
+        outcome = yield from self._arguments(call)
+        if outcome is Outcome.COMPLETE and (self._arguments_end.literals or section.closers.literals):
+            yield from reader.space()
+            if self._arguments_end.literals:
+                yield from reader.match(self._arguments_end)
+                yield from reader.space()
+        if outcome is not Outcome.TRUNCATED:
+            yield from section.call_closed()
+        return ""
+
+    def _leading_id(self) -> Reading[str | None]:
+        if not self._id_end.literals:
+            return None
+        id_ = yield from self._section.name(self._id_ends)
+        return id_ if (yield from self._reader.match(self._id_end)) else None
+
+    def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
+        """The arguments and the call's end."""
+        reader, section = self._reader, self._section
+        if not (yield from reader.more()):
+            call.end("truncated" if reader.cut else None)
+            return Outcome.TRUNCATED
+        if (yield from reader.starts(section.closers)) is not None:
+            call.end()
+            return Outcome.COMPLETE
+        first = reader.buffer[reader.pos]
+        if call.name == "python" and first != "{":
+            yield from section.raw_code(call, self._code_ends)
+            return Outcome.COMPLETE
+        read = self._json.unwrapped if first == '"' else self._json.value
+        outcome = yield from read(call.write, "arguments")
+        if outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+        elif outcome is Outcome.MALFORMED:
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        else:
+            call.end()
+        return outcome
+
+
+_CDATA_OPEN = "<![CDATA["
+_CDATA_CLOSE = Markers(["]]>"])
+
+
+class TaggedArgumentsShape:
+    """`open name name_end (argument key key_end value argument_end)* close`."""
+
+    def __init__(self, section: Section, spelling: Spelling) -> None:
+        syntax = section.syntax
+        self._section = section
+        self._reader = section.reader
+        argument, self._value_end = (spelling.mark(literal) for literal in syntax.argument)
+        key_end, value_open = spelling.mark(syntax.key_end), spelling.mark(syntax.value_open)
+        type_end, name_end = spelling.mark(syntax.type_end), spelling.mark(syntax.name_end)
+        self._argument = Markers([argument.text])
+        self._is_empty = Markers([spelling.mark(syntax.call_empty).text])
+        self._lead = next((mark.after for mark in (value_open, type_end, key_end) if mark.text), "")
+        self._is_name_end = Markers([name_end.text or syntax.name_end])
+        self._is_key_end, self._is_type_end = Markers([key_end.text]), Markers([type_end.text])
+        self._is_value_open = Markers([value_open.text])
+        self._attributes_end = Markers([spelling.mark(syntax.attributes_end).text])
+        closers = section.closers.literals
+        self._name_ends = Markers([*self._is_name_end.literals, *self._is_empty.literals, argument.text, *closers])
+        self._key_ends = Markers([key_end.text, type_end.text, self._value_end.text, *closers])
+        self._type_ends = Markers([type_end.text, self._value_end.text, *closers])
+        self._value_ends = Markers([self._value_end.text, section.call_close.text])
+        # What may follow a value: anything else shows that the closing marker was part of the value.
+        self._follow_markers = Markers([argument.text, *closers])
+        self._follows = self._follow_markers.literals
+
+    def read(self) -> Reading[str]:
+        """One call, after its opening marker."""
+        section, reader = self._section, self._reader
+        name = yield from section.name(self._name_ends)
+        if name is None:
+            return ""
+        if (yield from reader.match(self._is_empty)):
+            section.begin(name).end()
+            return ""
+        yield from reader.match(self._is_name_end)
+        if self._attributes_end.literals:
+            yield from reader.until(self._attributes_end, lambda text: reader.note("marker", text))
+            yield from reader.match(self._attributes_end)
+        call = section.begin(name)
+        arguments = ArgumentWriter(call.write)
+        outcome = yield from self._arguments(arguments, section.schemas(call.name))
+        if outcome is Outcome.MALFORMED:
+            yield from section.rest_is_malformed(call, *section.closers.literals)
+        elif outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return ""
+        else:
+            arguments.end()
+            call.end()
+        yield from section.call_closed()
+        return ""
+
+    def _arguments(self, arguments: ArgumentWriter, schemas: Schemas) -> Reading[Outcome]:
+        """All arguments, up to a closing marker (not consumed)."""
+        reader = self._reader
+        while True:
+            yield from reader.space()
+            if not (yield from reader.more()) or reader.cut_marker(self._follow_markers):
+                # The end of this shape is its marker: without it, only a turn that ended by itself is complete.
+                return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
+            if (yield from reader.starts(self._section.closers)) is not None:
+                return Outcome.COMPLETE
+            outcome = yield from self._one_argument(arguments, schemas)
+            if outcome is not Outcome.COMPLETE:
+                return outcome
+
+    def _one_argument(self, arguments: ArgumentWriter, schemas: Schemas) -> Reading[Outcome]:
+        reader = self._reader
+        if not (yield from reader.match(self._argument)):
+            return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
+        parts: list[str] = []
+        hit = yield from reader.until(self._key_ends, parts.append)
+        key = reader.plain("".join(parts)).strip().strip("\"'")
+        reader.note("key", "".join(parts))
+        if hit is None:
+            return Outcome.TRUNCATED
+        types = schemas.types(key)
+        stated = yield from self._stated_type()
+        if stated is not None:
+            types = TEXT if stated in self._section.syntax.text_types else None
+        if hit not in self._is_key_end.literals and stated is None:
+            return Outcome.MALFORMED
+        if self._is_value_open.literals:
+            yield from reader.space()
+            if not (yield from reader.match(self._is_value_open)) and reader.cut_marker(self._is_value_open):
+                return Outcome.TRUNCATED
+        arguments.key(key, types, self._lead)
+        return (yield from self._value(arguments))
+
+    def _stated_type(self) -> Reading[str | None]:
+        """Consume what ends the key; the type that the markup states for the value, if it does."""
+        reader = self._reader
+        keyed = yield from reader.match(self._is_key_end)
+        if not self._is_type_end.literals:
+            return None
+        if not keyed:
+            return "" if (yield from reader.match(self._is_type_end)) else None
+        parts: list[str] = []
+        hit = yield from reader.until(self._type_ends, parts.append)
+        reader.note("marker", "".join(parts))
+        if hit in self._is_type_end.literals:
+            yield from reader.match(self._is_type_end)
+        return "".join(parts)
+
+    def _value(self, arguments: ArgumentWriter) -> Reading[Outcome]:
+        reader = self._reader
+
+        def write(text: str) -> None:
+            reader.note("arguments", text)
+            arguments.text(reader.plain(text))
+
+        def cut(text: str) -> None:
+            # The beginning of a marker, most likely: the arguments stay what was emitted.
+            reader.note("arguments", text)
+
+        cdata = self._section.syntax.cdata and (yield from self._cdata())
+        if cdata:
+            yield from reader.until(_CDATA_CLOSE, write, tail=cut)
+            yield from reader.match(_CDATA_CLOSE)
+            if (yield from _followed_by(reader, "", (self._value_end.text,), at_end=False)):
+                yield from reader.space()
+        while True:
+            hit = yield from reader.until(self._value_ends, write, tail=cut)
+            if hit is None:
+                return Outcome.TRUNCATED
+            if hit == self._value_end.text:
+                if (yield from self._followed(hit)) or arguments.is_json():
+                    reader.take(len(hit), "marker")
+                    arguments.end_value(self._value_end.before)
+                    return Outcome.COMPLETE
+            elif (yield from self._ends_all(hit)):
+                # The value's own closing marker is missing, those around it are not.
+                arguments.end_value(self._value_end.before)
+                return Outcome.COMPLETE
+            write(reader.take(len(hit)))
+
+    def _cdata(self) -> Reading[bool]:
+        """Consume the opening mark of a CDATA section, and white space before it, if one stands here."""
+        reader = self._reader
+        while True:
+            rest = reader.behind(0)
+            if rest.startswith(_CDATA_OPEN):
+                reader.take(reader.buffer.index(_CDATA_OPEN, reader.pos) + len(_CDATA_OPEN) - reader.pos, "marker")
+                return True
+            if not _CDATA_OPEN.startswith(rest):
+                return False
+            if reader.closed:  # the beginning of the mark, most likely: the arguments stay what was emitted
+                reader.take(len(reader.buffer) - reader.pos, "arguments")
+                return False
+            yield
+
+    def _followed(self, marker: str) -> Reading[bool]:
+        """Whether what follows the marker can follow a value."""
+        return (yield from _followed_by(self._reader, marker, self._follows, at_end=True))
+
+    def _ends_all(self, marker: str) -> Reading[bool]:
+        """Whether the call's closing marker is followed by the section's, and that by another call or the end."""
+        reader, section = self._reader, self._section
+        while True:
+            behind = reader.behind(len(marker))
+            if section.close.text and not behind.startswith(section.close.text):
+                if reader.closed or not section.close.text.startswith(behind):
+                    return False
+            else:
+                behind = behind.removeprefix(section.close.text).lstrip()
+                if any(behind.startswith(opener) for opener in section.openers):
+                    return True
+                if reader.closed or not any(opener.startswith(behind) for opener in section.openers):
+                    return not behind
+            yield
+
+
+def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Reading[bool]:
+    """Whether the marker is followed, after white space, by one of the texts, or by the end of the input."""
+    while True:
+        rest = reader.behind(len(marker))
+        if any(rest.startswith(text) for text in follows):
+            return True
+        possible = any(text.startswith(rest) for text in follows)
+        if reader.closed or not possible:
+            return possible and at_end
+        yield

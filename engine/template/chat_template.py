@@ -1,0 +1,386 @@
+"""`ChatTemplate`: a chat template with its family, and the parser that its prompts need; the door to the template room.
+
+Knows: the order of work (check, adapt, guard, render, cut) and which template a model gets. Does not know: how any of
+these steps is done, tokens' ids, models.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from engine import _data
+from engine.errors import EngineWarning, RequestError, TemplateError
+from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families
+from engine.parsing import Parser
+from engine.parsing.parser import ParserRecipe
+from engine.template.capabilities import Capabilities, probe
+from engine.template.conversation import check_last, conversation_of, documents_of
+from engine.template.derive.derivation import derivation
+from engine.template.env import Template
+from engine.template.generic import with_generic_tools
+from engine.template.guard import Markers
+from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
+from engine.template.prompt import Prompt, with_reasoning, with_tail
+from engine.template.reasoning import Switch, switch
+from engine.template.rendering import Asked, Rendering, Setting
+from engine.template.trial import try_template
+from engine.tools import ToolLike, as_tools
+from engine.types import (
+    DocumentLike,
+    Message,
+    MessagesLike,
+    Reasoning,
+    ReasoningFormat,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+    ToolName,
+)
+
+_OURS = frozenset(
+    {"messages", "tools", "documents", BUILTIN_VARIABLE, "add_generation_prompt", "bos_token", "eos_token"}
+)
+
+
+class ChatTemplate:
+    """A chat template that knows its family.
+
+    source: the template's text; None takes the family's own from `templates/`.
+    bos_token, eos_token: the texts of these tokens, which some templates write.
+    family: a family's name, a `Family` or a `Format`; or it is found out from the template, among the `Families` given
+        or (None) the shipped ones.
+    control_tokens: the texts of the vocabulary's control and user-defined tokens. None: not known; callers' text is
+        then guarded by what looks like one.
+
+    Raises TemplateError for a broken template or where there is none, FamilyError for an unknown family.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        bos_token: str = "",
+        eos_token: str = "",
+        family: FamilyLike | None = None,
+        *,
+        control_tokens: frozenset[str] | None = None,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.detection = _detection(source, family)
+        self.family = self.detection.family
+        if source is None:
+            source = _data.template_source(self.family.name)
+            if source is None:
+                raise TemplateError(
+                    f"There is no chat template: the model carries none, and the family {self.family.name!r} has none "
+                    "of its own. Pass chat_template= (its text, or the path of a .jinja file), or another family=."
+                )
+        self.source = source
+        self.control_tokens = control_tokens
+        fixed = {"bos_token": bos_token, "eos_token": eos_token}
+        template = Template(source, now)
+        self.capabilities: Capabilities = probe(template, fixed)
+        if _recognises(family) and not _is_known(self.detection):
+            self.detection = _derived(template, fixed, self.capabilities) or self.detection
+            self.family = self.detection.family
+        declared = self.family.format
+        states = self.capabilities.tools or self.capabilities.tools_in_system
+        self.format: Format = declared if states else with_generic_tools(declared)
+        also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
+        self._setting = Setting(template, self.format, self.capabilities, fixed, Markers(control_tokens, also))
+        self._with_tools: ChatTemplate | None = None
+        self._with_documents: Callable[[], ChatTemplate] = lambda: self
+        self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
+
+    @classmethod
+    def for_model(
+        cls,
+        embedded: str | None,
+        bos_token: str = "",
+        eos_token: str = "",
+        family: FamilyLike | None = None,
+        chat_template: str | Path | None = None,
+        *,
+        named: Mapping[str, str] | None = None,
+        architecture: str = "",
+        name: str = "",
+        control_tokens: frozenset[str] | None = None,
+        trials: Path | None = None,
+    ) -> Self:
+        """The template a model shall use.
+
+        The caller's `chat_template` (text, or the path of a .jinja file) wins; else the one the model carries, unless
+        `family` names another family than that one's: then the family's own. Requests with tools take the model's
+        template named "tool_use" (`named` holds its further templates), or the family's own where the model's cannot
+        state tools; requests with documents take the one named "rag", unless that for tools can state both.
+        `trials`: where it is remembered which strangers' templates passed their trial in a child process; None: no
+        trial.
+        """
+        source = embedded if chat_template is None else _text_of(chat_template)
+        further = (named or {}) if chat_template is None else {}
+        tool_use, rag = further.get("tool_use"), further.get("rag")
+        known = family if isinstance(family, Families) else builtin_families()
+        if _recognises(family) and source is None:
+            family = known.detect(None, architecture, name).family
+        elif _recognises(family) and tool_use is not None:
+            family = max(map(known.detect, (source, tool_use)), key=_is_known).family
+        elif chat_template is None and isinstance(family, str | Family) and embedded is not None:
+            wanted = family if isinstance(family, str) else family.name
+            if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
+                source = tool_use = rag = None
+        fixed = {"bos_token": bos_token, "eos_token": eos_token}
+        _try(source, fixed, trials)
+        _try(tool_use, fixed, trials)
+        made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
+        if tool_use is None and chat_template is None and not made.capabilities.tools:
+            tool_use = _data.template_source(made.family.name)
+        if tool_use is not None and tool_use != made.source:
+            made._with_tools = cls(tool_use, bos_token, eos_token, made.family, control_tokens=control_tokens)
+        if rag is not None:  # compiled when it is first needed: few requests have documents
+
+            @cache
+            def with_documents() -> ChatTemplate:
+                _try(rag, fixed, trials)
+                return cls(rag, bos_token, eos_token, made.family, control_tokens=control_tokens)
+
+            made._with_documents = with_documents
+        return made
+
+    def render(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        reasoning: Reasoning | None = None,
+        tool_choice: ToolChoice = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        documents: Sequence[DocumentLike] | None = None,
+        builtin_tools: Sequence[str] = (),
+        guard: bool = True,
+        authors: bool = False,
+    ) -> Prompt:
+        """The prompt for a conversation.
+
+        messages: a user's text, or a list of messages. tools: functions, pydantic models, `Tool`s, OpenAI dictionaries;
+        they are stated unless `tool_choice` is "none". reasoning: None is the model's default. template_kwargs:
+        variables for the template, which win. documents: texts, or dictionaries such as {"title", "text"}, for
+        templates that take some. builtin_tools: names of tools that the model was trained with ("browser" and "python"
+        of gpt-oss), declared in the template's own words; give tools of the same names to run their calls. guard:
+        control-token text that callers wrote stays text. authors: mark all of the callers' text, so that
+        `Prompt.callers` has it all; a template that looks into that text may render something else then.
+
+        Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
+        rejects them.
+        """
+        conversation = conversation_of(messages)
+        check_last(conversation, generates=add_generation_prompt, continues=continue_final_message)
+        stated, given = stated_tools(tools, tool_choice), documents_of(documents)
+        template = self._for(tools=bool(stated), documents=bool(given))
+        asked = Asked(
+            variables=_free(template_kwargs),
+            switch=template._switch(reasoning, conversation, stated),
+            documents=given,
+            builtin=check_builtin(builtin_tools, template._setting.template),
+            guarded=guard,
+            authors=authors,
+        )
+        rendering = Rendering(template._setting, conversation, stated, asked)
+        if continue_final_message:
+            prompt = rendering.continuation(template._opens)
+        elif not add_generation_prompt:
+            return rendering.plain()
+        else:
+            prompt = rendering.answer()
+            prompt = template._closed(prompt) if asked.switch.close else prompt
+        return with_reasoning(prompt, template._opens(prompt))
+
+    def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
+        """The one of the model's templates that can state these."""
+        if not documents:
+            return self._with_tools or self if tools else self
+        if tools and self._with_tools is not None and self._with_tools._reads_documents:
+            return self._with_tools
+        for template in (self._with_documents(), self):
+            if template._reads_documents:
+                return template
+        raise RequestError(
+            "This model's chat template takes no documents. Leave documents out, and put their text into a message, or "
+            "into the result of a tool."
+        )
+
+    @property
+    def _reads_documents(self) -> bool:
+        return "documents" in self._setting.template.variables
+
+    def _switch(self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool]) -> Switch:
+        """What reasoning asks of this template, remembered: it depends on the request in two ways only."""
+        if reasoning is None:
+            return Switch()
+        system = any(message.role in ("system", "developer") for message in conversation)
+        key = (reasoning, system, bool(tools))
+        if key not in self._switches:
+            question = [Message(role="system", content="Be brief.")] if system else []
+            question.append(Message(role="user", content="Hello."))
+
+            def renders(turned: Switch) -> str | None:
+                try:
+                    return Rendering(self._setting, question, tools, Asked(switch=turned)).answer().text
+                except TemplateError:
+                    return None  # a refusal tells nothing of the switch
+
+            self._switches[key] = switch(reasoning, self.format, self.source, renders)
+        return self._switches[key]
+
+    def parser(
+        self,
+        prompt: Prompt,
+        tools: Sequence[ToolLike] | None = None,
+        tool_choice: ToolChoice = "auto",
+        reasoning_format: ReasoningFormat = "deepseek",
+        parallel_tool_calls: bool = True,
+        response_format: ResponseFormat | None = None,
+        control_tokens: frozenset[str] | None = None,
+        trace: bool = False,
+        *,
+        id_salt: str = "",
+        builtin_tools: Sequence[str] = (),
+    ) -> Parser:
+        """A parser for what the model writes after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
+        recipe = self.parser_recipe(
+            prompt,
+            tools,
+            tool_choice,
+            reasoning_format=reasoning_format,
+            control_tokens=control_tokens,
+            id_salt=id_salt,
+            builtin_tools=builtin_tools,
+        )
+        return replace(recipe, parallel_tool_calls=parallel_tool_calls, response_format=response_format, trace=trace)()
+
+    def parser_recipe(
+        self,
+        prompt: Prompt,
+        tools: Sequence[ToolLike] | None = None,
+        tool_choice: ToolChoice = "auto",
+        *,
+        reasoning_format: ReasoningFormat = "deepseek",
+        control_tokens: frozenset[str] | None = None,
+        id_salt: str = "",
+        builtin_tools: Sequence[str] = (),
+    ) -> ParserRecipe:
+        """What such a parser is made of; another process may make it."""
+        stating = self._with_tools or self
+        known = None if tools is None else as_tools(tools)
+        return ParserRecipe(
+            stating.format if tools else self.family.format,
+            prompt.prefix,
+            None if known is None else (*known, *builtin_records(builtin_tools, known)),
+            tool_choice,
+            reasoning_format,
+            control_tokens=control_tokens,
+            id_salt=id_salt,
+        )
+
+    def _opens(self, prompt: Prompt) -> bool:
+        return Parser(self.format, prompt.prefix, control_tokens=self.control_tokens).in_reasoning
+
+    def _closed(self, prompt: Prompt) -> Prompt:
+        """The prompt with its reasoning closed by us, for a template that has no switch."""
+        syntax = self.format.reasoning
+        if syntax is None or not prompt.prefix:
+            return prompt
+        text = syntax.close if self._opens(prompt) else syntax.open + syntax.close
+        return with_tail(prompt, text, self.format.control)
+
+
+def stated_tools(tools: Sequence[ToolLike] | None, choice: ToolChoice) -> tuple[Tool, ...]:
+    """The tools that the prompt states. Raises RequestError where the choice asks for one that is not there."""
+    known = as_tools(tools)
+    if isinstance(choice, ToolName):
+        if choice.name not in {tool.name for tool in known}:
+            names = ", ".join(repr(tool.name) for tool in known) or "none"
+            raise RequestError(f"tool_choice names {choice.name!r}, and the tools are: {names}. Name one of them.")
+    elif choice == "required" and not known:
+        raise RequestError('tool_choice="required" needs tools; pass some, or leave it out.')
+    return () if choice == "none" else known
+
+
+def _detection(source: str | None, family: FamilyLike | None) -> Detection:
+    if family is None:
+        return builtin_families().detect(source)
+    if isinstance(family, Families):
+        return family.detect(source)
+    if isinstance(family, Family):
+        return Detection(family, "the caller gave it")
+    if isinstance(family, str):
+        return Detection(builtin_families().get(family), "the caller named it")
+    given = Family(name="given", title="a format given by the caller", verified="", format=family)
+    return Detection(given, "the caller gave its format")
+
+
+def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Detection | None:
+    """The format of a template that no family matches, as a family of its own; None where nothing can be derived."""
+    found = derivation(template, fixed, can)
+    format_ = found.format
+    if can.tools and (format_ is None or format_.tools is None):
+        text = (
+            "No family in models.toml matches this model's chat template, and the syntax of its calls could not be "
+            f"derived ({'; '.join(found.missing)}): they will arrive as content. Name a family of the same syntax with "
+            "family=, or add one to models.toml."
+        )
+        warnings.warn(text, EngineWarning, stacklevel=2)
+    if format_ is None:
+        return None
+    marks = format_.reasoning and (format_.reasoning.open.strip(), format_.reasoning.close.strip())
+    shown = [
+        "no reasoning" if marks is None else f"reasoning between {marks[0]!r} and {marks[1]!r}",
+        f"calls of the shape {format_.tools.shape!r}" if format_.tools else "no calls",
+    ]
+    if format_.reasoning is not None and format_.reasoning.off == "nothing":
+        shown[0] = f"no reasoning (text between {' and '.join(map(repr, marks or ()))} is separated all the same)"
+    family = Family(name="derived", title="derived from the chat template", verified="its own renders", format=format_)
+    reason = f"no family in models.toml matches; comparing renders of its chat template shows {' and '.join(shown)}"
+    return Detection(family, reason)
+
+
+def _recognises(family: FamilyLike | None) -> bool:
+    """Whether the family is to be found out."""
+    return family is None or isinstance(family, Families)
+
+
+def _try(source: str | None, fixed: Mapping[str, str], trials: Path | None) -> None:
+    """Try a stranger's template, where trials are kept."""
+    if trials is not None and source is not None and not _is_ours(source):
+        try_template(source, fixed, trials)
+
+
+def _is_ours(source: str) -> bool:
+    return _data.template_source(builtin_families().detect(source).family.name) == source
+
+
+def _is_known(detection: Detection) -> bool:
+    return detection.family.name != "content-only"
+
+
+def _text_of(chat_template: str | Path) -> str:
+    if isinstance(chat_template, str) and not chat_template.endswith(".jinja"):
+        return chat_template
+    try:
+        return Path(chat_template).read_text(encoding="utf-8")
+    except OSError as error:
+        raise TemplateError(
+            f"The chat template {chat_template} cannot be read: {error.strerror}. Correct the path."
+        ) from error
+
+
+def _free(variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    if taken := _OURS.intersection(variables or ()):
+        raise RequestError(
+            f"template_kwargs must not hold {sorted(taken)}; render() has arguments of its own for these."
+        )
+    return dict(variables or {})

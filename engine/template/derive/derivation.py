@@ -1,0 +1,315 @@
+"""A `Format` for a template that no family knows, found by comparing renders, and believed only if it round-trips.
+
+Knows: how a turn's parts stand out when one render differs from another in one known text, and that a guess is judged
+by reading the renders with it. Does not know: families, what any marker means, the shapes of calls (`call_syntax`).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any, TypeAlias
+
+from engine.events import fold
+from engine.families import Format, ReasoningSyntax
+from engine.parsing import Parser
+from engine.template.capabilities import Capabilities
+from engine.template.derive.call_syntax import Bodies, guesses
+from engine.template.derive.probes import BOTH, FIRST, HARD, NAME, SAID, SECOND, TAG, TOOL, VALUES, WHY, Turns, turns_of
+from engine.template.env import Template
+from engine.template.prompt import common
+
+_ATOM = re.compile(TAG.pattern + r"|\s+|\w+|.")
+_NET = "think"
+_MOST = 16
+"""Formats without calls that are tried with calls: a bound on the work, far above what any template needed."""
+_Read: TypeAlias = "tuple[str, str, list[tuple[str, object]]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """A format, and in words what it lacks: what the template does not show, or what no guess could read."""
+
+    format: Format | None
+    missing: tuple[str, ...] = ()
+
+
+def derive(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Format | None:
+    """The template's format, or None where nothing is found that reads its own renders back.
+
+    Where the calls do not come out, the rest may: then the format has no tools.
+    """
+    return derivation(template, fixed, can).format
+
+
+def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Derivation:
+    """The same, with what is missing."""
+    turns = turns_of(template, fixed, can)
+    if turns is None:
+        return Derivation(None, ("it does not show an answer",))
+    missing = () if turns.one else ("it does not show calls",)
+    if not (turns.field or turns.gate):
+        missing += ("it does not read reasoning",)
+    first: Format | None = None
+    for plain in islice(_plain(turns, fixed.get("eos_token", "")), _MOST if turns.one else 1):
+        first = first or plain
+        found = next((each for each in _with_calls(plain, turns) if _reads_calls(each, turns, can)), None)
+        if found is not None:
+            stopped = _with_stop(found, turns)
+            return Derivation(stopped if _reads_calls(stopped, turns, can) else found, missing)
+    unread = "answers" if first is None else "calls" if turns.one else ""
+    return Derivation(first, (*missing, f"no guess reads its {unread} back") if unread else missing)
+
+
+def _plain(turns: Turns, eos: str) -> Iterator[Format]:
+    """Formats without calls that read answers and reasoning back, the likelier first."""
+    for reasoning in _reasonings(turns):
+        for start, (opening, closing, end) in product(_starts(turns, reasoning), _ends(turns, reasoning)):
+            format_ = Format(start=start, reasoning=reasoning, content=(opening, closing), **_ended(end, turns, eos))
+            if _reads_answers(format_, turns):
+                yield format_
+
+
+def _starts(turns: Turns, reasoning: ReasoningSyntax) -> list[str]:
+    """What may begin a turn: what asking for one adds, less the marks of reasoning."""
+    head = turns.said.partition(SAID)[0]
+    start = turns.prompt or _to_tag(head[: common(head, turns.one)])
+    for mark in (reasoning.open.strip(), reasoning.close.strip()):
+        start = start.partition(mark)[0]
+    shared = _to_tag(start[: common(start, head)]) if turns.prompt else start
+    return list(dict.fromkeys([start, shared, re.sub(r"(?<=\s)[^\w\s]+\Z", "", start)]))
+
+
+def _ends(turns: Turns, reasoning: ReasoningSyntax) -> Iterator[tuple[str, str, str]]:
+    """What may open an answer, close it, and end the turn; first what ends turns with calls too."""
+    head, _, tail = turns.said.partition(SAID)
+    yield "", "", tail
+    places = {0, len(tail), *(match.start() for match in TAG.finditer(tail))}
+    calls = turns.one.rstrip()
+    shared = {tail[place:]: calls.endswith(tail[place:].strip()) for place in sorted(places)}
+    for start in _starts(turns, reasoning):
+        shown = _read(Format(start=start, reasoning=reasoning), head + SAID)[1]
+        opening = shown.partition(SAID)[0].lstrip()
+        found = [(opening, tail[: len(tail) - len(end)], end) for end in shared] if opening else []
+        yield from sorted(found, key=lambda each: (_rank(each[2], shared), abs(_atoms(each[0]) - _atoms(each[1]))))
+
+
+def _rank(end: str, shared: Mapping[str, bool]) -> int:
+    """Best is an end that turns with calls share, worst one that they lack."""
+    return 1 if not end else 0 if shared[end] else 2
+
+
+def _ended(end: str, turns: Turns, eos: str) -> dict[str, Any]:
+    """What ends a turn: the first marker of what follows an answer that no turn goes on after; what stands before it
+    is written as text. Where nothing follows, the next message's first marker, or the vocabulary's end of text."""
+    marks = list(TAG.finditer(end)) or list(re.finditer(r"\S+", end))
+    for mark in marks:
+        if not any(
+            _goes_on(turn.partition(mark.group())[2]) for turn in (turns.why, turns.why_one, turns.one, turns.two)
+        ):
+            before = end[: mark.start()].strip()
+            return {"stops": (mark.group(),), "ends": (before,) if before else ()}
+    next_ = TAG.match(turns.ended.lstrip()) if not end else None
+    stop = next_.group() if next_ and not _goes_on(turns.why.partition(next_.group())[2]) else eos
+    return {"stops": (stop,) if stop else (), "ends": (end.strip(),) if end.strip() else ()}
+
+
+def _goes_on(rest: str) -> bool:
+    """Whether a text holds any of the probes'."""
+    return any(probe in rest for probe in (SAID, WHY, NAME, *VALUES))
+
+
+def _reasonings(turns: Turns) -> Iterator[ReasoningSyntax]:
+    """What may stand around reasoning: found in the turns, else in the prompts with reasoning on and off, else the tags
+    that the template cuts at, else, as a net, the tags that most models write."""
+    if turns.field:
+        for turn, base in ((turns.why, turns.said), (turns.why_one, turns.one)):
+            for opening, closing in _pairs(turn, base, turns.prompt) if turn else ():
+                yield _reasoning(turns, opening, closing, history=turns.history, fields=(turns.field,))
+        return
+    more: dict[str, Any] = {"history": "none", "fields": ("",)} if turns.cut else {"history": "unknown", "fields": ()}
+    if (pair := _switched(turns.on, turns.off)) is not None:
+        yield _reasoning(turns, *pair, **more)
+    if turns.cut:
+        yield _reasoning(turns, turns.cut.replace("/", "") + "\n", f"\n{turns.cut}\n\n", **more)
+    if turns.gate is None:
+        more["off"] = "nothing"
+    yield _reasoning(turns, f"<{_NET}>\n", f"\n</{_NET}>\n\n", **more)
+
+
+def _reasoning(turns: Turns, opening: str, closing: str, **more: Any) -> ReasoningSyntax:
+    forced = (turns.on or turns.prompt).rstrip().endswith(opening.rstrip())
+    if opening.endswith("\n") and closing == closing.strip():
+        closing = f"\n{closing}\n\n"  # what is not written is not missed
+    if turns.gate is not None:
+        more["off"] = "gate"
+    return ReasoningSyntax(open=opening, close=closing, forced_open=forced, gate=turns.gate, **more)
+
+
+def _pairs(turn: str, base: str, prompt: str) -> list[tuple[str, str]]:
+    """The marks that may stand around reasoning in a turn; `base` is the same turn without reasoning.
+
+    First the tag next to it, then what the turn has beyond its base, then growing numbers of tags, alike pairs first.
+    """
+    head, _, rest = turn.partition(WHY)
+    rest = re.split(f"{SAID}|{NAME}", rest)[0]
+    shown = base[: common(base, head)]
+    asked = prompt[common(prompt, head) :]
+    atoms, after = _ATOM.findall(head), _ATOM.findall(rest)
+    near = [i for i in range(len(atoms) - 1, -1, -1) if TAG.fullmatch(atoms[i])][:1]
+    openings = ["".join(atoms[near[0] :])] if near and len("".join(atoms[near[0] :]).split()) == 1 else []
+    openings += [head[len(_to_tag(shown)) :], asked]
+    openings += ["".join(atoms[-count:]) for count in range(1, 6)]
+    told = _common_end(rest, re.split(f"{SAID}|{NAME}", base)[0])
+    tag = TAG.search(told)
+    closings = [rest.removesuffix(told[tag.start() :]) if tag else rest, rest]
+    closings += ["".join(after[:count]) for count in range(1, 7)]
+    likely = [
+        pair
+        for pair in product(openings[:3], closings[: 2 if SAID in turn else 1])
+        if pair[0].strip() and TAG.search(pair[1])
+    ]
+    likely = [pair for pair in likely if pair[0].strip() != pair[1].strip()]
+    pairs = [(one, other) for one, other in product(openings, closings) if TAG.search(one) and TAG.search(other)]
+    pairs = [pair for pair in pairs if pair[0].strip() != pair[1].strip()]
+    return list(dict.fromkeys([*likely, *sorted(pairs, key=_unlikeness)]))
+
+
+def _unlikeness(pair: tuple[str, str]) -> tuple[bool, int, int]:
+    """How unlike markers two texts are: not tags at their edges, of unequal numbers of words and tags; the shorter
+    first."""
+    opening, closing = (text.strip() for text in pair)
+    edged = TAG.match(opening) and TAG.match(closing) and closing[-1] in ">]"
+    return not edged, abs(_atoms(opening) - _atoms(closing)), len(opening + closing)
+
+
+def _atoms(text: str) -> int:
+    return sum(not atom.isspace() for atom in _ATOM.findall(text))
+
+
+def _switched(on: str, off: str) -> tuple[str, str] | None:
+    """The marks of reasoning from the prompts that have it on and off: an open block, and an empty or closed one."""
+    shared = _to_tag(on[: common(on, off)])
+    opened, closed = on[len(shared) :], off[len(shared) :]
+    tags = [match.group() for match in TAG.finditer(closed)]
+    if not opened and len(tags) == 2:  # the model opens reasoning itself
+        first, second = (closed.index(tag) for tag in tags)
+        space = re.match(r"\s*", closed[first + len(tags[0]) :])
+        return closed[first : first + len(tags[0])] + ("\n" if space and space.group() else ""), closed[second:]
+    if opened and len(tags) == 1:
+        return opened, closed
+    found = re.search(rf"({TAG.pattern})\s*$", on)
+    if not opened and len(tags) == 1 and found is not None:
+        return found.group(), closed
+    return None
+
+
+def _common_end(first: str, second: str) -> str:
+    length = common(first[::-1], second[::-1])
+    return first[len(first) - length :]
+
+
+def _to_tag(text: str) -> str:
+    """The text less the beginning of a tag that it ends with."""
+    place = text.rfind("<")
+    return text[:place] if place >= 0 and ">" not in text[place:] else text
+
+
+def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
+    """The format with each syntax of calls that its turns may be written in, after a heading that names the function
+    too or without one."""
+    for headed, heading in _headings(format_, turns):
+        one, two, both, hard, beside = (
+            (_read(headed, turn)[1] if turn else "").replace(heading or "\0", "")
+            for turn in (turns.one, turns.two, turns.both, turns.hard, turns.beside)
+        )
+        told = beside.partition(SAID)[2]
+        lead = told[: len(told) - len(told.lstrip())] if told.lstrip()[:1] == one.lstrip()[:1] else ""
+        for tools in guesses(Bodies(one, two, both, hard, lead)):
+            yield headed.model_copy(update={"tools": tools})
+
+
+def _headings(format_: Format, turns: Turns) -> Iterator[tuple[Format, str]]:
+    """The format without a heading before its calls, and with one; with the text that begins a further message."""
+    yield format_, ""
+    one = turns.one.removeprefix(format_.start)
+    before, _, rest = one.partition(NAME)
+    tag = TAG.match(rest)
+    if tag and NAME in rest and before.strip():
+        heading = format_.start + before + NAME + tag.group()
+        yield format_.model_copy(update={"header": (before, tag.group())}), heading
+
+
+def _with_stop(format_: Format, turns: Turns) -> Format:
+    """The format with what ends a turn with calls, where that is something else: a marker behind calls that have no
+    section, the first one between a call and its result, or what closes the section."""
+    tools = format_.tools
+    if tools is None or not turns.answered:
+        return format_
+    opening, closing = (mark.strip() for mark in tools.section)
+    if closing and not opening and not tools.bare:
+        bare = tools.model_copy(update={"section": ("", "")})
+        return format_.model_copy(update={"tools": bare, "stops": (*format_.stops, closing)})
+    rest = turns.answered
+    for mark in (tools.argument[1], tools.arguments_end, tools.call[1], tools.section[1]):
+        place = rest.find(mark.strip())
+        rest = rest[place + len(mark.strip()) :] if place >= 0 else rest
+    found = TAG.match(rest.lstrip())
+    for stop in (found.group() if found else "", closing):
+        turn = (each.removeprefix(format_.start) for each in (turns.why, turns.why_one, turns.two))
+        if TAG.fullmatch(stop) and not any(_goes_on(each.partition(stop)[2]) for each in turn):
+            if stop in format_.stops:
+                return format_
+            return format_.model_copy(update={"stops": (*format_.stops, stop)})
+    return format_
+
+
+def _reads_answers(format_: Format, turns: Turns) -> bool:
+    """Whether the parser reads the turns without calls as the messages that they were made of."""
+    said = _read(format_, turns.said)
+    if said != ("", SAID, []) and not _left_open(format_, turns, said):
+        return False
+    return not turns.why or (WHY, SAID, []) in (_read(format_, turns.why), _read_asked(format_, turns, turns.why))
+
+
+def _left_open(format_: Format, turns: Turns, said: _Read) -> bool:
+    """Whether the template's own answers stand in reasoning that its prompt opens and nothing closes."""
+    syntax = format_.reasoning
+    opened = syntax is not None and syntax.forced_open and turns.said.startswith(turns.prompt)
+    return opened and (said[0].strip(), *said[1:]) == (SAID, "", []) and not turns.why
+
+
+def _reads_calls(format_: Format, turns: Turns, can: Capabilities) -> bool:
+    """Whether the parser reads the turns with calls as the messages that they were made of."""
+    one, two = [(NAME, FIRST)], [(NAME, FIRST), (NAME, SECOND)]
+    wanted = [
+        (turns.one, ("", "", one)),
+        (turns.hard, ("", "", [(NAME, HARD)])),
+        (turns.both, ("", "", [(NAME, BOTH)])),
+        (turns.two if can.parallel_calls else "", ("", "", two)),
+    ]
+    opened = turns.prompt and _left_open(format_, turns, _read(format_, turns.said))
+    if turns.beside.find(SAID) < turns.beside.find(NAME) and not opened:
+        wanted.append((turns.beside, ("", SAID, one)))
+    if any(turn and _read(format_, turn) != message for turn, message in wanted):
+        return False
+    why = ("" if WHY not in turns.why_one else WHY, "", one)
+    return not turns.why_one or why in (_read(format_, turns.why_one), _read_asked(format_, turns, turns.why_one))
+
+
+def _read_asked(format_: Format, turns: Turns, turn: str) -> _Read:
+    """What a parser makes of a turn whose beginning the prompt writes and the history leaves out."""
+    return _read(format_, turns.prompt + turn.removeprefix(format_.start))
+
+
+def _read(format_: Format, turn: str) -> _Read:
+    for stop in format_.stops:
+        ends = (match.start() for match in re.finditer(re.escape(stop), turn))
+        turn = turn[: next((end for end in ends if not _goes_on(turn[end:])), len(turn))]
+    parser = Parser(format_, tools=[TOOL] if format_.tools else None)
+    completion = fold([*parser.feed(turn), *parser.close()])
+    calls: list[tuple[str, object]] = [
+        (call.name, call.error or json.loads(call.arguments)) for call in completion.tool_calls
+    ]
+    return completion.reasoning, completion.content.strip(), calls

@@ -1,0 +1,167 @@
+"""A conversation becomes the prompt that is sent: rendered, and made to fit as the caller's policy wants it.
+
+Knows: what may be left out (whole old turns; in the turn under way whole exchanges of calls and results, but the
+newest) and what never is (system messages, the last question, half an exchange). Does not know: how a template
+renders, tokens, models; it is given a function that counts.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import takewhile
+from typing import Any, get_args
+
+from engine.errors import RequestError
+from engine.template.chat_template import ChatTemplate
+from engine.template.memory import Restored
+from engine.template.prompt import Prompt
+from engine.tools import ToolLike
+from engine.types import AllowedChoice, DocumentLike, Message, Overflow, Reasoning, Tool
+
+_KEPT = ("system", "developer")
+
+
+def kept(
+    messages: Sequence[Message], count: Callable[[tuple[int, ...]], int], limit: int, step: int
+) -> tuple[int, ...]:
+    """The numbers of the messages to send, so that `count` of them is `limit` at most; of all, where nothing helps.
+
+    What goes is rounded up to `step` tokens where there is as much: so the prompt's beginning stays the same for many
+    turns, and with it what a prefix cache holds.
+    """
+    everything = tuple(range(len(messages)))
+    total = count(everything)
+    if total <= limit:
+        return everything
+    groups = _droppable(messages)
+
+    def without(number: int) -> tuple[int, ...]:
+        gone = {index for group in groups[:number] for index in group}
+        return tuple(index for index in everything if index not in gone)
+
+    @cache
+    def saves(number: int) -> int:
+        return total - count(without(number))
+
+    excess = total - limit
+    for wanted in (-(-excess // step) * step, excess):
+        number = bisect_left(range(len(groups) + 1), wanted, key=saves)
+        if number <= len(groups):
+            return without(number)
+    return without(len(groups))
+
+
+def _droppable(messages: Sequence[Message]) -> list[list[int]]:
+    """Groups of messages, the oldest first, each to be left out whole."""
+    last = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+    groups: list[list[int]] = []
+    home: dict[str, int] = {}
+    fresh = True
+    for index, message in enumerate(messages):
+        if message.role in _KEPT:
+            continue
+        if index == last:
+            fresh = True
+            continue
+        if fresh or message.role == ("user" if index < last else "assistant"):
+            groups.append([])
+            fresh = False
+        newest = len(groups) - 1
+        if message.role == "tool" and (at := home.get(message.tool_call_id or "", newest)) < newest:
+            groups[at:] = [[number for group in groups[at:] for number in group]]
+        groups[-1].append(index)
+        home.update({call.id: len(groups) - 1 for call in message.tool_calls})
+    # What came last is what the model shall go on from.
+    return groups[:-1] if groups and groups[-1][-1] > last else groups
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """What of a turn's options concerns its prompt; see `engine.options.TurnOptions`."""
+
+    reasoning: Reasoning | None = None
+    tool_choice: AllowedChoice = "auto"
+    template_kwargs: Mapping[str, Any] | None = None
+    documents: Sequence[DocumentLike] | None = None
+    builtin_tools: Sequence[str] = ()
+    overflow: Overflow = "error"
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A prompt, and what was done that it fits: see `Service.submit`."""
+
+    prompt: Prompt
+    keep: int | None = None
+    dropped: int = 0
+
+
+class Prompts:
+    """Makes the prompts of one engine. `tokens` gives what is sent for a prompt, `n_ctx` is how many there may be."""
+
+    def __init__(self, template: ChatTemplate, tokens: Callable[[Prompt], tuple[int, ...]], n_ctx: int) -> None:
+        self._template = template
+        self._tokens = tokens
+        self._n_ctx = n_ctx
+
+    def rendered(
+        self,
+        restored: Restored,
+        tools: Sequence[ToolLike] | None,
+        options: PromptOptions,
+        *,
+        authors: bool = False,
+    ) -> Prompt:
+        prompt = self._template.render(
+            restored.messages,
+            tools,
+            options.reasoning,
+            options.tool_choice,
+            template_kwargs=options.template_kwargs,
+            documents=options.documents,
+            builtin_tools=options.builtin_tools,
+            authors=authors,
+        )
+        return replace(prompt, restored=restored.numbers)
+
+    def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[int, ...]:
+        """The tokens that prompts have in common which go on from these messages with a user's."""
+        first, second = (
+            self._tokens(self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, options))
+            for text in ("a", "b")
+        )
+        return first[: _shared(first, second)]
+
+    def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> Fitted:
+        """The prompt, as the policy for a full context wants it."""
+        policy = options.overflow
+        if policy not in get_args(Overflow):
+            raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
+        messages = restored.messages
+        if policy == "shift":
+            systems = [*takewhile(lambda message: message.role in ("system", "developer"), messages)]
+            whole, head = self.rendered(restored, known, options), self.head(systems, known, options)
+            return Fitted(whole, keep=_shared(head, self._tokens(whole)))
+        if policy == "error":
+            return Fitted(self.rendered(restored, known, options))
+
+        @cache
+        def prompt(numbers: tuple[int, ...]) -> Prompt:
+            some = [messages[number] for number in numbers]
+            return self.rendered(Restored(tuple(some), ()), known, options)
+
+        quarter = max(self._n_ctx // 4, 1)
+        room = min(options.max_tokens or quarter, self._n_ctx // 2)
+        numbers = kept(messages, lambda some: len(self._tokens(prompt(some))), self._n_ctx - room, quarter)
+        found = tuple(number for number in restored.numbers if number in numbers)
+        return Fitted(replace(prompt(numbers), restored=found), dropped=len(messages) - len(numbers))
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many leading tokens are equal."""
+    return next(
+        (number for number, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
+        min(len(first), len(second)),
+    )

@@ -1,0 +1,187 @@
+"""engine.diagnose.doctor: the report of this machine, of others, and of installations that are broken."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine import _data
+from engine.diagnose import doctor, preflight
+from engine.diagnose.doctor import Machine, Report
+from engine.diagnose.preflight import Verdict
+from engine.errors import EngineError
+from engine.llama.lib import Device, LibraryFacts
+
+LINUX = Machine("Linux", "x86_64")
+FACTS = LibraryFacts(
+    version="0.3.36",
+    path=Path("/lib/libllama.so"),
+    system_info="CPU : AVX2 = 1 |  AMX_INT8 = 1 ",
+    supports_gpu_offload=True,
+    max_devices=16,
+    devices=(Device("CUDA0", "A card", True, 3 * 2**30, 4 * 2**30), Device("CPU", "A chip", False, 0, 0)),
+)
+REPORT = Report(
+    engine_version="0.1.0",
+    python="3.11.7",
+    system="Linux",
+    cpu="A chip",
+    cpu_features=("avx2", "amx_int8"),
+    machine=replace(LINUX, amx=True, nvidia=True),
+    library=FACTS,
+    library_error="",
+    verdict=Verdict("remedied", "A child died.", cached=True),
+    rebuild="pip install it",
+    builtin_model=Path("/data/builtin.gguf"),
+    hub_cache=Path("/nowhere/hub"),
+    own_cache=Path("/own"),
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "backend", "arguments"),
+    [
+        (LINUX, "CPU", ()),
+        (replace(LINUX, nvidia=True, vulkan=True), "CUDA", ("-DGGML_CUDA=on",)),
+        (replace(LINUX, vulkan=True), "Vulkan", ("-DGGML_VULKAN=on",)),
+        (Machine("Darwin", "arm64"), "Metal", ("-DGGML_METAL=on",)),
+        (Machine("Darwin", "x86_64"), "CPU", ()),
+    ],
+)
+def test_how_the_library_is_best_built(machine: Machine, backend: str, arguments: tuple[str, ...]) -> None:
+    assert machine.backend == backend
+    assert machine.arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("machine", "faulted", "expected"),
+    [
+        (LINUX, False, False),
+        (replace(LINUX, amx=True, gcc=12), False, True),
+        (replace(LINUX, amx=True, gcc=13), False, False),
+        (replace(LINUX, amx=True, gcc=13), True, True),
+        (replace(LINUX, amx=True, gcc=None), False, False),
+        (replace(LINUX, amx=False, gcc=12), True, False),
+    ],
+)
+def test_where_a_build_needs_the_cure(machine: Machine, faulted: bool, expected: bool) -> None:
+    assert machine.needs_cure(faulted=faulted) is expected
+
+
+def test_the_text_says_every_fact_on_its_own_line() -> None:
+    rows = dict(line.split("  ", 1) for line in REPORT.text().splitlines() if not line.startswith(" "))
+    told = {name.strip(): value.strip() for name, value in rows.items()}
+    assert told == {
+        "llama-engine": "0.1.0",
+        "Python": "3.11.7 on Linux",
+        "llama-cpp-python": f"0.3.36 at {FACTS.path}",
+        "build": "CPU : AVX2 = 1 | AMX_INT8 = 1",
+        "GPU offload": "this build can",
+        "devices": "CUDA0 (A card, 3.0 of 4.0 GiB free); CPU (A chip)",
+        "CPU": "A chip",
+        "CPU features": "avx2 amx_int8 (AMX present)",
+        "preflight": "remedied: A child died. (found by an earlier run)",
+        "rebuild": "pip install it",
+        "built-in model": str(REPORT.builtin_model),
+        "models cached in": f"{REPORT.hub_cache} (nothing there yet)",
+        "own cache": str(REPORT.own_cache),
+    }
+    assert "a CUDA build; it needs the CUDA toolkit" in REPORT.text()
+    assert "toolkit" not in replace(REPORT, machine=replace(REPORT.machine, cuda_compiler=True)).text()
+
+
+def test_a_broken_installation_is_reported() -> None:
+    text = replace(REPORT, library=None, library_error="it died", builtin_model=None).text()
+    assert "could not be asked: it died" in text
+    assert "missing: reinstall" in text
+    assert "GPU offload" not in text
+
+
+def test_this_machine() -> None:
+    report = doctor.diagnose()
+    assert report.library is not None, report.library_error
+    assert report.library.path.exists()
+    assert report.library.version == preflight.rebuild_command(()).split("==")[-1]
+    assert report.rebuild.startswith(("CMAKE_ARGS", "CXXFLAGS", sys.executable, "$env"))
+    assert report.verdict.outcome in ("sound", "remedied"), report.verdict.reason
+    assert report.own_cache.joinpath("preflight").is_dir()
+    assert report.cpu
+    assert report.cpu in report.text()
+
+
+def test_without_a_model_there_is_still_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing() -> Path:
+        raise EngineError("The built-in model is missing.")
+
+    monkeypatch.setattr(_data, "builtin_model", missing)
+    monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path))
+    report = doctor.diagnose()
+    assert report.builtin_model is None
+    assert "The built-in model is missing." in report.verdict.reason
+
+
+@pytest.mark.parametrize("script", ["import os; os.abort()", "raise SystemExit('no library')"])
+def test_a_library_that_cannot_load_is_reported(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setattr(preflight, "child_command", lambda: (sys.executable, "-c", script))
+    report = doctor.diagnose()
+    assert report.library is None
+    assert "exit code" in report.library_error
+    assert report.library_error in report.text()
+
+
+@pytest.mark.parametrize("command", [None, ("/nowhere/python",)])
+def test_no_child_can_be_asked(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...] | None) -> None:
+    monkeypatch.setattr(preflight, "child_command", lambda: command)
+    assert doctor.diagnose().library_error
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+        ({"HF_HOME": "/b", "XDG_CACHE_HOME": "/c"}, "/b/hub"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({"HOME": "/home/ann"}, "/home/ann/.cache/huggingface/hub"),
+    ],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX paths")
+def test_where_models_are_cached(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str) -> None:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert doctor.hub_cache() == Path(expected)
+
+
+def test_it_is_where_huggingface_hub_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", constants.HF_HOME)
+    assert doctor.hub_cache() == Path(constants.HF_HOME) / "hub"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in")
+@pytest.mark.parametrize(
+    ("says", "version"),
+    [
+        ("cc (Debian 12.2.0-14+deb12u1) 12.2.0", 12),
+        ("gcc (GCC) 13.3.0", 13),
+        ("Apple clang version 16.0.0", None),
+        ("", None),
+    ],
+)
+def test_the_compilers_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, version: int | None) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\necho '{says}'\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    assert Machine.here().gcc == version
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert Machine.here().gcc is None

@@ -1,0 +1,288 @@
+"""The truth table: what its loader refuses, how rows inherit, how a model is recognised."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from engine.errors import FamilyError
+from engine.events import fold
+from engine.families import Detect, Families, Family, ToolSyntax, builtin_families
+from engine.parsing import Parser
+from engine.template.chat_template import ChatTemplate
+
+OWN = """
+[family.mine]
+title = "Mine"
+verified = "by hand"
+like = "qwen3"
+respell = [["tool_call", "call"]]
+
+[family.mine.detect]
+template = ["<|mine|>"]
+
+[family.mine.format]
+reasoning = "not applicable"
+"""
+
+
+NO_REASONING = 'reasoning = "not applicable"'
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_of_ones_own_may_be_like_a_shipped_family(tmp_path: Path) -> None:
+    own = Families.load(write(tmp_path, OWN))
+    format_ = own.get("mine").format
+    assert format_.reasoning is None
+    assert format_.tools is not None
+    assert format_.tools.section == ("\n<call>\n", "\n</call>")
+    text = 'Hi\n<call>\n{"name": "f", "arguments": {}}\n</call>'
+    parser = Parser(own.get("mine"))
+    completion = fold([*parser.feed(text), *parser.close()])
+    assert (completion.content, [call.name for call in completion.tool_calls]) == ("Hi", ["f"])
+
+
+def test_rows_of_ones_own_win(tmp_path: Path) -> None:
+    both = builtin_families().extended(Families.load(write(tmp_path, OWN)))
+    assert both.detect("{{ '<|mine|>' }}").family.name == "mine"
+    assert both.names()[0] == "mine"
+    assert set(both.names()) == {"mine", *builtin_families().names()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "complaint"),
+    [
+        ('title = "Mine"', 'title = "Mine"\nshoe_size = 43', 4, "Extra inputs"),
+        ('template = ["<|mine|>"]', "template = 7", 9, "valid tuple"),
+        (NO_REASONING, "reasoning = { open = 7 }", 12, "valid string"),
+        (
+            'title = "Mine"\nverified = "by hand"\nlike = "qwen3"\nrespell = [["tool_call", "call"]]',
+            "",
+            8,
+            "nothing says `stops`",
+        ),
+        (NO_REASONING, 'tools = { shape = "round" }', 12, "Input should be 'json'"),
+        (NO_REASONING, 'tools = { shape = "tagged_json", section = ["", ""] }', 12, "needs call"),
+    ],
+)
+def test_mistakes_are_named_by_line(tmp_path: Path, old: str, new: str, line: int, complaint: str) -> None:
+    path = write(tmp_path, OWN.replace(old, new))
+    with pytest.raises(FamilyError, match=complaint) as caught:
+        Families.load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: [family.mine")
+
+
+WHOLE = """\
+[family.whole]
+title = "Whole"
+verified = "by hand"
+
+[family.whole.format]
+stops = ["<|end|>"]
+control = ["<|end|>"]
+continued_end = "not applicable"
+
+[family.whole.format.reasoning]
+open = "<think>"
+close = "</think>"
+gate = "not applicable"
+off = "close"
+after_result = "free"
+when_closed = "separate"
+ends_on_call = false
+history = "none"
+fields = [""]
+
+[family.whole.format.tools]
+shape = "json"
+section = ["<call>", "</call>"]
+"""
+DECISIONS = [
+    "stops",
+    "control",
+    "continued_end",
+    "gate",
+    "off",
+    "after_result",
+    "when_closed",
+    "ends_on_call",
+    "history",
+    "fields",
+]
+
+
+def test_a_row_of_its_own_loads(tmp_path: Path) -> None:
+    format_ = Families.load(write(tmp_path, WHOLE)).get("whole").format
+    assert format_.continued_end is None
+    assert format_.reasoning is not None
+    assert format_.reasoning.gate is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (OWN.replace('[["tool_call", "call"]]', '"call"'), "mine.toml:6: .*a list of pairs"),
+        (OWN.replace('[["tool_call", "call"]]', '[["", "call"]]'), "mine.toml:6: .*a list of pairs"),
+        (OWN.replace('like = "qwen3"', "like = 7"), "mine.toml:5: .*like = 7 leads nowhere"),
+        ("[family]\nmine = 7\n", "holds tables only"),
+        ("family = 7\n", "holds tables only"),
+        ('[family.mine]\ntitle = "M"\nverified = ""\nformat = 7\n', "mine.toml:4: .*valid dictionary"),
+        (WHOLE.replace("[family.whole.format.tools]", "[family.whole.format.tolls]"), "nothing says `tools`"),
+    ],
+)
+def test_values_of_another_kind(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(FamilyError, match=complaint):
+        Families.load(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_every_decision_must_be_stated(tmp_path: Path, decision: str) -> None:
+    lines = WHOLE.splitlines()
+    missing = next(number for number, line in enumerate(lines) if line.startswith(f"{decision} = "))
+    table = max(number for number, line in enumerate(lines[:missing], 1) if line.startswith("["))
+    path = write(tmp_path, "\n".join([*lines[:missing], *lines[missing + 1 :]]))
+    with pytest.raises(FamilyError, match=f"nothing says `{decision}`") as caught:
+        Families.load(path)
+    assert str(caught.value).startswith(f"{path}:{table}: [family.whole.format")
+
+
+def test_reasoning_and_tools_must_be_stated(tmp_path: Path) -> None:
+    head, _, rest = WHOLE.partition("[family.whole.format.reasoning]")
+    tools = "[family.whole.format.tools]"
+    without = head.rstrip() + "\n" + tools + rest.partition(tools)[2]
+    with pytest.raises(FamilyError, match=r'nothing says `reasoning`.* \(or "not applicable"\)'):
+        Families.load(write(tmp_path, without))
+    with pytest.raises(FamilyError, match="nothing says `tools`"):
+        Families.load(write(tmp_path, WHOLE.partition(tools)[0]))
+    generic = head.rstrip() + '\nreasoning = "not applicable"\ntools = "generic"\n'
+    assert Families.load(write(tmp_path, generic)).get("whole").format.tools is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "complaint"),
+    [
+        ('off = "close"', 'off = "gate"', "off", "belong together"),
+        ('gate = "not applicable"', 'gate = { kwarg = "think", off = false }', "off", "belong together"),
+        ('gate = "not applicable"', 'gate = { kwarg = "think", default = "off" }', "gate", "needs a value for `on`"),
+        ('gate = "not applicable"', 'gate = "no"', "gate", "valid dictionary"),
+        ('close = "</think>"', 'close = "<think>"', "close", "the same text"),
+        ('off = "close"', 'off = "close"\nforced_open = true\nimplicit = true', "implicit", "exclude each other"),
+        ('history = "none"\nfields = [""]', 'history = "all"\nfields = []', "history", "there are none"),
+        ('history = "none"', 'history = "unknown"', "fields", "reads no field"),
+        ('after_result = "free"', 'after_result = "maybe"', "after_result", "'opened', 'free' or 'no prompt'"),
+        ('control = ["<|end|>"]', 'control = ["<|call|>"]', "control", "no marker holds '<|call|>'"),
+        (
+            'continued_end = "not applicable"',
+            'continued_end = ["<|return|>", "<|end|>"]',
+            "continued_end",
+            "none of the stops",
+        ),
+        ('shape = "json"', 'shape = "json"\nquote = "<q>"', "quote", "shape json has no `quote`"),
+        ('shape = "json"', 'shape = "json"\nparalel = false', "paralel", "Extra inputs"),
+        ('verified = "by hand"', 'verified = "by hand"\nsampling = { top_k = 2 }', "sampling", "belong together"),
+        (
+            'verified = "by hand"',
+            'verified = "by hand"\nsampling = { topk = 2 }\nsampling_source = "a card"',
+            "sampling",
+            "no sampling parameter 'topk'",
+        ),
+    ],
+)
+def test_contradictions_name_the_line(tmp_path: Path, old: str, new: str, field: str, complaint: str) -> None:
+    text = WHOLE.replace(old, new)
+    assert text != WHOLE
+    path = write(tmp_path, text)
+    with pytest.raises(FamilyError, match=re.escape(complaint)) as caught:
+        Families.load(path)
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if line.startswith(f"{field} = "))
+    assert str(caught.value).startswith(f"{path}:{line}: [family.whole.")
+
+
+def test_channels_and_tools_exclude_each_other(tmp_path: Path) -> None:
+    like = OWN.replace('like = "qwen3"', 'like = "gpt-oss"').replace(NO_REASONING, "")
+    both = like + '[family.mine.format.tools]\nshape = "json"\nsection = ["<a>", "</a>"]\n'
+    with pytest.raises(FamilyError, match="exclude each other"):
+        Families.load(write(tmp_path, both))
+    with pytest.raises(FamilyError, match="belong together: state both"):
+        Families.load(write(tmp_path, like.replace("[family.mine.format]", '[family.mine.format]\ntools = "generic"')))
+    with pytest.raises(FamilyError, match="belong together: state both"):
+        Families.load(write(tmp_path, OWN.replace(NO_REASONING, 'tools = "channels"')))
+
+
+def test_a_row_like_its_own_name_changes_the_shipped_one(tmp_path: Path) -> None:
+    shipped = builtin_families().get("qwen3")
+    text = '[family.qwen3]\nlike = "qwen3"\n\n[family.qwen3.format]\nstops = ["<|im_end|>", "<|done|>"]\n'
+    changed = builtin_families().extended(Families.load(write(tmp_path, text))).get("qwen3")
+    assert changed == shipped.model_copy(
+        update={"format": shipped.format.model_copy(update={"stops": ("<|im_end|>", "<|done|>")})}
+    )
+
+
+def test_a_template_finds_its_family_among_ones_own(tmp_path: Path) -> None:
+    own = Families.load(write(tmp_path, OWN))
+    source = "{{ '<|mine|>' }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    both = builtin_families().extended(own)
+    for families in (own, both):
+        assert ChatTemplate(source, family=families).family.name == "mine"
+        assert ChatTemplate.for_model(source, family=families).family.name == "mine"
+    assert ChatTemplate.for_model(None, family=both, architecture="qwen3", name="Qwen3 0.6B").family.name == "qwen3"
+    other = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    assert own.detect(other).family.name == "content-only"
+
+
+def test_families_made_in_python() -> None:
+    shipped = builtin_families().get("qwen3")
+    mine = Family(
+        name="mine",
+        title="Mine",
+        verified="by hand",
+        detect=Detect(template=("<|mine|>",)),
+        format=shipped.format.model_copy(update={"tools": ToolSyntax(shape="json", section=("<call>", "</call>"))}),
+    )
+    both = builtin_families().extended(Families([mine]))
+    assert both.detect("{{ '<|mine|>' }}").family is mine
+    parser = Parser(mine)
+    completion = fold([*parser.feed('<call>{"name": "f", "arguments": {}}</call>'), *parser.close()])
+    assert [call.name for call in completion.tool_calls] == ["f"]
+    with pytest.raises(ValidationError, match="shape json has no `quote`"):
+        ToolSyntax(shape="json", bare=True, quote="<q>")
+
+
+def test_circles_unknown_names_and_what_is_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(FamilyError, match="leads nowhere"):
+        Families.load(write(tmp_path, OWN.replace('like = "qwen3"', 'like = "mine"')))
+    with pytest.raises(FamilyError, match="leads nowhere"):
+        Families.load(write(tmp_path, OWN.replace('like = "qwen3"', 'like = "nobody"')))
+    with pytest.raises(FamilyError, match="unknown tables"):
+        Families.load(write(tmp_path, "[families]\n"))
+    with pytest.raises(FamilyError, match="cannot be read as TOML"):
+        Families.load(write(tmp_path, "family = ["))
+    with pytest.raises(FamilyError, match="cannot be read"):
+        Families.load(tmp_path / "absent.toml")
+    with pytest.raises(FamilyError, match="no family 'nobody'"):
+        builtin_families().get("nobody")
+
+
+def test_without_a_template_architecture_and_name_decide() -> None:
+    families = builtin_families()
+    assert families.detect(None, "qwen3", "Qwen3 0.6B").family.name == "qwen3"
+    assert families.detect(None, "llama", "Meta Llama 3.1 8B").family.name == "llama-3"
+    assert families.detect(None, "gpt-oss", "").family.name == "gpt-oss"
+    unknown = families.detect(None, "unheard-of", "x")
+    assert unknown.family.name == "content-only"
+    assert "no family in models.toml" in unknown.reason
+    assert "Qwen3 0.6B" in families.detect(None, "qwen3", "Qwen3 0.6B").reason
+
+
+def test_a_stop_that_begins_a_section_of_calls_does_not_end_the_turn() -> None:
+    giga = builtin_families().get("gigachat-3").format
+    assert giga.stops == ("<|message_sep|>",)
+    assert giga.final_stops == ()
+    hermes = builtin_families().get("hermes").format
+    assert hermes.final_stops == hermes.stops != ()

@@ -1,0 +1,347 @@
+"""Which files are models, read without llama.cpp; what is wrong with the others."""
+
+import ctypes
+import mmap
+import random
+import struct
+from pathlib import Path
+
+import gguf
+import model_files
+import pytest
+
+from engine.errors import ModelLoadError
+from engine.llama import gguf_header as gguf_types
+from engine.llama.gguf import Layer, NamedTemplate, read_gguf
+from engine.llama.lib import library
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_files.write(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+def test_a_model_is_described(tiny: Path) -> None:
+    model = read_gguf(tiny)
+    shape = model_files.Shape()
+    reader = gguf.GGUFReader(tiny)
+    assert model.path == tiny
+    assert model.parts == (tiny,)
+    assert (model.architecture, model.name, model.quantization) == ("llama", "tiny", "F32")
+    assert model.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
+    assert model.weights == sum(int(tensor.n_bytes) for tensor in reader.tensors)
+    assert (model.n_ctx_train, model.n_embd, model.n_ff, model.n_head) == (512, 64, 96, 2)
+    assert model.n_vocab == len(model_files.vocabulary().tokens)
+    keys = shape.n_rot * shape.n_head_kv
+    assert model.layers == (Layer(keys, keys, windowed=False, head=shape.n_rot),) * 2
+    assert model.chat_template == model_files.TEMPLATE
+    assert model.named_templates == ()
+
+
+def test_the_path_may_be_text(tiny: Path) -> None:
+    assert read_gguf(str(tiny)) == read_gguf(tiny)
+
+
+def test_named_templates(tmp_path: Path) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_string("tokenizer.chat_template.tool_use", "T")
+        writer.add_string("tokenizer.chat_template.rag", "R")
+
+    model = read_gguf(model_files.write(tmp_path / "m.gguf", change=change))
+    assert model.named_templates == (NamedTemplate("rag", "R"), NamedTemplate("tool_use", "T"))
+
+
+def test_without_a_file_type_the_largest_tensor_type_is_the_quantization(tmp_path: Path) -> None:
+    path = model_files.write(tmp_path / "m.gguf")
+    data = path.read_bytes()
+    key = b"general.file_type"
+    path.write_bytes(data.replace(key, b"general.file_typo"))
+    assert read_gguf(path).quantization == "F32"
+
+
+@pytest.mark.parametrize("kind", list(gguf.GGMLQuantizationType))
+def test_tensor_types_are_those_of_llama_cpp(kind: gguf.GGMLQuantizationType) -> None:
+    ggml = library()._lib
+    ggml.ggml_type_size.restype = ggml.ggml_row_size.restype = ctypes.c_size_t
+    ggml.ggml_blck_size.restype = ctypes.c_int64
+    block = ggml.ggml_blck_size(kind.value)
+    assert gguf_types.tensor_type_name(kind.value) == kind.name
+    assert gguf_types.tensor_bytes(kind.value, 10 * block) == 10 * ggml.ggml_type_size(kind.value)
+
+
+def test_an_unknown_tensor_type_has_no_size_that_could_be_checked() -> None:
+    assert gguf_types.tensor_bytes(999, 10) == 0
+    assert gguf_types.tensor_type_name(999) == "type 999"
+
+
+@pytest.mark.parametrize(("kind", "name"), [(15, "Q4_K_M"), (7, "Q8_0"), (38, "MXFP4"), (1024, None)])
+def test_file_type_names(kind: int, name: str | None) -> None:
+    assert gguf_types.file_type_name(kind) == name
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="There is no file"):
+        read_gguf(tmp_path / "absent.gguf")
+
+
+def test_a_directory_names_a_model_in_it(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"is a directory.*tiny.gguf"):
+        read_gguf(tiny.parent)
+    with pytest.raises(ModelLoadError, match=r"pass the path of a \.gguf file"):
+        read_gguf(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it is empty"),
+        (b"GGUF", "not a GGUF file"),
+        (b"<!DOCTYPE html><html><body>404</body></html>", "was downloaded in place of the model"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git-lfs pointer"),
+        (b"PK\x03\x04" + bytes(40), "must be converted first"),
+        (b"\x00" * 100, "begins with"),
+    ],
+)
+def test_files_that_are_no_gguf(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelLoadError, match=says):
+        read_gguf(path)
+
+
+def test_safetensors_must_be_converted(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 20) + b'{"__metadata__": {}}')
+    with pytest.raises(ModelLoadError, match="must be converted first"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [(b"\x00\x00\x00\x03", "big-endian"), (b"\x01\x00\x00\x00", "version 1;"), (b"\x09\x00\x00\x00", "version 9;")],
+)
+def test_versions_that_are_not_supported(tiny: Path, tmp_path: Path, version: bytes, says: str) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF" + version + tiny.read_bytes()[8:])
+    with pytest.raises(ModelLoadError, match=says):
+        read_gguf(path)
+
+
+def test_a_file_cut_off_anywhere_is_refused(tiny: Path, tmp_path: Path) -> None:
+    data = tiny.read_bytes()
+    path = tmp_path / "cut.gguf"
+    # Every length up to the end of the metadata is too many; a stride that is no multiple of any field's width visits
+    # all.
+    for length in (*range(24, 9000, 37), len(data) // 2, len(data) - 33):
+        path.write_bytes(data[:length])
+        with pytest.raises(ModelLoadError, match="cut off"):
+            read_gguf(path)
+
+
+def test_damaged_numbers_are_refused(tiny: Path, tmp_path: Path) -> None:
+    data = bytearray(tiny.read_bytes())
+    path = tmp_path / "damaged.gguf"
+    for position in (8, 16, 24):  # the count of tensors, of pairs, the length of the first key
+        broken = bytearray(data)
+        broken[position : position + 8] = b"\xff" * 8
+        path.write_bytes(broken)
+        with pytest.raises(ModelLoadError, match="damaged"):
+            read_gguf(path)
+
+
+@pytest.mark.parametrize("kind", [9, 77])
+def test_arrays_of_arrays_and_unknown_types_are_damage(tmp_path: Path, kind: int) -> None:
+    path = tmp_path / "m.gguf"
+    pair = struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", 9, kind, 1) + bytes(64)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair)
+    with pytest.raises(ModelLoadError, match="damaged"):
+        read_gguf(path)
+    path.write_bytes(
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k" + struct.pack("<I", 77) + bytes(64)
+    )
+    with pytest.raises(ModelLoadError, match="damaged"):
+        read_gguf(path)
+
+
+def test_an_alignment_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    key = b"general.alignment"
+    pair = struct.pack("<Q", len(key)) + key + struct.pack("<II", 4, 0)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + pair + bytes(64))
+    with pytest.raises(ModelLoadError, match="damaged"):
+        read_gguf(path)
+
+
+def test_a_tensor_of_many_dimensions_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(
+        b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 1) + b"t" + struct.pack("<I", 99) + bytes(900)
+    )
+    with pytest.raises(ModelLoadError, match="damaged"):
+        read_gguf(path)
+
+
+def test_a_file_that_may_not_be_read(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(mmap, "mmap", denied)
+    with pytest.raises(ModelLoadError, match=r"cannot be read.*Permission denied"):
+        read_gguf(tiny)
+
+
+def test_an_embedding_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"an embedding model \(bert\)"):
+        read_gguf(model_files.write(tmp_path / "m.gguf", "bert"))
+
+
+def test_a_chat_architecture_with_pooling_is_an_embedding_model(tmp_path: Path) -> None:
+    def pool(writer: gguf.GGUFWriter) -> None:
+        writer.add_pooling_type(gguf.PoolingType.LAST)
+
+    with pytest.raises(ModelLoadError, match=r"an embedding model \(qwen3\)"):
+        read_gguf(model_files.write(tmp_path / "m.gguf", "qwen3", change=pool))
+
+
+def test_no_pooling_is_no_embedding_model(tmp_path: Path) -> None:
+    def pool(writer: gguf.GGUFWriter) -> None:
+        writer.add_pooling_type(gguf.PoolingType.NONE)
+
+    assert read_gguf(model_files.write(tmp_path / "m.gguf", "qwen3", change=pool)).architecture == "qwen3"
+
+
+def test_an_adapter_is_refused(tmp_path: Path) -> None:
+    def adapter(writer: gguf.GGUFWriter) -> None:
+        writer.add_type(gguf.GGUFType.ADAPTER)
+
+    with pytest.raises(ModelLoadError, match="a LoRA adapter"):
+        read_gguf(model_files.write(tmp_path / "m.gguf", change=adapter))
+
+
+def test_a_vocabulary_only_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="a vocabulary only"):
+        read_gguf(model_files.write(tmp_path / "m.gguf", tensors=False))
+
+
+def test_a_file_without_architecture_is_refused(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(tiny.read_bytes().replace(b"general.architecture", b"general.architektur3"[:20]))
+    with pytest.raises(ModelLoadError, match="does not name its architecture"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize("layers", [0, 513, 2**32 - 1])
+def test_a_number_of_layers_that_llama_cpp_would_die_of(tmp_path: Path, layers: int) -> None:
+    path = model_files.write(tmp_path / "m.gguf")
+    key = b"llama.block_count" + struct.pack("<I", 4)
+    data = path.read_bytes()
+    assert data.count(key + struct.pack("<I", 2)) == 1
+    path.write_bytes(data.replace(key + struct.pack("<I", 2), key + struct.pack("<I", layers)))
+    with pytest.raises(ModelLoadError, match=f"says that it has {layers} layers"):
+        read_gguf(path)
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
+def test_an_epsilon_that_llama_cpp_would_die_of(tmp_path: Path, epsilon: float) -> None:
+    path = model_files.write(tmp_path / "m.gguf")
+    key = b"llama.attention.layer_norm_rms_epsilon" + struct.pack("<I", 6)
+    old = key + struct.pack("<f", 1e-5)
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, key + struct.pack("<f", epsilon)))
+    with pytest.raises(ModelLoadError, match=r"layer_norm_rms_epsilon=.*is not possible"):
+        read_gguf(path)
+
+
+def test_any_damage_to_the_header_is_refused_or_harmless(tiny: Path, tmp_path: Path) -> None:
+    """What the reader says of a damaged file is a ModelLoadError or nothing, and it says so soon."""
+    data = tiny.read_bytes()
+    path = tmp_path / "m.gguf"
+    chance = random.Random(4)
+    vocabulary = range(data.index(b"tokenizer.ggml.tokens") + 40, data.index(b"tokenizer.ggml.bos"))
+    places = [place for place in range(8, data.index(b"blk.1.")) if place not in vocabulary]
+    refused = 0
+    for _ in range(500):
+        broken = bytearray(data)
+        broken[chance.choice(places)] = chance.choice([0, 1, 127, 128, 255])
+        path.write_bytes(broken)
+        try:
+            read_gguf(path)
+        except ModelLoadError:
+            refused += 1
+    assert refused > 100
+
+
+def split_model(directory: Path) -> list[Path]:
+    model_files.write(directory / "m.gguf", split_bytes=20_000)
+    parts = sorted(directory.glob("m-*.gguf"))
+    assert len(parts) > 2
+    return parts
+
+
+def test_a_split_model_is_read_whole(tmp_path: Path, tiny: Path) -> None:
+    parts = split_model(tmp_path)
+    model = read_gguf(parts[0])
+    assert model.parts == tuple(parts)
+    assert model.weights == read_gguf(tiny).weights
+
+
+def test_a_split_model_with_a_part_missing(tmp_path: Path) -> None:
+    parts = split_model(tmp_path)
+    parts[1].unlink()
+    with pytest.raises(ModelLoadError, match=f"{parts[1].name} is missing"):
+        read_gguf(parts[0])
+
+
+def test_a_later_part_names_the_first(tmp_path: Path) -> None:
+    parts = split_model(tmp_path)
+    with pytest.raises(ModelLoadError, match=f"pass .*{parts[0].name}"):
+        read_gguf(parts[1])
+
+
+def test_a_split_model_with_a_part_cut_off(tmp_path: Path) -> None:
+    parts = split_model(tmp_path)
+    parts[2].write_bytes(parts[2].read_bytes()[:-40])
+    with pytest.raises(ModelLoadError, match=f"{parts[2].name} is cut off"):
+        read_gguf(parts[0])
+
+
+def test_a_renamed_part_cannot_find_the_others(tmp_path: Path) -> None:
+    parts = split_model(tmp_path)
+    with pytest.raises(ModelLoadError, match="rename the parts"):
+        read_gguf(parts[0].rename(tmp_path / "model.gguf"))
+
+
+def test_layers_of_unusual_models(tmp_path: Path) -> None:
+    def latent(writer: gguf.GGUFWriter) -> None:
+        writer.add_key_length(24)
+        writer.add_value_length(16)
+        writer.add_key_length_mla(12)
+        writer.add_value_length_mla(12)
+
+    def interval(writer: gguf.GGUFWriter) -> None:
+        writer.add_uint32("llama.full_attention_interval", 2)
+
+    def shared(writer: gguf.GGUFWriter) -> None:
+        writer.add_uint32("llama.attention.shared_kv_layers", 1)
+
+    def windows(writer: gguf.GGUFWriter) -> None:
+        writer.add_sliding_window_pattern([True, False])
+        writer.add_sliding_window(64)
+
+    path = tmp_path / "m.gguf"
+    assert read_gguf(model_files.write(path, change=latent)).layers == (Layer(24, 0, windowed=False, head=24),) * 2
+    assert [layer.keys for layer in read_gguf(model_files.write(path, change=interval)).layers] == [0, 32]
+    assert [layer.keys for layer in read_gguf(model_files.write(path, change=shared)).layers] == [32, 0]
+    model = read_gguf(model_files.write(path, change=windows))
+    assert [layer.windowed for layer in model.layers] == [True, False]
+    assert model.sliding_window == 64
+
+
+def test_recurrent_models_keep_a_state(tmp_path: Path) -> None:
+    mamba = read_gguf(model_files.write(tmp_path / "mamba.gguf", "mamba"))
+    assert [layer.keys for layer in mamba.layers] == [0, 0]
+    assert mamba.recurrent_state > 0
+    hybrid = read_gguf(model_files.write(tmp_path / "lfm2.gguf", "lfm2"))
+    assert [layer.keys for layer in hybrid.layers] == [0, 32]
+    assert hybrid.recurrent_state > 0

@@ -1,0 +1,188 @@
+"""The loop over llama.cpp itself: attention, recurrent and hybrid memories, with tiny random weights."""
+
+from collections.abc import Iterator
+
+import model_files
+import pytest
+
+from engine.events import fold
+from engine.llama.model import Model
+from engine.parsing import Parser, Piece
+from engine.runtime.generation import Limits
+from engine.runtime.loop import Loop
+from engine.runtime.options import ContextOptions
+from engine.runtime.request import Reply, Request
+from engine.types import Completion, SamplingParams, Usage
+
+ARCHITECTURES = ("llama", "qwen3", "mamba", "lfm2", "gemma3")
+SYSTEM = "<|start|>system\nhello world ab ab he o hello hello world<|end|><|start|>user\n"
+TEXTS = [f"{SYSTEM}{text}<|end|><|start|>assistant\n" for text in ("ab", "ab", "world a b", "hello", "o", "ab ab")]
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path = tmp_path_factory.mktemp("loop") / "m.gguf"
+    with Model.load(model_files.write(path, str(request.param))) as model:
+        yield model
+
+
+class Desk:
+    """A loop over one context of a model, and what its requests answered."""
+
+    def __init__(
+        self,
+        model: Model,
+        n_sequences: int = 4,
+        n_ctx: int = 512,
+        longest_draft: int = 0,
+        *,
+        n_batch: int = 64,
+        device: bool = False,
+        unified: bool = True,
+    ) -> None:
+        options = ContextOptions(
+            n_threads=1,
+            n_sequences=n_sequences,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_batch,
+            device_sampling=device,
+            kv_unified=unified,
+        )
+        self.backend = model.backend(options)
+        self.loop = Loop(self.backend, longest_draft=longest_draft)
+        self.replies: dict[int, list[Reply]] = {}
+
+    def submit(self, id_: int, text: str, *, checkpoint: bool = True, logprobs: int | None = None) -> None:
+        vocab = self.backend.vocab
+        tokens = vocab.encode([Piece(text, True)], add_bos=True)
+        tail = vocab.tokenize("<|start|>assistant\n", special=True)
+        sampling = SamplingParams(temperature=0, logprobs=logprobs)
+        limits = Limits(max_tokens=16, ignore_eos=True)
+        at = len(tokens) - len(tail) if checkpoint else 0
+        self.loop.submit(Request(id_, tuple(tokens), lambda: Parser("content-only"), sampling, limits, at))
+
+    def step(self) -> None:
+        self.loop.step()
+        self.loop.cache.check()
+        for reply in self.loop.drain():
+            self.replies.setdefault(reply.id, []).append(reply)
+
+    def run(self) -> None:
+        while self.loop.busy:
+            self.step()
+
+    def output(self, id_: int) -> tuple[int, ...]:
+        last = self.replies[id_][-1]
+        assert last.error is None, last.error
+        return last.output
+
+    def usage(self, id_: int) -> Usage:
+        completion: Completion = fold(event for reply in self.replies[id_] for event in reply.events)
+        assert completion.usage is not None
+        return completion.usage
+
+
+@pytest.fixture(scope="module")
+def alone(model: Model) -> dict[str, tuple[int, ...]]:
+    """What each text is answered with when nothing else runs and nothing is cached."""
+    answers: dict[str, tuple[int, ...]] = {}
+    for text in TEXTS:
+        desk = Desk(model)
+        desk.submit(0, text, checkpoint=False)
+        desk.run()
+        desk.backend.close()
+        answers[text] = desk.output(0)
+    return answers
+
+
+@pytest.mark.parametrize(("longest_draft", "device"), [(0, False), (6, False), (0, True)])
+@pytest.mark.parametrize("n_ctx", [512, 256])
+def test_every_output_equals_its_run_alone(
+    model: Model, alone: dict[str, tuple[int, ...]], longest_draft: int, n_ctx: int, *, device: bool
+) -> None:
+    desk = Desk(model, n_sequences=3, n_ctx=n_ctx, longest_draft=longest_draft, device=device)
+    for id_, text in enumerate(TEXTS):
+        desk.submit(id_, text)
+        desk.step()
+    desk.submit(99, TEXTS[0] + "cancelled")
+    desk.step()
+    desk.loop.cancel(99)
+    desk.run()
+    for id_, text in enumerate(TEXTS):
+        assert desk.output(id_) == alone[text]
+    assert sum(desk.usage(id_).cached_tokens for id_ in range(len(TEXTS))) > 0
+    desk.backend.close()
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_long_prompts_beside_streams_change_no_output(model: Model, *, unified: bool) -> None:
+    """More rows than the CPU's attention takes in one tile; the streams' tokens are evaluated apart from them then."""
+    long = [f"{SYSTEM}{' world hello' * 14} {text}<|end|><|start|>assistant\n" for text in ("ab", "o", "hello")]
+    texts = [TEXTS[0], long[0], TEXTS[2], long[1], TEXTS[3], long[2]]
+    alone: list[tuple[int, ...]] = []
+    for text in texts:
+        desk = Desk(model, n_ctx=1024, n_batch=256)
+        desk.submit(0, text, checkpoint=False)
+        desk.run()
+        desk.backend.close()
+        alone.append(desk.output(0))
+    desk = Desk(model, n_ctx=1024, n_batch=256, unified=unified)
+    for id_, text in enumerate(texts):
+        desk.submit(id_, text)
+        desk.step()
+    desk.run()
+    assert [desk.output(id_) for id_ in range(len(texts))] == alone
+    desk.backend.close()
+
+
+def test_logprobs_are_those_of_the_tokens_drawn(model: Model) -> None:
+    desk = Desk(model, longest_draft=6)
+    desk.submit(0, TEXTS[0], logprobs=2)
+    desk.run()
+    entries = [entry for reply in desk.replies[0] for entry in reply.logprobs]
+    assert tuple(entry.drawn.token for entry in entries) == desk.output(0)
+    assert all(entry.top[0] == entry.drawn and entry.drawn.logprob < 0 for entry in entries), "greedy draws the best"
+    desk.backend.close()
+
+
+def test_a_full_context_is_shifted(model: Model) -> None:
+    """Two at once, which hold what the books say at every step; a memory that cannot move is filled anew."""
+    if model.info.is_recurrent:
+        pytest.skip("these random weights give no numbers after 180 tokens")
+    desk = Desk(model, n_sequences=3, n_ctx=256)
+    vocab = desk.backend.vocab
+    tokens = tuple(vocab.encode([Piece(TEXTS[0], True)], add_bos=True))
+    for id_ in range(2):
+        request = Request(
+            id_,
+            tokens,
+            lambda: Parser("content-only"),
+            SamplingParams(temperature=1, seed=id_),
+            Limits(max_tokens=400, ignore_eos=True),
+            keep=20,
+        )
+        desk.loop.submit(request)
+    desk.run()
+    for id_ in range(2):
+        assert desk.replies[id_][-1].error is None
+        usage = desk.usage(id_)
+        assert (usage.completion_tokens, usage.shifted_tokens > 100) == (400, True)
+    desk.backend.close()
+
+
+def test_a_next_turn_that_parts_from_the_last_is_continued_at_its_beginning(model: Model) -> None:
+    desk = Desk(model, n_sequences=2)
+    desk.submit(0, TEXTS[0])
+    desk.run()
+    second = TEXTS[0] + "world<|end|><|start|>user\nhello<|end|><|start|>assistant\n"
+    desk.submit(1, second)
+    desk.run()
+    tail = len(desk.backend.vocab.tokenize("<|start|>assistant\n", special=True))
+    assert desk.usage(1).cached_tokens >= desk.usage(0).prompt_tokens - tail
+    fresh = Desk(model)
+    fresh.submit(1, second, checkpoint=False)
+    fresh.run()
+    assert desk.output(1) == fresh.output(1)
+    desk.backend.close()
+    fresh.backend.close()

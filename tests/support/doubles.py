@@ -1,0 +1,94 @@
+"""What tests of the loop, the runner and the service share: prompts, parsers, and a loop stepped to its end."""
+
+from collections.abc import Callable, Sequence
+
+from engine.events import fold
+from engine.parsing import Parser, Piece
+from engine.runtime.generation import Limits
+from engine.runtime.loop import Loop
+from engine.runtime.request import Reply, Request
+from engine.template.prompt import Prompt
+from engine.testing import ScriptedBackend
+from engine.types import Completion, SamplingParams
+
+
+def prompt(text: str, stop: tuple[str, ...] = ()) -> Prompt:
+    return Prompt(text, (Piece(text, True),), stop=stop)
+
+
+def plain() -> Parser:
+    return Parser("content-only")
+
+
+def echo(text: str) -> str:
+    """A reply that tells whose prompt it answers."""
+    return f"re: {text}"
+
+
+class Bench:
+    """A loop over a scripted backend, stepped by hand; its books are checked after every step."""
+
+    def __init__(self, replies: Sequence[str] | Callable[[str], str] = echo, **options: object) -> None:
+        longest_draft = options.pop("longest_draft", 0)
+        can_share = options.pop("can_share", options.get("trimmable", True))
+        assert isinstance(longest_draft, int)
+        assert isinstance(can_share, bool)
+        self.backend = ScriptedBackend(replies, **options)  # pyright: ignore[reportArgumentType]
+        self.backend.can_share = can_share
+        self.now = 0.0
+        self.loop = Loop(self.backend, longest_draft=longest_draft, clock=lambda: self.now)
+        self.replies: dict[int, list[Reply]] = {}
+        self._next = 0
+
+    def submit(
+        self,
+        text: str,
+        limits: Limits | None = None,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        checkpoint: int = 0,
+        parser: Callable[[], Parser] = plain,
+        patient: bool = False,
+    ) -> int:
+        self._next += 1
+        tokens = tuple(self.backend.vocab.tokenize(text, special=True))
+        limits, params = limits or Limits(), SamplingParams()
+        self.loop.submit(Request(self._next, tokens, parser, params, limits, checkpoint, priority, deadline, patient))
+        return self._next
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.loop.step()
+            self.collect()
+            self.loop.cache.check()
+            assert self.loop.cache.used == self.backend.used
+
+    def collect(self) -> None:
+        for reply in self.loop.drain():
+            self.replies.setdefault(reply.id, []).append(reply)
+
+    def run(self, limit: int = 10_000) -> None:
+        while self.loop.busy:
+            limit -= 1
+            assert limit, "the loop does not come to an end"
+            self.step()
+        self.collect()
+
+    def completion(self, id_: int) -> Completion:
+        """The fold of a request's events; it must have ended, once, without error."""
+        assert [reply.final for reply in self.replies[id_]].count(True) == 1
+        assert self.replies[id_][-1].final
+        assert self.replies[id_][-1].error is None, self.replies[id_][-1].error
+        return self.partial(id_)
+
+    def partial(self, id_: int) -> Completion:
+        return fold(event for reply in self.replies.get(id_, ()) for event in reply.events)
+
+    def error(self, id_: int) -> Exception:
+        """What ended a request, which must have been an error."""
+        last = self.replies[id_][-1]
+        assert last.final
+        assert last.error is not None
+        assert self.partial(id_).finish_reason == "error"
+        return last.error

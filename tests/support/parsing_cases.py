@@ -1,0 +1,217 @@
+"""The parsing cases of tests/golden/*.toml, and the ways of feeding one that must all give the same.
+
+Each case is data: a prompt's prefix, a raw output, and what it holds. The tools are one set for all families.
+"""
+
+import random
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from engine.events import Event, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
+from engine.families import builtin_families
+from engine.parsing import Parser, Piece
+from engine.tools import as_tools
+from engine.types import Completion, FinishReason
+
+DIRECTORY = Path(__file__).parents[1] / "golden"
+
+
+def _function(name: str, required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return {"type": "function", "function": {"name": name, "description": f"Does {name}.", "parameters": parameters}}
+
+
+TOOLS = as_tools(
+    [
+        _function("get_weather", ["city"], city={"type": "string"}, days={"type": "integer"}),
+        _function("ping", []),
+        _function(
+            "everything",
+            ["s"],
+            s={"type": "string"},
+            i={"type": "integer"},
+            f={"type": "number"},
+            b={"type": "boolean"},
+            n={"type": ["null", "string"]},
+            a={"type": "array"},
+            o={"type": "object"},
+        ),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One raw output and what it holds."""
+
+    family: str
+    name: str
+    output: str
+    prefix: str = ""
+    reasoning: str = ""
+    content: str = ""
+    calls: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    finish: FinishReason = "stop"
+
+    def __str__(self) -> str:
+        return f"{self.family}: {self.name}"
+
+    def parser(self, **options: Any) -> Parser:
+        """A parser in text mode, seeded with the case's prefix."""
+        return Parser(self.family, options.pop("prefix", self.prefix), tools=TOOLS, **options)
+
+
+def load() -> list[Case]:
+    """All cases of all families."""
+    cases: list[Case] = []
+    for path in sorted(DIRECTORY.glob("*.toml")):
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        cases.extend(Case(family=document["family"], **case) for case in document["case"])
+    return cases
+
+
+CASES = load()
+FAMILIES = sorted({case.family for case in CASES})
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_family = pytest.mark.parametrize("family", FAMILIES)
+_NOT_MARKERS = frozenset(
+    {"history", "gate", "fields", "where", "when_closed", "off", "after_result", "shape", "text_types"}
+    | {"name_fields", "arguments_fields", "id_fields", "arguments_as", "namespace", "role", "continued_end"}
+)
+
+
+def find(family: str, name: str) -> Case:
+    """A family's case of that name."""
+    return next(case for case in CASES if case.family == family and case.name == name)
+
+
+def answer(family: str) -> tuple[Case, str, str]:
+    """A turn with content and no call: the case, and its output before and after the content."""
+    case = next(case for case in CASES if case.family == family and case.content and not case.calls)
+    before, after = case.output.split(case.content)
+    return case, before, after
+
+
+def one_argument(family: str) -> tuple[Case, str, str]:
+    """A call with one string argument: the case, and its output before and after the value. Skips a family without
+    calls."""
+    format_ = builtin_families().get(family).format
+    if format_.tools is None and format_.channels is None:
+        pytest.skip("a family without calls")
+    case = find(family, "one call")
+    before, after = case.output.split("Paris")
+    return case, before, after
+
+
+@cache
+def markers(family: str) -> tuple[str, ...]:
+    """Every literal text of a family's format, white space at the edges apart, longest first."""
+    found = {text.strip() for text in _texts(builtin_families().get(family).format.model_dump())}
+    return tuple(sorted(found - {""}, key=len, reverse=True))
+
+
+def _texts(node: object) -> Iterator[str]:
+    match node:
+        case str():
+            yield node
+        case dict():
+            for key, value in cast("dict[str, object]", node).items():
+                if key not in _NOT_MARKERS:
+                    yield from _texts(value)
+        case list() | tuple():
+            for item in cast("Sequence[object]", node):
+                yield from _texts(item)
+        case _:
+            pass
+
+
+def splits(text: str) -> list[list[str]]:
+    """The text whole, in pieces of 1, 2, 3 and 7 characters, and at three random chunkings."""
+    chunkings = [[text]] + [[text[i : i + n] for i in range(0, len(text), n)] for n in (1, 2, 3, 7)]
+    for seed in range(3):
+        source = random.Random(seed)
+        cuts = sorted(source.randrange(len(text) + 1) for _ in range(len(text) // 4))
+        chunkings.append([text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)])
+    return chunkings
+
+
+def run(parser: Parser, chunks: Iterable[str], finish: FinishReason = "stop") -> list[Event]:
+    """All events of the chunks, the end included."""
+    events = [event for chunk in chunks for event in parser.feed(chunk)]
+    return [*events, *parser.close(finish)]
+
+
+def pieces(family: str, text: str) -> list[Piece]:
+    """The text as a vocabulary that has the family's control tokens would bring it."""
+    control = builtin_families().get(family).format.control
+    if not control:
+        return [Piece(text)]
+    pattern = "|".join(re.escape(marker) for marker in sorted(control, key=len, reverse=True))
+    return [Piece(part, part in control) for part in re.split(f"({pattern})", text) if part]
+
+
+def feed_pieces(parser: Parser, fed: Sequence[Piece], finish: FinishReason = "stop") -> list[Event]:
+    """All events of the pieces: control tokens whole, text a character at a time."""
+    events: list[Event] = []
+    for text, special in fed:
+        for part in [text] if special else list(text):
+            events.extend(parser.feed(part, special))
+    return [*events, *parser.close(finish)]
+
+
+def check_expected(case: Case, completion: Completion) -> None:
+    """The completion is what the case says."""
+    assert completion.reasoning == case.reasoning
+    assert completion.content == case.content
+    found = [
+        {"name": call.name, "arguments": call.arguments, "error": call.error or ""} for call in completion.tool_calls
+    ]
+    wanted = [{"error": "", **{key: value for key, value in call.items() if key != "id"}} for call in case.calls]
+    assert found == wanted
+    for call, expected in zip(completion.tool_calls, case.calls, strict=True):
+        assert call.id == expected.get("id", call.id)
+    assert len({call.id for call in completion.tool_calls}) == len(completion.tool_calls)
+    ended = "tool_calls" if case.calls and case.finish == "stop" else case.finish
+    assert completion.finish_reason == ended
+
+
+def check_order(events: Sequence[Event]) -> None:
+    """Parts end before the next begins; arguments only grow, and their end is what grew; nothing is empty."""
+    part = -1
+    arguments: dict[int, str] = {}
+    ended: set[int] = set()
+    for event in events[:-1]:
+        number = getattr(event, "part")  # noqa: B009 - every event but the last has one
+        assert number >= part
+        part = number
+        match event:
+            case ToolCallStart(index):
+                assert index == len(arguments)
+                arguments[index] = ""
+            case ToolCallDelta(index, text):
+                assert text
+                assert index not in ended
+                arguments[index] += text
+            case ToolCallEnd(index, whole):
+                assert whole.strip() == arguments[index].strip()
+                ended.add(index)
+            case _:
+                assert getattr(event, "text")  # noqa: B009
+    assert ended == set(arguments)
+
+
+def without_ids(completion: Completion) -> Completion:
+    """The completion, its made ids apart (they depend on the salt alone)."""
+    parts = [part.model_copy(update={"id": ""}) if part.type == "tool_call" else part for part in completion.parts]
+    return completion.model_copy(update={"parts": tuple(parts)})
+
+
+def completion_of(events: Iterable[Event]) -> Completion:
+    return fold(events)

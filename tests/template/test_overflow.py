@@ -1,0 +1,215 @@
+"""A conversation that does not fit: what goes and what never does, and what a full context does."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from engine import ChatTemplate, ContextOverflowError, Engine, RequestError
+from engine.template.fit import kept
+from engine.testing import ByteVocab, ScriptedBackend
+from engine.types import Message, ToolCall
+
+VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
+
+
+def message(role: Any, content: str = "", *calls: str, answers: str | None = None) -> Message:
+    return Message(
+        role=role,
+        content=content,
+        tool_calls=tuple(ToolCall(id=call, name="f") for call in calls),
+        tool_call_id=answers,
+    )
+
+
+SYSTEM, USER, ANSWER = message("system", "s"), message("user", "u"), message("assistant", "a")
+CALL, RESULT = message("assistant", "", "1"), message("tool", "r", answers="1")
+
+
+def order(messages: Sequence[Message], limit: int, step: int = 1) -> str:
+    """Which of the messages are kept, by number, when each counts one."""
+    return "".join(map(str, kept(messages, len, limit, step)))
+
+
+@pytest.mark.parametrize(
+    ("messages", "states"),
+    [
+        ([USER], ["0"]),
+        ([SYSTEM, USER, ANSWER, USER], ["0123", "03"]),
+        ([SYSTEM, USER, ANSWER, SYSTEM, USER, ANSWER, USER], ["0123456", "03456", "036"]),
+        ([ANSWER, USER, ANSWER, USER], ["0123", "123", "3"]),
+        ([USER, USER, ANSWER, USER], ["0123", "123", "3"]),
+        # A turn with its calls and results goes whole.
+        ([USER, CALL, RESULT, ANSWER, USER], ["01234", "4"]),
+        # In the turn under way an exchange goes whole; the newest stays.
+        ([USER, CALL, RESULT, CALL, RESULT, CALL, RESULT], ["0123456", "03456", "056"]),
+        ([USER, ANSWER, USER, CALL, RESULT, CALL, RESULT], ["0123456", "23456", "256"]),
+        ([SYSTEM, USER, CALL, RESULT], ["0123"]),
+        # A result that comes after the next question holds its call, and all between.
+        ([USER, ANSWER, USER, CALL, USER, RESULT], ["012345", "2345"]),
+    ],
+)
+def test_what_goes_and_in_what_order(messages: list[Message], states: list[str]) -> None:
+    found = [order(messages, limit) for limit in range(len(messages), -1, -1)]
+    assert list(dict.fromkeys(found)) == states
+
+
+def test_what_goes_is_rounded_up_where_there_is_as_much() -> None:
+    messages = [message(role) for _ in range(9) for role in ("user", "assistant")] + [USER]
+    lengths = range(len(messages) - 12, len(messages) + 1, 2)
+    starts = [kept(messages[:length], len, 8, 6)[0] for length in lengths]
+    assert starts == [0, 6, 6, 6, 12, 12, 12], "the beginning stays for some turns"
+    assert order(messages[:5], 3, 100) == "234", "no more goes than must, where there is not as much as a step"
+
+
+def test_counting_is_not_done_for_every_turn() -> None:
+    counted: list[int] = []
+
+    def count(numbers: Sequence[int]) -> int:
+        counted.append(len(numbers))
+        return len(numbers)
+
+    kept([USER, ANSWER] * 500 + [USER], count, 100, 10)
+    assert len(counted) < 30
+
+
+def scripted(replies: Sequence[str] | Callable[[str], str], **options: Any) -> Engine:
+    backend = ScriptedBackend(replies, vocab=VOCAB, **options)
+    return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+
+
+def question(prompt: str) -> str:
+    return prompt.rsplit("user\n", 1)[1].split("<|im_end|>", maxsplit=1)[0]
+
+
+CHAT: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be kind."},
+    *(
+        {"role": role, "content": f"{kind} {turn:02}"}
+        for turn in range(20)
+        for role, kind in (("user", "question"), ("assistant", "answer"))
+    ),
+    {"role": "user", "content": "the last"},
+]
+
+
+def test_an_error_has_the_numbers() -> None:
+    with scripted([], n_ctx=600) as llm:
+        tokens = len(llm.render(CHAT).text.encode())
+        for overflow in ("error", "shift"):
+            with pytest.raises(ContextOverflowError, match=r"prompt has [\d,]+ tokens; .* holds 600"):
+                llm.chat(CHAT, overflow=overflow)
+        assert tokens > 600
+        with pytest.raises(
+            RequestError, match="overflow='drop' is unknown; choose one of error, truncate_oldest, shift"
+        ):
+            llm.chat(CHAT, overflow="drop")  # pyright: ignore[reportArgumentType]
+
+
+def test_old_turns_are_left_out() -> None:
+    prompts: list[str] = []
+
+    def reply(prompt: str) -> str:
+        prompts.append(prompt)
+        return question(prompt)
+
+    with scripted(reply, n_ctx=600) as llm:
+        completion = llm.chat(CHAT, overflow="truncate_oldest", reasoning=False)
+        short = llm.chat(CHAT[-3:], overflow="truncate_oldest", reasoning=False)
+    assert completion.content == "the last"
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens <= 450, "a quarter is left for the answer"
+    gone = completion.usage.dropped_messages
+    assert gone > 0
+    assert gone % 2 == 0
+    assert prompts[0].startswith(
+        "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n" + f"question {gone // 2:02}"
+    )
+    assert prompts[0].count("question") == 20 - gone // 2
+    assert short.usage is not None
+    assert short.usage.dropped_messages == 0
+
+
+def test_room_is_left_for_the_answer_that_was_asked_for() -> None:
+    with scripted(lambda _: "x" * 1000, n_ctx=800) as llm:
+        for asked, length in ((250, 250), (5000, 400)):
+            usage = llm.chat(CHAT, overflow="truncate_oldest", reasoning=False, max_tokens=asked).usage
+            assert usage is not None
+            assert usage.completion_tokens >= length
+
+
+def test_what_cannot_be_left_out_is_an_error() -> None:
+    with scripted([], n_ctx=600) as llm, pytest.raises(ContextOverflowError, match="holds 600"):
+        llm.chat([*CHAT, {"role": "user", "content": "x" * 700}], overflow="truncate_oldest")
+
+
+def test_the_beginning_stays_so_that_the_prefix_cache_serves() -> None:
+    cached: list[bool] = []
+    with scripted(lambda _: "fine", n_ctx=600, n_sequences=1) as llm:
+        for turns in range(21, len(CHAT) + 1, 2):
+            usage = llm.chat([*CHAT[:turns], *CHAT[-1:]], overflow="truncate_oldest", reasoning=False).usage
+            assert usage is not None
+            cached.append(usage.cached_tokens > usage.prompt_tokens / 2)
+    assert cached.count(True) > len(cached) / 2
+
+
+CALL_TEXT = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+
+
+def look() -> str:
+    """Looks."""
+    return "It is long. " * 12
+
+
+def test_a_run_that_outgrows_the_context_ends_with_what_it_has() -> None:
+    with scripted(lambda _: CALL_TEXT, n_ctx=1200) as llm:
+        run = llm.run("Look.", tools=[look], reasoning=False, max_steps=20)
+        assert run.stopped == "overflow"
+        assert 1 < len(run.steps) < 20
+        assert run.messages[-1].role == "tool"
+        with pytest.raises(ContextOverflowError):
+            llm.run("Look." * 300, tools=[look])
+
+
+def test_a_run_goes_on_when_old_exchanges_may_go() -> None:
+    with scripted(lambda _: CALL_TEXT, n_ctx=1200) as llm:
+        run = llm.run("Look.", tools=[look], reasoning=False, max_steps=20, overflow="truncate_oldest")
+    assert (run.stopped, len(run.steps)) == ("max_steps", 20)
+    assert len(run.messages) == 41, "the run itself keeps all of it"
+    usage = run.completion.usage
+    assert usage is not None
+    assert usage.dropped_messages > 0
+
+
+@pytest.mark.parametrize("longest_draft", [0, 6])
+@pytest.mark.parametrize("trimmable", [True, False])
+def test_a_context_is_shifted_and_its_head_stays(trimmable: bool, longest_draft: int) -> None:
+    written = " ".join(map(str, range(400)))
+    backend = ScriptedBackend(lambda _: written, vocab=VOCAB, n_ctx=300, n_sequences=2, trimmable=trimmable)
+    template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
+    with Engine(backend, template, longest_draft=longest_draft) as llm:
+        asked = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Count."}]
+        completion = llm.chat(asked, overflow="shift", reasoning=False)
+        held = [VOCAB.text(backend.tokens(sequence)) for sequence in range(2)]
+        cut = llm.chat(asked, reasoning=False)
+        some = llm.chat(asked, reasoning=False, overflow="shift", max_tokens=700)
+    assert completion.content == written
+    assert completion.finish_reason == "stop"
+    usage = completion.usage
+    assert usage is not None
+    assert usage.shifted_tokens > 1000
+    assert any(text.startswith("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n") for text in held)
+    assert cut.finish_reason == "length"
+    assert written.startswith(cut.content)
+    assert cut.usage is not None
+    assert cut.usage.prompt_tokens + cut.usage.completion_tokens == 301
+    assert (some.content, some.finish_reason) == (written[:700], "length")
+
+
+def test_neighbours_do_not_notice_a_shift() -> None:
+    """Three answers to one prompt share its cells; each shifts on its own."""
+    written = " ".join(map(str, range(150)))
+    with scripted(lambda _: written, n_ctx=500, n_sequences=4) as llm:
+        streams = llm.choices([{"role": "user", "content": "Count slowly. " * 8}], 3, overflow="shift", reasoning=False)
+        completions = [stream.result() for stream in streams]
+    assert {completion.content for completion in completions} == {written}
