@@ -10,7 +10,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    computed_field,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from engine import spelling
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
@@ -36,21 +49,29 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ReasoningPart(Record):
+class _Tagged(Record):
+    """Base of the records that `type` tells apart, so that every dump of one has it."""
+
+    @model_serializer(mode="wrap")
+    def _with_type(self, rest: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"type": type(self).model_fields["type"].default, **rest(self)}
+
+
+class ReasoningPart(_Tagged):
     """One span of reasoning, without its markers."""
 
     type: Literal["reasoning"] = "reasoning"
     text: Text
 
 
-class TextPart(Record):
+class TextPart(_Tagged):
     """One span of visible text."""
 
     type: Literal["text"] = "text"
     text: Text
 
 
-class ToolCall(Record):
+class ToolCall(_Tagged):
     """A call as the model wrote it. `arguments` is JSON text, exactly as emitted (raw text when `error` is
     "malformed").
 
@@ -66,28 +87,17 @@ class ToolCall(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_openai(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        data = dict(cast("Mapping[str, Any]", value))
-        function = data.pop("function", None)
-        if isinstance(function, Mapping):
-            data.update(cast("Mapping[str, Any]", function))
-        if data.get("type") == "function":
-            del data["type"]
-        data.pop("index", None)
-        if data.get("id") is None:
-            data.pop("id", None)
-        arguments: object = data.get("arguments")
-        if arguments is None:
-            data.pop("arguments", None)
-        elif not isinstance(arguments, str):
-            data["arguments"] = json.dumps(arguments, ensure_ascii=False)
-        return data
+    def _one_spelling(cls, value: object) -> object:
+        given = None if isinstance(value, ToolCall) else spelling.fields_of(value)
+        return value if given is None else spelling.call_fields(given)
 
     def parsed(self) -> Any:
         """The arguments as Python values. Raises ValueError when they are not JSON (`error` says so beforehand)."""
         return json.loads(self.arguments)
+
+    def openai(self) -> dict[str, Any]:
+        """The dictionary that OpenAI's Chat Completions have for a call; `arguments` as the model wrote them."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 Part: TypeAlias = Annotated[ReasoningPart | TextPart | ToolCall, Field(discriminator="type")]
@@ -96,9 +106,11 @@ Part: TypeAlias = Annotated[ReasoningPart | TextPart | ToolCall, Field(discrimin
 class Message(Record):
     """One message of a conversation, in any role.
 
-    On input the reasoning field may be called `reasoning`, `reasoning_content` or `thinking`; `content` may be text,
-    a list of text parts, or absent. `parts` keeps the order in which an assistant turn alternated between reasoning,
-    text and calls; it is filled from the flat fields when the caller does not give it.
+    On input it may be a dictionary or an object of OpenAI's SDK. The reasoning field may be called `reasoning`,
+    `reasoning_content` or `thinking`; `content` may be text, a list of text parts, or absent beside calls or reasoning;
+    a tool's result may be any value that JSON holds. Unknown fields are left out, but a misspelt name and a field that
+    holds content (`images`) are refused. `parts` keeps the order in which an assistant turn alternated between
+    reasoning, text and calls; it is filled from the flat fields when the caller does not give it, and they from it.
     """
 
     role: Role
@@ -112,50 +124,48 @@ class Message(Record):
     @model_validator(mode="before")
     @classmethod
     def _one_spelling(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        data = dict(cast("Mapping[str, Any]", value))
-        for alias in ("reasoning_content", "thinking"):
-            text = data.pop(alias, None)
-            if data.get("reasoning") is None and text is not None:
-                data["reasoning"] = text
-        if data.get("tool_calls") is None:
-            data.pop("tool_calls", None)
-        for ignored in ("refusal", "annotations", "audio", "function_call"):
-            if ignored in data and not data[ignored]:
-                del data[ignored]
-        return data
+        given = None if isinstance(value, Message) else spelling.fields_of(value)
+        return value if given is None else spelling.message_fields(given)
 
     @field_validator("content", mode="before")
     @classmethod
-    def _text_of_parts(cls, value: object) -> object:
-        if not isinstance(value, list | tuple):
-            return value
-        texts: list[str] = []
-        for item in cast("list[object]", value):
-            if isinstance(item, str):
-                texts.append(item)
-            elif isinstance(item, TextPart):
-                texts.append(item.text)
-            elif isinstance(item, Mapping) and isinstance(text := cast("Mapping[str, object]", item).get("text"), str):
-                texts.append(text)
-            else:
-                raise ValueError(
-                    f"content parts must be text; this one is {item!r}. This engine runs text models only."
-                )
-        return "\n".join(texts)
+    def _content_text(cls, value: object, info: ValidationInfo) -> object:
+        return spelling.content_text(info.data.get("role"), value)
 
     @model_validator(mode="after")
-    def _fill_parts(self) -> Self:
-        if self.parts or self.role != "assistant":
-            return self
-        parts: list[ReasoningPart | TextPart | ToolCall] = []
-        if self.reasoning:
-            parts.append(ReasoningPart(text=self.reasoning))
-        if self.content:
-            parts.append(TextPart(text=self.content))
-        object.__setattr__(self, "parts", (*parts, *self.tool_calls))
+    def _complete(self) -> Self:
+        if self.parts and not (self.content or self.reasoning or self.tool_calls):
+            whole = Completion(parts=self.parts)
+            filled = {"content": whole.content, "reasoning": whole.reasoning or None, "tool_calls": whole.tool_calls}
+        elif self.role == "assistant" and not self.parts:
+            spans = (_span(ReasoningPart, self.reasoning), _span(TextPart, self.content))
+            filled = {"parts": (*(span for span in spans if span), *self.tool_calls)}
+        else:
+            filled = {}
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)
         return self
+
+    def openai(self, reasoning_field: str | None = "reasoning_content") -> dict[str, Any]:
+        """The dictionary that OpenAI's Chat Completions have for a message.
+
+        reasoning_field: the field for an assistant's reasoning, which is not OpenAI's own; None leaves reasoning out.
+        """
+        entry: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+        if self.role == "tool":
+            entry["tool_call_id"] = self.tool_call_id
+        elif self.name:
+            entry["name"] = self.name
+        if self.role == "assistant":
+            if self.reasoning and reasoning_field:
+                entry[reasoning_field] = self.reasoning
+            if self.tool_calls:
+                entry |= {"content": self.content or None, "tool_calls": [call.openai() for call in self.tool_calls]}
+        return entry
+
+
+def _span(kind: type["ReasoningPart | TextPart"], text: str | None) -> "ReasoningPart | TextPart | None":
+    return kind(text=text) if text else None
 
 
 class Tool(Record):
@@ -355,14 +365,31 @@ class Completion(Record):
     usage: Usage | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_dump(cls, value: object) -> object:
+        """What `model_dump` shows beside the parts is made of them."""
+        if not isinstance(value, Mapping):
+            return value
+        data = dict(cast("Mapping[str, Any]", value))
+        flat = {name: data.pop(name, None) for name in ("reasoning", "content", "tool_calls")}
+        if "parts" not in data and any(flat.values()):
+            texts = [{"type": "reasoning", "text": flat["reasoning"]}, {"type": "text", "text": flat["content"]}]
+            calls = [{"type": "tool_call", **call} for call in flat["tool_calls"] or ()]
+            data["parts"] = [*(part for part in texts if part["text"]), *calls]
+        return data
+
+    @computed_field(repr=False)
     @property
     def reasoning(self) -> str:
         return "\n".join(part.text for part in self.parts if isinstance(part, ReasoningPart))
 
+    @computed_field(repr=False)
     @property
     def content(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
 
+    @computed_field(repr=False)
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(part for part in self.parts if isinstance(part, ToolCall))

@@ -19,7 +19,6 @@ from engine.types import (
     Reasoning,
     ResponseFormat,
     SamplingParams,
-    ToolCall,
     ToolChoice,
     ToolName,
 )
@@ -109,23 +108,8 @@ def client_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(message: Message, reasoning_field: ReasoningField | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"role": message.role, "content": message.content or ""}
-    if message.role == "tool":
-        entry["tool_call_id"] = message.tool_call_id
-    elif message.name:
-        entry["name"] = message.name
-    if message.role != "assistant":
-        return entry
-    if message.reasoning and reasoning_field:
-        entry[reasoning_field] = message.reasoning
-    if message.tool_calls:
-        entry["content"] = message.content or None
-        entry["tool_calls"] = [_call(call) for call in message.tool_calls]
-    return entry
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call.arguments)}}
+    calls = tuple(call.model_copy(update={"arguments": _arguments(call.arguments)}) for call in message.tool_calls)
+    return message.model_copy(update={"tool_calls": calls}).openai(reasoning_field)
 
 
 def _arguments(text: str) -> str:

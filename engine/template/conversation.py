@@ -53,7 +53,7 @@ def _message(number: int, item: object) -> Message:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise RequestError(
-            f"messages[{number}] is not valid{f' at {place}' if place else ''}: {first['msg']}. A message looks like "
+            f"messages[{number}] is not valid{f' at {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}. A message looks like "
             '{"role": "user", "content": "..."}.'
         ) from error
 

@@ -1,0 +1,144 @@
+"""The spellings in which messages reach us, made into the one that `engine.types.Message` has.
+
+Knows: dictionaries and SDK objects in OpenAI's form, the three names of the reasoning field, content as a list of
+parts, results that are no text, and which unknown fields may be left out. Does not know: records, templates.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, cast
+
+Fields = dict[str, Any]
+
+_REASONING = ("reasoning_content", "thinking")
+_CARRY_CONTENT = frozenset(
+    {
+        "audio",
+        "attachments",
+        "documents",
+        "file",
+        "files",
+        "image",
+        "image_url",
+        "images",
+        "input_audio",
+        "video",
+        "videos",
+    }
+)
+"""Fields that other interfaces put content into which this engine cannot show to a model."""
+_PART_TYPES = frozenset(
+    ["text", "input_text", "output_text", "image", "image_url", "input_image", "input_audio", "audio", "file", "video"]
+)
+"""The types of content parts that OpenAI's and Anthropic's interfaces have."""
+_MESSAGE = frozenset({"role", "content", "reasoning", "tool_calls", "tool_call_id", "name", "parts", *_REASONING})
+_CALL = frozenset({"type", "id", "name", "arguments", "error", "function"})
+
+
+def fields_of(value: object) -> Fields | None:
+    """The fields of a dictionary, or of an SDK's object (anything with `model_dump`); None for what is neither."""
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in cast("Mapping[object, Any]", value).items()}
+    dump: Any = getattr(value, "model_dump", None)
+    return cast("Fields", dump()) if callable(dump) and not isinstance(value, type) else None
+
+
+def message_fields(given: Fields) -> Fields:
+    """A message's fields under our names. Raises ValueError for a field that is misspelt or holds content that this
+    engine cannot show to a model; leaves out any other field that it does not know."""
+    data = dict(given)
+    for alias in _REASONING:
+        text = data.pop(alias, None)
+        if data.get("reasoning") is None and text is not None:
+            data["reasoning"] = text
+    refusal, function = data.pop("refusal", None), data.pop("function_call", None)
+    if refusal and data.get("content") is None:
+        data["content"] = refusal
+    if function and not data.get("tool_calls"):
+        data["tool_calls"] = [{"function": function_fields(function)}]
+    empty = data.get("role") == "assistant" and "content" in data and not (data.get("tool_calls") or data.get("parts"))
+    if empty and data["content"] is None and not data.get("reasoning"):
+        data["content"] = ""  # frameworks write an answer of no text so
+    known = _known({name: value for name, value in data.items() if value is not None}, _MESSAGE, "message")
+    if not known.keys() & {"content", "reasoning", "tool_calls", "parts"}:
+        others = ", ".join(map(repr, sorted(data.keys() - _MESSAGE)))
+        raise ValueError(
+            f"it has neither content nor tool calls{f', but unknown fields: {others}' if others else ''}; an empty "
+            'message has content ""'
+        )
+    return known
+
+
+def call_fields(given: Fields) -> Fields:
+    """A call's fields under our names, its arguments as JSON text. Raises ValueError as `message_fields` does."""
+    data = dict(given)
+    function = data.pop("function", None)
+    if function is not None:
+        data |= function_fields(function)
+    if data.get("type") == "function":
+        del data["type"]
+    arguments = data.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        data["arguments"] = json_text(arguments)
+    return _known({name: value for name, value in data.items() if value is not None}, _CALL, "tool call")
+
+
+def function_fields(function: object) -> Fields:
+    """The name and arguments of an OpenAI call's `function`. Raises ValueError where it is no object."""
+    found = fields_of(function)
+    if found is None:
+        raise ValueError(f'the function of a call is {function!r}; write {{"name": "...", "arguments": "..."}}')
+    return found
+
+
+def content_text(role: object, value: object) -> object:
+    """Content as text: a list of text parts joined, a tool's result that is no text as JSON. What is neither stays as
+    it is. Raises ValueError for a part that is not text."""
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[object]", value)
+        is_data = role == "tool" and not (items and all(map(_is_part, items)))
+        return json_text(items) if is_data else "\n".join(map(_text_of_part, items))
+    if role == "tool" and value is not None and not isinstance(value, str):
+        return json_text(value)
+    return value
+
+
+def json_text(value: object) -> str:
+    """Raises ValueError for what JSON cannot hold."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError as error:
+        raise ValueError(f"{error}; give text, or values that JSON can hold") from error
+    except RecursionError as error:
+        raise ValueError("it nests too deep for JSON, or holds itself; give a flatter value") from error
+
+
+def _is_part(item: object) -> bool:
+    """Whether it is a content part rather than data: text, or what has the type of one."""
+    return isinstance(item, str) or (fields_of(item) or {}).get("type") in _PART_TYPES
+
+
+def _text_of_part(item: object) -> str:
+    if isinstance(item, str):
+        return item
+    part = fields_of(item) or {}
+    text, kind = part.get("text"), part.get("type")
+    if not isinstance(text, str):
+        what = f"this one is of type {kind!r}" if isinstance(kind, str) else f"this one is {repr(item)[:80]}"
+        raise ValueError(f"content parts must be text, and {what}; this engine runs text models only")
+    return text
+
+
+def _known(data: Fields, names: frozenset[str], what: str) -> Fields:
+    for name in sorted(data.keys() - names):
+        value = data.pop(name)
+        if value is None or value in ("", [], {}, ()):
+            continue
+        if near := get_close_matches(name, names, n=1, cutoff=0.8):
+            raise ValueError(f"a {what} has no field {name!r}; did you mean {near[0]!r}?")
+        if name in _CARRY_CONTENT:
+            raise ValueError(
+                f"the field {name!r} holds content that this engine cannot show to a model; put text into 'content'"
+            )
+    return data
