@@ -52,8 +52,9 @@ def _message(number: int, item: object) -> Message:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
         raise RequestError(
-            f"messages[{number}] is not valid{f' at {place}' if place else ''}: {first['msg'].removeprefix('Value error, ')}. A message looks like "
+            f"messages[{number}] is not valid{f' at {place}' if place else ''}: {said}. A message looks like "
             '{"role": "user", "content": "..."}.'
         ) from error
 
