@@ -224,7 +224,7 @@ class Engine:
             keep=fitted.keep,
             dropped=fitted.dropped,
             progress=options.get("progress"),
-            ended=lambda events: memory.remember(conversation, fold(events).message),
+            ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
         )
 
     def pin(
@@ -327,10 +327,11 @@ class Engine:
         _ = self._sampling(options), prompt_options(options).tool_choice
 
         def turn(history: Sequence[Message]) -> Stream:
-            return self.stream(history, known, **options)
+            goes_on = options.get("continue_final_message", False) and history[-1].role == "assistant"
+            return self.stream(history, known, **{**options, "continue_final_message": goes_on})
 
         conversation = conversation_of(messages)
-        check_last(conversation, generates=True, continues=False)
+        check_last(conversation, generates=True, continues=options.get("continue_final_message", False))
         return stream_run(turn, conversation, known, max_steps)
 
     def render(
@@ -417,6 +418,14 @@ class Engine:
         """The caller's choice, then the engine's seed, then the family's defaults."""
         refuse_unknown(options, names)
         return sampling_params(options, {**self.family.sampling, "seed": self._seed})
+
+
+def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[Sequence[Message], Message]:
+    """A finished turn as it will stand in the next conversation, and what came before it."""
+    last = conversation[-1]
+    if last.role != "assistant":
+        return conversation, completion.message
+    return conversation[:-1], last.continued(completion)
 
 
 def _seeded(sampling: SamplingParams, number: int) -> SamplingParams:

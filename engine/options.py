@@ -121,6 +121,8 @@ class TurnOptions(RawOptions, total=False):
       was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to run
       the calls.
     - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
+    - `continue_final_message`: the last message is the assistant's, and the model goes on with it; the completion has
+      what it adds (`Message.continued` joins both).
     - `overflow`: "error" refuses a prompt that is too long, and a full context ends the turn by "length".
       "truncate_oldest" leaves out the oldest turns, each whole, until `max_tokens` fit behind the prompt (a quarter of
       the context, if not said; half of it at most); system messages, the last question and what came of it last stay.
@@ -138,6 +140,7 @@ class TurnOptions(RawOptions, total=False):
     documents: Sequence[DocumentLike] | None
     builtin_tools: Sequence[str]
     overflow: Overflow
+    continue_final_message: bool
 
 
 def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:

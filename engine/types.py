@@ -163,6 +163,19 @@ class Message(Record):
                 entry |= {"content": self.content or None, "tool_calls": [call.openai() for call in self.tool_calls]}
         return entry
 
+    def continued(self, completion: "Completion") -> "Message":
+        """This message with what the model wrote on it: the turn that `continue_final_message=True` gave."""
+        parts = [*self.parts, *completion.parts]
+        seam = len(self.parts)
+        match parts[seam - 1 : seam + 1] if seam else ():
+            case [ReasoningPart(text=before), ReasoningPart(text=after)]:
+                parts[seam - 1 : seam + 1] = [ReasoningPart(text=before + after)]
+            case [TextPart(text=before), TextPart(text=after)]:
+                parts[seam - 1 : seam + 1] = [TextPart(text=before + after)]
+            case _:
+                pass
+        return Message(role=self.role, name=self.name, content=None if parts else "", parts=tuple(parts))
+
 
 def _span(kind: type["ReasoningPart | TextPart"], text: str | None) -> "ReasoningPart | TextPart | None":
     return kind(text=text) if text else None

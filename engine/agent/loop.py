@@ -204,7 +204,11 @@ class _Loop:
     def end(self, completion: Completion) -> list[_Job]:
         """Take a finished turn in; its calls that the loop answers."""
         self.turn = None
-        self.messages.append(completion.message)
+        last = self.messages[-1]
+        if last.role == "assistant":  # the model went on with it
+            self.messages[-1] = last.continued(completion)
+        else:
+            self.messages.append(completion.message)
         self.completions.append(completion)
         self.results.append([])
         jobs: list[_Job] = []

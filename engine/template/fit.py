@@ -87,6 +87,7 @@ class PromptOptions:
     builtin_tools: Sequence[str] = ()
     overflow: Overflow = "error"
     max_tokens: int | None = None
+    continue_final_message: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Prompts:
             tools,
             options.reasoning,
             options.tool_choice,
+            continue_final_message=options.continue_final_message,
             template_kwargs=options.template_kwargs,
             documents=options.documents,
             builtin_tools=options.builtin_tools,
@@ -128,8 +130,9 @@ class Prompts:
 
     def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[int, ...]:
         """The tokens that prompts have in common which go on from these messages with a user's."""
+        answering = replace(options, continue_final_message=False)
         first, second = (
-            self._tokens(self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, options))
+            self._tokens(self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, answering))
             for text in ("a", "b")
         )
         return first[: _shared(first, second)]

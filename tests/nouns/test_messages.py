@@ -144,3 +144,20 @@ def test_a_message_in_openais_form_and_back() -> None:
         "tool_call_id": "a",
     }
     assert Message(role="user", name="Ann", content="Hi").openai() == {"role": "user", "content": "Hi", "name": "Ann"}
+
+
+@pytest.mark.parametrize(
+    ("before", "added", "content", "reasoning", "parts"),
+    [
+        (Message(role="assistant", content="The "), (TextPart(text="sky"),), "The sky", None, 1),
+        (Message(role="assistant", content=""), (TextPart(text="sky"),), "sky", None, 1),
+        (Message(role="assistant", content="The "), (), "The ", None, 1),
+        (Message(role="assistant", reasoning="so"), (ReasoningPart(text=" far"), TextPart(text="A")), "A", "so far", 2),
+        (Message(role="assistant", content="A"), (ToolCall(id="a", name="f"),), "A", None, 2),
+    ],
+)
+def test_a_message_is_continued(
+    before: Message, added: tuple[Any, ...], content: str, reasoning: str | None, parts: int
+) -> None:
+    whole = before.continued(Completion(parts=added))
+    assert (whole.content, whole.reasoning, len(whole.parts)) == (content, reasoning, parts)
