@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         EngineError,
         EngineWarning,
         FamilyError,
+        MissingTemplateError,
         ModelLoadError,
         RequestError,
         TemplateError,
@@ -79,6 +80,7 @@ __all__ = [
     "Inspection",
     "Message",
     "Metrics",
+    "MissingTemplateError",
     "ModelLoadError",
     "Parser",
     "Part",
@@ -118,8 +120,8 @@ _MODULES = {
     "engine.agent.loop": "Run RunStream Step",
     "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",
-    "engine.errors": "ContextOverflowError DecodeError EngineError EngineWarning FamilyError ModelLoadError "
-    "RequestError TemplateError",
+    "engine.errors": "ContextOverflowError DecodeError EngineError EngineWarning FamilyError MissingTemplateError "
+    "ModelLoadError RequestError TemplateError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
     "engine.diagnose.explain": "Explanation",

@@ -6,6 +6,7 @@ Knows: which room does what, and the options a caller may give. Does not know: h
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -14,9 +15,9 @@ from engine import loading
 from engine.agent.loop import Run, RunStream, stream_run
 from engine.diagnose.explain import Asked, Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model
-from engine.errors import RequestError
+from engine.errors import MissingTemplateError, RequestError
 from engine.events import fold
-from engine.families import Family, FamilyLike
+from engine.families import Family, FamilyLike, builtin_families
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
@@ -53,18 +54,17 @@ class Engine:
     def __init__(
         self,
         backend: Backend | IsolatedContext,
-        template: ChatTemplate,
+        template: ChatTemplate | MissingTemplateError,
         *,
         model: Model | IsolatedModel | None = None,
         seed: int | None = None,
         longest_draft: int = 0,
     ) -> None:
-        self.template = template
+        self._template = template
         self._service = Service(backend, longest_draft=longest_draft)
         self._model = model
         self._seed = seed
         self._memory = ReasoningMemory()
-        self._prompts = Prompts(template, self._service.tokens, self._service.n_ctx)
 
     @classmethod
     def load(
@@ -374,9 +374,22 @@ class Engine:
         return inspect_model(self.template, self.info, self.n_ctx, self._service.vocab.size)
 
     @property
+    def template(self) -> ChatTemplate:
+        """The chat template. Raises MissingTemplateError for a base model that has none."""
+        if isinstance(self._template, MissingTemplateError):
+            raise MissingTemplateError(*self._template.args)
+        return self._template
+
+    @cached_property
+    def _prompts(self) -> Prompts:
+        return Prompts(self.template, self._service.tokens, self._service.n_ctx)
+
+    @property
     def family(self) -> Family:
-        """The family that the model's output is read as."""
-        return self.template.family
+        """The family that the model's output is read as; "content-only" for a base model without a template."""
+        if isinstance(self._template, MissingTemplateError):
+            return builtin_families().get("content-only")
+        return self._template.family
 
     @property
     def info(self) -> ModelInfo:

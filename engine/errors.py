@@ -26,6 +26,10 @@ class TemplateError(EngineError):
     """A chat template is broken or hostile, or it rejects the messages it was given."""
 
 
+class MissingTemplateError(TemplateError):
+    """There is no chat template: a base model, which continues texts (`Engine.complete`) and has no turns."""
+
+
 class RequestError(EngineError):
     """The caller's messages, tools or options are not valid."""
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from engine import _data
 from engine.diagnose import preflight as checks
-from engine.errors import ModelLoadError, RequestError
-from engine.families import FamilyLike
+from engine.errors import MissingTemplateError, ModelLoadError, RequestError
+from engine.families import Families, FamilyLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model, ModelInfo
@@ -39,7 +39,7 @@ class Loaded:
 
     weights: Model | IsolatedModel
     backend: LlamaBackend | IsolatedContext
-    template: ChatTemplate
+    template: ChatTemplate | MissingTemplateError
 
 
 def load(
@@ -80,8 +80,17 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
 def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading, *, trials: bool) -> Loaded:
     with ExitStack() as undo:
         undo.callback(weights.close)
-        info = weights.info
-        template = ChatTemplate.for_model(
+        template = _template(weights, reading, trials=trials)
+        loaded = Loaded(weights, weights.backend(context), template)
+        undo.pop_all()
+        return loaded
+
+
+def _template(weights: Model | IsolatedModel, reading: Reading, *, trials: bool) -> ChatTemplate | MissingTemplateError:
+    """The model's template; the error that says there is none for a base model that nobody named a family for."""
+    info = weights.info
+    try:
+        return ChatTemplate.for_model(
             info.chat_template,
             info.bos_text,
             info.eos_text,
@@ -93,9 +102,10 @@ def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading:
             control_tokens=weights.vocab.control_tokens,
             trials=checks.cache_directory() / "templates" if trials else None,
         )
-        loaded = Loaded(weights, weights.backend(context), template)
-        undo.pop_all()
-        return loaded
+    except MissingTemplateError as error:
+        if reading.family is None or isinstance(reading.family, Families):
+            return error
+        raise
 
 
 def _file(model: str | Path) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from engine import _data
-from engine.errors import EngineWarning, RequestError, TemplateError
+from engine.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
 from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families
 from engine.parsing import Parser
 from engine.parsing.parser import ParserRecipe
@@ -74,9 +74,10 @@ class ChatTemplate:
         if source is None:
             source = _data.template_source(self.family.name)
             if source is None:
-                raise TemplateError(
+                raise MissingTemplateError(
                     f"There is no chat template: the model carries none, and the family {self.family.name!r} has none "
-                    "of its own. Pass chat_template= (its text, or the path of a .jinja file), or another family=."
+                    "of its own. Pass chat_template= (its text, or the path of a .jinja file), or another family=; "
+                    "complete() needs no template."
                 )
         self.source = source
         self.control_tokens = control_tokens

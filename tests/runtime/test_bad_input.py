@@ -14,6 +14,7 @@ from engine import (
     Engine,
     EngineError,
     FamilyError,
+    MissingTemplateError,
     ModelLoadError,
     RequestError,
     TemplateError,
@@ -95,7 +96,13 @@ def without_template(writer: gguf.GGUFWriter) -> None:
 
 def test_a_gguf_without_a_template(tmp_path: Path) -> None:
     path = model_files.write(tmp_path / "bare.gguf", change=without_template)
-    refused(TemplateError, lambda: load(path), "no chat template", "chat_template=", "family=")
+    with Engine.load(path, preflight=False, n_threads=1) as base:
+        for action in (base.chat, base.stream, base.run, base.render, base.pin, base.explain):
+            words = ("no chat template", "chat_template=", "family=", "complete() needs no template")
+            refused(MissingTemplateError, lambda action=action: action(QUESTION), *words)
+        assert base.complete("Once", max_tokens=2).finish_reason == "length"
+        assert base.family.name == "content-only"
+    refused(MissingTemplateError, lambda: load(path, family="content-only"), "has none of its own")
     with Engine.load(path, preflight=False, n_threads=1, family="llama-3") as cured:
         assert cured.chat(QUESTION, max_tokens=2).finish_reason in ("length", "stop")
 
