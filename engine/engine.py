@@ -21,6 +21,7 @@ from engine.families import Family, FamilyLike, builtin_families
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
+from engine.offloop import off_loop
 from engine.options import (
     ContextLoadOptions,
     LoadOptions,
@@ -104,6 +105,11 @@ class Engine:
         reading = Reading(chat_template, family)
         loaded = loading.load(model, settings, reading, preflight=preflight, isolated=isolated, progress=progress)
         return cls._over(loaded, seed, longest_draft)
+
+    @classmethod
+    async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
+        """`load` for an event loop, with the same options; cancelling the task closes what was loaded."""
+        return await off_loop(lambda: cls.load(model, **options), cls.close)
 
     @classmethod
     def from_llama(
@@ -294,6 +300,42 @@ class Engine:
             tokens=raw.tokens,
         )
 
+    async def achat(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Completion:
+        """`chat` for an event loop; cancelling the task stops the turn."""
+        return await (await self.astream(messages, tools, **options))
+
+    async def astream(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Stream:
+        """`stream` for an event loop: the template is rendered and the prompt tokenised in a worker thread."""
+        return await off_loop(lambda: self.stream(messages, tools, **options), Stream.cancel)
+
+    async def acomplete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
+        """`complete` for an event loop; cancelling the task stops it."""
+        return await (await off_loop(lambda: self.stream_complete(prompt, **options), Stream.cancel))
+
+    async def arun(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        max_steps: int = 8,
+        **options: Unpack[TurnOptions],
+    ) -> Run:
+        """`run` for an event loop: async tools of one turn run at once; cancelling the task stops the run."""
+        return await self.stream_run(messages, tools, max_steps, **options)
+
+    async def apin(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> PinnedPrefix:
+        """`pin` for an event loop."""
+        return await off_loop(lambda: self.pin(messages, tools, **options), PinnedPrefix.release)
+
+    async def arestore(self, path: str | Path) -> PinnedPrefix:
+        """`restore` for an event loop."""
+        return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
+
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """The tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: with the beginning
         token that this model's prompts have, if any."""
@@ -421,6 +463,16 @@ class Engine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def aclose(self) -> None:
+        """`close` for an event loop."""
+        await off_loop(self.close, lambda _: None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     def _reasoning_close(self) -> tuple[Piece, ...]:
         """What closes this family's reasoning from outside."""

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, Self, TypeAlias
 
 from engine.errors import ContextOverflowError, RequestError
 from engine.events import Event, ToolResult
+from engine.offloop import off_loop
 from engine.tools import ToolOutcome, error_text, is_async, run, run_async
 from engine.types import Completion, Message, Tool, ToolCall
 
@@ -288,7 +289,7 @@ def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
 
 async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event, None]:
     one_at_a_time = asyncio.Lock()
-    while (turn := loop.begin(generate)) is not None:
+    while (turn := await off_loop(lambda: loop.begin(generate), _stop)) is not None:
         try:
             async for event in turn:
                 yield loop.marked(event)
@@ -306,6 +307,11 @@ async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event,
         finally:
             for task in tasks:
                 task.cancel()
+
+
+def _stop(turn: Turn | None) -> None:
+    if turn is not None:
+        turn.cancel()
 
 
 async def _outcome(job: _Job, one_at_a_time: asyncio.Lock) -> ToolOutcome:
