@@ -115,8 +115,10 @@ class ToolSyntax(Record):
     key and value; `type_end` ends a type written after the key, `text_types` are the types whose values are text;
     `cdata`: values may be CDATA sections. JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several
     spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself; `id_last`: the id
-    comes after the arguments. Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template
-    wants of history.
+    comes after the arguments. Several calls: each in a section of
+    its own ("sections", what `json` does if not said), one after the other in one section ("together", what the others
+    do), or as a list in one; `between` stands between two, where that is not the white space of their markers.
+    Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template wants of history.
     """
 
     shape: Shape
@@ -149,6 +151,8 @@ class ToolSyntax(Record):
     id_fields: tuple[str, ...] = ()
     name_is_key: bool = False
     id_last: bool = False
+    several: Literal["sections", "together", "list"] | None = None
+    between: str | None = None
     arguments_as: Literal["object", "string"] = "object"
     id_length: int | None = None
     parallel: bool = True
@@ -170,7 +174,9 @@ class ToolSyntax(Record):
 
 
 _NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
-_OF_ALL = frozenset(["shape", "section", "section_also", "code", "arguments_as", "id_length", "parallel"])
+_OF_ALL = frozenset(
+    ["shape", "section", "section_also", "code", "several", "between", "arguments_as", "id_length", "parallel"]
+)
 _OF_CALL = frozenset(["section_optional", "call", "name_end"])
 _OF_SHAPE: Mapping[str, frozenset[str]] = {
     "json": frozenset(["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),

@@ -4,15 +4,19 @@ Knows: which class reads which shape. Does not know: content, reasoning, or whic
 """
 
 import re
+from collections.abc import Sequence
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
+from engine.parsing.grammar import Node, Rules, one_of
 from engine.parsing.reader import WINDOW, Reader, Reading, Spelling
+from engine.parsing.shapes import elements, json_calls, pythonic, tagged
 from engine.parsing.shapes.elements import DictionaryShape, NestedShape
 from engine.parsing.shapes.json_calls import JsonShape
 from engine.parsing.shapes.pythonic import PythonicShape
 from engine.parsing.shapes.section import Section
 from engine.parsing.shapes.tagged import TaggedArgumentsShape, TaggedJsonShape
+from engine.types import Tool
 
 _OBJECTS = re.compile(r"\[?\s*\{")
 _MAYBE_OBJECTS = re.compile(r"\[?\s*")
@@ -112,3 +116,20 @@ class SectionReader:
             if reader.closed or not any(end.startswith(rest) for end in ends):
                 return False
             yield
+
+
+def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, *, most: int | None) -> Node:
+    """The grammar of one to `most` calls (None: without end) of these tools in a family's own syntax."""
+    makers = {
+        "json": json_calls.grammar,
+        "tagged_json": tagged.json_grammar,
+        "tagged_args": tagged.grammar,
+        "pythonic": pythonic.grammar,
+        "dictionary": elements.dictionary_grammar,
+        "nested": elements.nested_grammar,
+    }
+    make = makers[syntax.shape]
+    if not syntax.bare:
+        return make(syntax, tools, rules, most)
+    unmarked = make(syntax.model_copy(update={"section": ("", "")}), tools, rules, most)
+    return one_of(unmarked, make(syntax, tools, rules, most)) if syntax.section[0] else unmarked

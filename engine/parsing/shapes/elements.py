@@ -7,12 +7,37 @@ schema. Does not know: what stands around a call.
 
 import json
 import re
+from collections.abc import Sequence
 
+from engine.families import ToolSyntax
+from engine.parsing.grammar import (
+    JsonText,
+    Marker,
+    Member,
+    Node,
+    Pattern,
+    Repeat,
+    Rule,
+    Rules,
+    Schema,
+    Until,
+    Values,
+    Words,
+    any_type,
+    arranged,
+    bounds,
+    in_order,
+    maybe,
+    one_of,
+    separated,
+    whole_pattern,
+)
 from engine.parsing.json_reader import Outcome
 from engine.parsing.reader import CONTROL, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes.pythonic import LiteralReader, Write
 from engine.parsing.shapes.section import Section
 from engine.parsing.values import Schemas, no_constant, quoted, typed
+from engine.types import Tool
 
 _BARE = re.compile(rf"[^,{{}}\[\]:<{CONTROL}]+")
 
@@ -288,3 +313,116 @@ class NestedShape:
         empty = _EMPTY.get(types) if types is not None and not value.strip() else None
         write('"' if literal else empty or typed(value, types))
         return Outcome.COMPLETE
+
+
+_BARE_KEY = re.compile(r"[A-Za-z_][\w.\-]*")
+
+
+def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+    """The grammar of one to `most` calls as bare dictionaries, with what stands around them."""
+    notation = _Bare(syntax, rules)
+
+    def call(tool: Tool) -> Node:
+        members = Values(tool.parameters, notation, rules, notation).members(tool.parameters)
+        return in_order(Words(tool.name), notation.members(members))
+
+    return arranged(syntax, one_of(*map(call, tools)), most)
+
+
+class _Bare:
+    """Keys without quotes, strings between quote marks."""
+
+    def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
+        self._quote = syntax.quote
+        self._rules = rules
+        self._any: Rule | None = None
+
+    def text(self, schema: Schema) -> Node:
+        pattern = whole_pattern(schema, self._rules)
+        return in_order(Marker(self._quote), Until(self._quote, (self._quote,), pattern, *bounds(schema)))
+
+    def constant(self, value: str | float | bool | None) -> Node:
+        if isinstance(value, str):
+            return in_order(Marker(self._quote), Words(value), Marker(self._quote))
+        return Words(json.dumps(value))
+
+    def array(self, item: Node, least: int, most: int | None) -> Node:
+        return in_order(Words("["), Repeat(item, least, most, Words(",")), Words("]"))
+
+    def members(self, members: Sequence[Member]) -> Node:
+        pairs = [(in_order(self._key(member.key), Words(":"), member.value), member.required) for member in members]
+        return in_order(Words("{"), separated(pairs, Words(","), self._rules), Words("}"))
+
+    def json(self, schema: Schema, root: Schema) -> Node:
+        return JsonText(schema, root)
+
+    def any(self) -> Node:
+        if self._any is None:
+            return self._rules.rule("any", self._any_type)
+        return self._any
+
+    def _any_type(self, rule: Rule) -> Node:
+        self._any = rule  # before its body, which uses it
+        return any_type(self, rule)
+
+    def free(self) -> Node:
+        pair = in_order(Pattern(r"[A-Za-z_][A-Za-z0-9_.\-]{0,40}"), Words(":"), self.any())
+        return in_order(Words("{"), Repeat(pair, 0, None, Words(",")), Words("}"))
+
+    def _key(self, key: str) -> Node:
+        return Words(key) if _BARE_KEY.fullmatch(key) else self.constant(key)
+
+
+def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+    """The grammar of one to `most` calls whose arguments are nested elements, with what stands around them."""
+    notation = _Elements(syntax, rules)
+
+    def call(tool: Tool) -> Node:
+        members = Values(tool.parameters, notation, rules, notation).members(tool.parameters)
+        return in_order(Words(tool.name), Marker(syntax.name_end), notation.elements(members))
+
+    return arranged(syntax, one_of(*map(call, tools)), most)
+
+
+class _Elements:
+    """An element for each member. A value ends with the opening mark of the tag that closes it, as text does."""
+
+    def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
+        self._begin, self._tag_end, self._end = syntax.tag
+        self._without = (self._begin, self._end)
+        self._rules = rules
+
+    def elements(self, members: Sequence[Member]) -> Node:
+        """Elements for these members, one after the other."""
+        found = [self._element(member.key, member.value) for member in members]
+        pairs = zip(found, members, strict=True)
+        return in_order(*(element if member.required else maybe(element) for element, member in pairs))
+
+    def text(self, schema: Schema) -> Node:
+        pattern = whole_pattern(schema, self._rules)
+        return Until(self._end, self._without, pattern, *bounds(schema))
+
+    def constant(self, value: str | float | bool | None) -> Node:
+        return self._closed(Words(value if isinstance(value, str) else json.dumps(value)))
+
+    def array(self, item: Node, least: int, most: int | None) -> Node:
+        return self._closed(Repeat(self._element(_ITEM, item), least, most))
+
+    def members(self, members: Sequence[Member]) -> Node:
+        return self._closed(self.elements(members))
+
+    def json(self, schema: Schema, root: Schema) -> Node:
+        return self._closed(JsonText(schema, root))
+
+    def any(self) -> Node:
+        return self.text({})
+
+    def free(self) -> Node:
+        return self.json({"type": "object"}, {})  # no grammar makes an end tag repeat any name that began
+
+    def _closed(self, value: Node) -> Node:
+        return in_order(value, Marker(self._end))
+
+    def _element(self, key: str, value: Node) -> Node:
+        opening = in_order(Marker(self._begin), Words(key), Marker(self._tag_end))
+        return in_order(opening, value, Words(key), Marker(self._tag_end))

@@ -6,14 +6,17 @@ writes it, which some prompts show. Does not know: what stands around a section.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
+from engine.parsing.grammar import JsonText, Marker, Node, Rules, arranged, in_order, relocated
 from engine.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
 from engine.parsing.reader import Markers, Reading
 from engine.parsing.shapes.pythonic import LiteralReader
 from engine.parsing.shapes.section import Section
+from engine.types import Tool
 
 WRAPPERS = ("function", "tool_call")
 _NEXT = re.compile(r"\s*[;,]?\s*\{")
@@ -221,3 +224,32 @@ class _JsonCall:
             self._pending.append(text)
         else:
             self.call.write(text)
+
+
+_ID = "^[a-zA-Z0-9_.:-]{1,40}$"
+
+
+def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
+    """The grammar of one to `most` calls as JSON, with what stands around them."""
+    objects = [_call_schema(syntax, tool, f"arguments-{number}") for number, tool in enumerate(tools)]
+    defined = {name: schema for one in objects for name, schema in one.pop("$defs").items()}
+    if syntax.several == "list":
+        bounded = {} if most is None else {"maxItems": most}
+        listed = {"$defs": defined, "type": "array", "items": {"anyOf": objects}, "minItems": 1, **bounded}
+        return in_order(Marker(syntax.section[0].lstrip()), JsonText(listed), Marker(syntax.section[1]))
+    return arranged(syntax, JsonText({"$defs": defined, "anyOf": objects}), most)
+
+
+def _call_schema(syntax: ToolSyntax, tool: Tool, place: str) -> dict[str, Any]:
+    """The schema of one call of the tool; that of its arguments stands under `$defs` at `place`."""
+    arguments = {"$ref": f"#/$defs/{place}"}
+    defined = {"$defs": {place: relocated(tool.parameters, f"#/$defs/{place}")}, "type": "object"}
+    if syntax.name_is_key:
+        return {**defined, "properties": {tool.name: arguments}, "required": [tool.name], "additionalProperties": False}
+    name, key = syntax.name_fields[0], syntax.arguments_fields[0]
+    length = syntax.id_length
+    pattern = f"^[a-zA-Z0-9]{{{length}}}$" if length else _ID
+    ids = {field: {"type": "string", "pattern": pattern} for field in syntax.id_fields[:1]}
+    said = {name: {"const": tool.name}, key: arguments}
+    members = {**said, **ids} if syntax.id_last else {**ids, **said}
+    return {**defined, "properties": members, "required": [name, key], "additionalProperties": False}

@@ -8,13 +8,34 @@ reference, "Literals".
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter
+from engine.parsing.grammar import (
+    JsonText,
+    Marker,
+    Member,
+    Node,
+    Pattern,
+    Repeat,
+    Rule,
+    Rules,
+    Schema,
+    Values,
+    Words,
+    any_type,
+    arranged,
+    bounds,
+    in_order,
+    one_of,
+    separated,
+)
 from engine.parsing.json_reader import Outcome
 from engine.parsing.reader import CONTROL, WINDOW, Reader, Reading
 from engine.parsing.shapes.section import Section
 from engine.parsing.values import Schemas, quoted
+from engine.types import Tool
 
 _WORD = re.compile(r"[\w.+\-]+")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
@@ -336,3 +357,69 @@ class PythonicShape:
             if reader.left > WINDOW:
                 return None
             yield
+
+
+def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+    """The grammar of one to `most` calls as Python calls, with what stands around them."""
+    notation = _Python(rules)
+
+    def call(tool: Tool) -> Node:
+        members = Values(tool.parameters, notation, rules, notation).members(tool.parameters)
+        pairs = [(in_order(Words(f"{member.key}="), member.value), member.required) for member in members]
+        return in_order(Words(f"{tool.name}("), separated(pairs, Words(", "), rules), Words(")"))
+
+    calls = one_of(*map(call, tools))
+    if syntax.several == "list":
+        listed = in_order(Words("["), Repeat(calls, 1, most, Words(", ")), Words("]"))
+        return in_order(Marker(syntax.section[0].lstrip()), listed, Marker(syntax.section[1].rstrip()))
+    return arranged(syntax, calls, most)
+
+
+class _Python:
+    """Python's literals."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._any: Rule | None = None
+
+    def text(self, schema: Schema) -> Node:
+        if "pattern" in schema:
+            return JsonText(
+                {name: schema[name] for name in ("type", "pattern", "minLength", "maxLength") if name in schema}
+            )
+        least, most = bounds(schema)
+        times = f"{{{least},{'' if most is None else most}}}"
+        escapes = r"[\\'\"nrtbf]"
+        return one_of(*(Pattern(rf"{q}(?:[^{q}\\\x00-\x1f\x7f]|\\{escapes}){times}{q}") for q in "'\""))
+
+    def constant(self, value: str | float | bool | None) -> Node:
+        if isinstance(value, str):
+            inner = quoted(value)
+            single = inner.replace('\\"', '"').replace("'", "\\'")
+            return one_of(Words(f'"{inner}"'), Words(f"'{single}'"))
+        return Words(repr(value))
+
+    def array(self, item: Node, least: int, most: int | None) -> Node:
+        return in_order(Words("["), Repeat(item, least, most, Words(", ")), Words("]"))
+
+    def members(self, members: Sequence[Member]) -> Node:
+        pairs = [
+            (in_order(self.constant(member.key), Words(": "), member.value), member.required) for member in members
+        ]
+        return in_order(Words("{"), separated(pairs, Words(", "), self._rules), Words("}"))
+
+    def json(self, schema: Schema, root: Schema) -> Node:
+        return JsonText(schema, root)
+
+    def any(self) -> Node:
+        if self._any is None:
+            return self._rules.rule("any", self._any_type)
+        return self._any
+
+    def _any_type(self, rule: Rule) -> Node:
+        self._any = rule  # before its body, which uses it
+        return any_type(self, rule)
+
+    def free(self) -> Node:
+        pair = in_order(self.text({}), Words(": "), self.any())
+        return in_order(Words("{"), Repeat(pair, 0, None, Words(", ")), Words("}"))

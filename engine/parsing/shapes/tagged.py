@@ -5,12 +5,35 @@ Knows: names, ids beside them, the JSON and its fence; keys, values typed by the
 and when a closing marker is part of a value. Does not know: what stands around a call.
 """
 
+import json
+from collections.abc import Sequence
+
+from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter
+from engine.parsing.grammar import (
+    NOTHING,
+    JsonText,
+    Marker,
+    Node,
+    Pattern,
+    Rules,
+    Schema,
+    Until,
+    Values,
+    Words,
+    arranged,
+    bounds,
+    in_order,
+    maybe,
+    one_of,
+    whole_pattern,
+)
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.reader import Markers, Reader, Reading, Spelling
 from engine.parsing.shapes.json_calls import JsonShape
 from engine.parsing.shapes.section import Section
-from engine.parsing.values import TEXT, ArgumentWriter, Schemas
+from engine.parsing.values import TEXT, ArgumentWriter, Schemas, type_name
+from engine.types import Tool
 
 
 class TaggedJsonShape:
@@ -277,3 +300,83 @@ def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_en
         if reader.closed or not possible:
             return possible and at_end
         yield
+
+
+def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
+    """The grammar of one to `most` calls with a name in markup and JSON arguments, with what stands around them."""
+    call_id = Pattern(rf"[a-zA-Z0-9]{{{syntax.id_length}}}" if syntax.id_length else r"[a-zA-Z0-9_.\-]{1,40}")
+    leading = in_order(call_id, Marker(syntax.id_end)) if syntax.id_end else NOTHING
+    later = maybe(in_order(Marker(syntax.id_open), call_id)) if syntax.id_open else NOTHING
+    counter = Pattern(":[0-9]{1,3}") if syntax.name_is_id else NOTHING
+    prefix = Marker(syntax.name_prefix)
+
+    def call(tool: Tool) -> Node:
+        name = in_order(prefix, Words(tool.name), counter, later, Marker(syntax.name_end))
+        return in_order(name, JsonText(tool.parameters), Marker(syntax.arguments_end))
+
+    return arranged(syntax, in_order(leading, one_of(*map(call, tools))), most)
+
+
+def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
+    """The grammar of one to `most` calls with name and arguments in markup, with what stands around them."""
+    attributes = in_order(Pattern(r"( index=\"[0-9]{1,3}\")?"), Marker(syntax.attributes_end))
+
+    def call(tool: Tool) -> Node:
+        notation = _Markup(syntax, rules)
+        arguments: list[Node] = []
+        for member in Values(tool.parameters, notation, rules).members(tool.parameters):
+            argument = in_order(Marker(syntax.argument[0]), Words(escaped(syntax, member.key)), member.value)
+            arguments.append(argument if member.required else maybe(argument))
+        begun = in_order(Words(tool.name), Marker(syntax.name_end))
+        return in_order(begun, attributes if syntax.attributes_end else NOTHING, *arguments)
+
+    return arranged(syntax, one_of(*map(call, tools)), most)
+
+
+def escaped(syntax: ToolSyntax, text: str) -> str:
+    """A name as it stands between the quotes of an attribute."""
+    if not syntax.attributes_end:
+        return text
+    return text.replace("&", "&amp;").replace('"', "&quot;")
+
+
+class _Markup:
+    """Values between a key's end and the marker that ends an argument: text as it is, all else as JSON."""
+
+    def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
+        self._syntax = syntax
+        self._rules = rules
+        self._end = syntax.argument[1]
+        closers = (syntax.argument[1], syntax.call[1], syntax.section[1])
+        self._without = tuple(dict.fromkeys(text.strip() for text in closers if text.strip()))
+
+    def text(self, schema: Schema) -> Node:
+        least, most = bounds(schema)
+        pattern = whole_pattern(schema, self._rules)
+        return in_order(self._lead("string"), Until(self._end, self._without, pattern, least, most))
+
+    def constant(self, value: str | float | bool | None) -> Node:
+        if isinstance(value, str):
+            return in_order(self._lead("string"), Words(value), Marker(self._end))
+        return in_order(self._lead(type_name(value)), Words(json.dumps(value)), Marker(self._end))
+
+    def json(self, schema: Schema, root: Schema) -> Node:
+        types = Schemas(root, schema).own() or frozenset(["object"])
+        leads = one_of(*(self._lead(name) for name in sorted(types)))
+        return in_order(leads, JsonText(schema, root), Marker(self._end))
+
+    def any(self) -> Node:
+        return self.text({})
+
+    def _lead(self, name: str) -> Node:
+        """What stands between a key and a value of that type."""
+        syntax = self._syntax
+        if not syntax.type_end:
+            return in_order(Marker(syntax.key_end), Marker(syntax.value_open))
+        stated = syntax.text_types[0] if name == "string" else _OTHER_TYPES.get(syntax.text_types[0], name)
+        stated = "number" if stated == "integer" else stated
+        return in_order(Marker(syntax.key_end), Words(stated), Marker(syntax.type_end), Marker(syntax.value_open))
+
+
+_OTHER_TYPES = {"true": "false"}
+"""What markup says of a value that is not text, where it has one word for all."""

@@ -1,0 +1,396 @@
+"""What a model may write, as data: the grammar of a family's calls, stated by each shape beside its reader.
+
+Knows: the few kinds of nodes that such grammars are made of, and how a value under a JSON Schema is written in a
+notation that is not JSON. Does not know: vocabularies, the library that enforces grammars (`engine.constraint` makes
+its text of the nodes), what stands around the calls.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, cast
+
+from engine.families import ToolSyntax
+from engine.parsing.values import TEXT, Schemas
+
+Schema: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Markup of the family, with its white space. Control-token text in it is that token."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Plain characters, never a control token."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Text that matches a regular expression (of the syntax that Python and Rust share) as a whole."""
+
+    regex: str
+
+
+@dataclass(frozen=True)
+class JsonText:
+    """JSON under a schema. References in it are looked up in `root` ("#/..."); None: in the schema itself."""
+
+    schema: Schema
+    root: Schema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Free text and the marker that ends it. The text holds none of `without`; `pattern`: it matches this as a whole;
+    it has `least` to `most` characters."""
+
+    end: str
+    without: tuple[str, ...] = ()
+    pattern: str | None = None
+    least: int = 0
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """One item after the other."""
+
+    items: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Any one of the items."""
+
+    items: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The item `least` to `most` times (None: without end), `between` between two."""
+
+    item: "Node"
+    least: int = 0
+    most: int | None = None
+    between: "Node | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of the grammar by its name, so that values may nest in themselves."""
+
+    name: str
+
+
+Node: TypeAlias = Marker | Words | Pattern | JsonText | Until | InOrder | OneOf | Repeat | Rule
+
+NOTHING = InOrder(())
+
+
+def in_order(*items: Node) -> Node:
+    """The items one after the other; those that are nothing are left out, and neighbouring markup becomes one marker."""
+    kept: list[Node] = []
+    for item in items:
+        for part in item.items if isinstance(item, InOrder) else (item,):
+            before = kept[-1] if kept else None
+            if isinstance(part, Marker) and isinstance(before, Marker):
+                kept[-1] = Marker(before.text + part.text)
+            elif part not in (Marker(""), Words("")):
+                kept.append(part)
+    return kept[0] if len(kept) == 1 else InOrder(tuple(kept))
+
+
+def one_of(*items: Node) -> Node:
+    """One of the items."""
+    different = [item for number, item in enumerate(items) if item not in items[:number]]
+    return different[0] if len(different) == 1 else OneOf(tuple(different))
+
+
+def maybe(item: Node) -> Node:
+    """The item or nothing."""
+    return NOTHING if item == NOTHING else Repeat(item, 0, 1)
+
+
+@dataclass(slots=True)
+class Rules:
+    """The named rules of one grammar while it is made, and what of the schemas no grammar holds.
+
+    `holds` tells whether a regular expression can be enforced. `unheld` are the keywords that are checked afterwards.
+    """
+
+    holds: Callable[[str], bool] = lambda _: True
+    bodies: dict[str, Node] = field(default_factory=dict[str, Node])
+    unheld: list[str] = field(default_factory=list[str])
+
+    def rule(self, hint: str, body: Node | Callable[[Rule], Node]) -> Rule:
+        """A new rule. A body that uses the rule itself is given as a function of it."""
+        made = Rule(f"{hint}-{len(self.bodies)}")
+        self.bodies[made.name] = NOTHING
+        self.bodies[made.name] = body(made) if callable(body) else body
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of an object: its key, the grammar of its value, and whether it must be there."""
+
+    key: str
+    value: Node
+    required: bool
+
+
+class Notation(Protocol):
+    """How a family writes values in its calls. Each method gives the grammar of one kind of value."""
+
+    def text(self, schema: Schema) -> Node:
+        """A string. `schema` may bound it: pattern, minLength, maxLength."""
+        ...
+
+    def constant(self, value: str | float | bool | None) -> Node:
+        """That very value."""
+        ...
+
+    def json(self, schema: Schema, root: Schema) -> Node:
+        """What cannot be written otherwise, as JSON."""
+        ...
+
+    def any(self) -> Node:
+        """A value of any type."""
+        ...
+
+
+class NestedNotation(Notation, Protocol):
+    """A notation that arrays and objects are written in too; in others they are JSON."""
+
+    def array(self, item: Node, least: int, most: int | None) -> Node: ...
+
+    def members(self, members: Sequence[Member]) -> Node:
+        """An object of these members, in this order."""
+        ...
+
+    def free(self) -> Node:
+        """An object of any members."""
+        ...
+
+
+_ANNOTATIONS = frozenset(
+    ["title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly"]
+).union(["$comment", "$schema", "$id", "$defs", "definitions"])
+_BOUNDS = frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"])
+_OF_TYPE = {
+    "integer": _BOUNDS,
+    "number": _BOUNDS,
+    "string": frozenset(["minLength", "maxLength", "pattern", "format"]),
+    "array": frozenset(["items", "minItems", "maxItems"]),
+    "object": frozenset(["properties", "required", "additionalProperties"]),
+}
+
+
+class Values:
+    """Values under one JSON Schema in one notation. What the notation cannot state is stated as JSON."""
+
+    def __init__(self, root: Schema, notation: Notation, rules: Rules, nested: NestedNotation | None = None) -> None:
+        self._root = root
+        self._notation = notation
+        self._nested = nested
+        self._rules = rules
+        self._known: dict[str, Rule] = {}
+
+    def value(self, schema: object) -> Node:
+        """The grammar of a value under a schema."""
+        if not isinstance(schema, Mapping):
+            return self._notation.any()
+        node = cast("Schema", schema)
+        keys = node.keys() - _ANNOTATIONS
+        if not keys:
+            return self._notation.any()
+        if keys == {"$ref"}:
+            return self._referred(str(node["$ref"]))
+        if "const" in node and keys <= {"const", "type"}:
+            return self._constants([node["const"]])
+        if "enum" in node and keys <= {"enum", "type"}:
+            return self._constants(node["enum"])
+        if Schemas(self._root, node).own() == TEXT:
+            self._rules.unheld += sorted(keys - {"type", *_OF_TYPE["string"]})
+            return self._notation.text(node)
+        union = next((name for name in ("anyOf", "oneOf") if keys == {name}), None)
+        if union is not None:
+            return one_of(*map(self.value, node[union]))
+        stated = node.get("type", ())
+        types: Sequence[str] = [stated] if isinstance(stated, str) else stated
+        if not types or keys - {"type"}.union(*(_OF_TYPE.get(name, ()) for name in types)):
+            return self._json(node)
+        return one_of(*(self._of_type(node, name) for name in types))
+
+    def members(self, node: Schema) -> list[Member]:
+        """The declared members of an object schema, in order."""
+        required = node.get("required", ())
+        properties = cast("Schema", node.get("properties") or {})
+        return [Member(key, self.value(schema), key in required) for key, schema in properties.items()]
+
+    def _of_type(self, node: Schema, name: str) -> Node:
+        nested = self._nested
+        if name == "string":
+            return self._notation.text(node)
+        if name == "boolean":
+            return one_of(self._notation.constant(True), self._notation.constant(False))
+        if name == "null":
+            return self._notation.constant(None)
+        if name == "array" and nested:
+            item = self.value(node["items"]) if "items" in node else nested.any()
+            return nested.array(item, node.get("minItems", 0), node.get("maxItems"))
+        if name == "object" and nested:
+            properties, others = node.get("properties", {}), node.get("additionalProperties")
+            if not properties and not node.get("required") and others in (None, True):
+                return nested.free()
+            if properties and others in (None, False) and properties.keys() >= set(node.get("required", ())):
+                return nested.members(self.members(node))
+        return self._json({**node, "type": name})
+
+    def _constants(self, values: Sequence[Any]) -> Node:
+        plain = [value for value in values if value is None or isinstance(value, str | int | float)]
+        others = [self._json({"const": value}) for value in values if isinstance(value, list | dict)]
+        return one_of(*map(self._notation.constant, plain), *others)
+
+    def _referred(self, reference: str) -> Node:
+        if reference not in self._known:
+            target = resolved(self._root, reference)
+            if target is None:
+                return self._json({"$ref": reference})
+            self._rules.rule("value", lambda rule: self._know(reference, rule, target))
+        return self._known[reference]
+
+    def _know(self, reference: str, rule: Rule, target: object) -> Node:
+        self._known[reference] = rule  # before its value, which may refer to it
+        return self.value(target)
+
+    def _json(self, schema: Schema) -> Node:
+        return self._notation.json(schema, self._root)
+
+
+def any_type(notation: NestedNotation, item: Node) -> Node:
+    """A value of any type in a notation; `item` is the same for what nests in it."""
+    constants = map(notation.constant, (True, False, None))
+    numbers = JsonText({"type": "number"})
+    return one_of(*constants, numbers, notation.text({}), notation.array(item, 0, None), notation.free())
+
+
+def resolved(root: Schema, reference: str) -> object:
+    """What a reference inside a schema ("#/$defs/x") refers to; None when that is not in it."""
+    if not reference.startswith("#"):
+        return None
+    node: object = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = cast("Mapping[str, object]", node).get(name)
+        elif isinstance(node, list) and name.isdigit() and int(name) < len(cast("list[object]", node)):
+            node = cast("list[object]", node)[int(name)]
+        else:
+            return None
+    return node
+
+
+def relocated(schema: object, place: str) -> Any:
+    """A copy of a schema whose references to itself hold where it stands at `place` ("#/$defs/name") of another one."""
+    if isinstance(schema, list | tuple):
+        return [relocated(item, place) for item in cast("Sequence[object]", schema)]
+    if not isinstance(schema, Mapping):
+        return schema
+    copy: dict[str, Any] = {}
+    for key, item in cast("Mapping[str, object]", schema).items():
+        if key == "$ref" and isinstance(item, str) and item.startswith("#"):
+            copy[key] = place + item[1:]
+        elif key not in ("$id", "$schema"):
+            copy[key] = relocated(item, place)
+    return copy
+
+
+def separated(members: Sequence[tuple[Node, bool]], separator: Node, rules: Rules) -> Node:
+    """Members in order, those that are not required left out at will, a separator between those that are there."""
+    after = first = NOTHING
+    for node, required in reversed(members):
+        first = in_order(node, after) if required else one_of(in_order(node, after), first)
+        following = in_order(separator, node, after)
+        after = rules.rule("more", following if required else one_of(following, after))
+    return first
+
+
+def arranged(syntax: ToolSyntax, call: Node, most: int | None) -> Node:
+    """One to `most` calls (None: without end), with the markers around them, as the family writes several."""
+    opening, closing = syntax.section
+    call_open, call_close = syntax.call
+    apart = (syntax.several or ("sections" if syntax.shape == "json" else "together")) == "sections"
+    between = _after(closing) or _before(opening) or _before(call_open)
+    if not apart:
+        between = _after(call_close) or _before(call_open) or _before(closing)
+    if syntax.between is not None:
+        between = syntax.between
+
+    def single(lead: str) -> Node:
+        whole = in_order(Marker(call_open.lstrip()), call, Marker(call_close.rstrip()))
+        if apart:
+            tail = Marker(_after(call_close) + closing.rstrip())
+            whole = in_order(Marker(opening.lstrip()), whole, tail)
+        # What stands between belongs to the marker behind it: alone it may be the beginning of the closing one.
+        return in_order(Marker(lead), whole)
+
+    calls = in_order(single(""), Repeat(single(between), 0, None if most is None else most - 1))
+    if apart or not opening:
+        return in_order(calls, maybe(Marker(_after(closing))) if _after(closing) else NOTHING)
+    return in_order(Marker(opening.lstrip()), calls, Marker(_after(call_close) + closing.rstrip()))
+
+
+def _before(marker: str) -> str:
+    return marker[: len(marker) - len(marker.lstrip())]
+
+
+def _after(marker: str) -> str:
+    return marker[len(marker.rstrip()) :]
+
+
+def bounds(schema: Schema) -> tuple[int, int | None]:
+    """The fewest and the most characters of a string."""
+    return int(schema.get("minLength", 0)), (None if schema.get("maxLength") is None else int(schema["maxLength"]))
+
+
+def whole_pattern(schema: Schema, rules: Rules) -> str | None:
+    """A string schema's pattern as one of the whole text, since JSON Schema searches. What cannot be enforced is noted
+    in `rules.unheld`, and so is a `format`."""
+    if "format" in schema:
+        rules.unheld.append("format")
+    pattern = schema.get("pattern")
+    if not isinstance(pattern, str):
+        return None
+    begins = pattern.startswith("^")
+    ends = pattern.endswith("$") and not pattern.endswith("\\$")
+    inner = pattern[begins : len(pattern) - ends]
+    whole = f"{'' if begins else '(?s:.*)'}(?:{inner}){'' if ends else '(?s:.*)'}"
+    one_alternative = (begins or ends) and "|" in _outside_groups(inner)  # the anchor is that one's alone
+    if one_alternative or not rules.holds(whole):
+        rules.unheld.append(f"pattern {pattern!r}")
+        return None
+    return whole
+
+
+def _outside_groups(pattern: str) -> str:
+    """The characters of a regular expression that stand in no group and no character class."""
+    outside: list[str] = []
+    depth, escaped, in_class = 0, False, False
+    for char in pattern:
+        if escaped or char == "\\":
+            escaped = not escaped
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif depth == 0:
+            outside.append(char)
+    return "".join(outside)
