@@ -1,16 +1,14 @@
 """Grammar nodes as the text that llguidance reads: rules in its variant of Lark, JSON Schemas beside them.
 
-Knows: the syntax (llguidance's docs/syntax.md), and that control tokens stand in rules by their number while text stands
-in terminals. Does not know: what a grammar is for, llguidance itself.
+Knows: the syntax (llguidance's docs/syntax.md), and that control tokens stand in rules by their number while text
+stands in terminals. Does not know: what a grammar is for, llguidance itself.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from engine.constraint.json_schema import GUIDANCE, with_root
 from engine.parsing.grammar import (
     InOrder,
     JsonText,
@@ -23,46 +21,46 @@ from engine.parsing.grammar import (
     Until,
     Words,
 )
-from engine.parsing.reader import Piece
+
+Cut: TypeAlias = Callable[[str], Sequence[str | int]]
+"""Cuts markup into plain text and control tokens (their numbers)."""
+
+CALLS: Mapping[str, Any] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+    "coerce_one_of": True,
+}
+"""White space in the JSON of calls: one blank at most, behind a comma or a colon, so that most text is forced."""
+ANSWERS: Mapping[str, Any] = {"whitespace_pattern": r"(?:\r?\n[ \t]{0,40}|[ \t])", "coerce_one_of": True}
+"""White space in answers: a line break with its indentation, or one blank, wherever JSON allows any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A grammar of the caller's own, by name."""
+class GrammarText:
+    """Writes one grammar. `cut` is the vocabulary's."""
 
-    lark: str
-
-
-Part = Node | Named
-Cut = Callable[[str], Sequence[Piece | int]]
-"""Cuts markup into control tokens (their numbers) and plain text (pieces)."""
-
-
-def grammar_text(start: Node, bodies: Mapping[str, Node], cut: Cut, callers: Mapping[str, str] | None = None) -> str:
-    """The grammar that llguidance compiles. `bodies` are the named rules; `callers`: Lark grammars that rules called
-    `caller-NAME` stand for."""
-    return _Writer(cut).text(start, bodies, callers or {})
-
-
-class _Writer:
-    def __init__(self, cut: Cut) -> None:
+    def __init__(self, cut: Cut, white_space: Mapping[str, Any] = CALLS) -> None:
         self._cut = cut
+        self._white_space = white_space
         self._terminals: dict[str, str] = {}
         self._schemas: dict[str, str] = {}
         self._grammars: list[dict[str, Any]] = []
 
-    def text(self, start: Node, bodies: Mapping[str, Node], callers: Mapping[str, str]) -> str:
+    def text(self, start: Node, bodies: Mapping[str, Node], callers: Mapping[str, str] | None = None) -> str:
+        """The grammar that llguidance compiles. `bodies` are the named rules; `callers` are Lark grammars that rules of
+        these names stand for."""
         rules = [f"start: {self._node(start)}"]
         rules += [f"{name}: {self._node(body)}" for name, body in bodies.items()]
-        rules += [f"caller-{name}: @{name}" for name in callers]
-        self._grammars += [{"name": name, "lark_grammar": lark} for name, lark in callers.items()]
+        for number, (name, lark) in enumerate((callers or {}).items()):
+            rules.append(f"{name}: @caller{number}")
+            self._grammars.append({"name": f"caller{number}", "lark_grammar": lark})
         terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
         return json.dumps({"grammars": [{"lark_grammar": "\n".join([*rules, *terminals])}, *self._grammars]})
 
     def _node(self, node: Node) -> str:
         match node:
             case Marker(text):
-                return self._marker(text)
+                return self._joined(self._cut(text))
             case Words(text):
                 return _literal(text)
             case Pattern(regex):
@@ -72,67 +70,64 @@ class _Writer:
             case Until():
                 return self._until(node)
             case InOrder(items):
-                return " ".join(filter(None, map(self._node, items))) or '""'
+                return " ".join(map(self._node, items)) or '""'
             case OneOf(items):
                 return f"({' | '.join(map(self._node, items))})"
-            case Repeat():
-                return self._repeat(node)
+            case Repeat(item, least, most):
+                return '""' if most == 0 else f"({self._node(item)}){_times(least, most)}"
             case Rule(name):
                 return name
 
-    def _marker(self, text: str) -> str:
-        return " ".join(f"<[{part}]>" if isinstance(part, int) else _literal(part.text) for part in self._cut(text))
-
-    def _repeat(self, node: Repeat) -> str:
-        item = self._node(node.item)
-        if node.between is None:
-            return f"({item}){_times(node.least, node.most)}"
-        if node.most == 0:
-            return '""'
-        more = _times(max(node.least - 1, 0), None if node.most is None else node.most - 1)
-        several = f"({item}) ({self._node(node.between)} ({item})){more}"
-        return several if node.least else f"({several})?"
+    def _joined(self, parts: Sequence[str | int]) -> str:
+        return " ".join(f"<[{part}]>" if isinstance(part, int) else _literal(part) for part in parts) or '""'
 
     def _until(self, node: Until) -> str:
         """The text and the plain beginning of its end are one terminal: two would leave it open where one ends."""
-        parts = list(self._cut(node.end))
-        plain = parts.pop(0) if parts and not isinstance(parts[0], int) else None
-        free = r"/(?s:.)/" + _times(node.least, node.most) if (node.least, node.most) != (0, None) else r"/(?s:.*)/"
-        factors = [free, *([_regex(node.pattern)] if node.pattern else [])]
-        spelt = [text for text in node.without if not any(isinstance(part, int) for part in self._cut(text))]
+        parts = self._cut(node.end)
+        plain = parts[0] if parts and isinstance(parts[0], str) else ""
+        counted = (node.least, node.most) != (0, None)
+        factors = [f"/(?s:.)/{_times(node.least, node.most)}" if counted else "/(?s:.*)/"]
+        if node.pattern is not None:
+            factors.append(_regex(node.pattern))
+        spelt = [text for text in node.without if all(isinstance(part, str) for part in self._cut(text))]
         if spelt:
             factors.append(f"~/(?s:.*)({'|'.join(map(_quoted, spelt))})(?s:.*)/")
-        ended = f"({' & '.join(factors)})" + (f" {_literal(plain.text)}" if plain else "")
-        rest = [f"<[{part}]>" if isinstance(part, int) else _literal(part.text) for part in parts]
-        return " ".join([self._terminal(ended), *rest])
+        ended = f"({' & '.join(factors)})" + (f" {_literal(plain)}" if plain else "")
+        rest = parts[bool(plain) :]
+        return self._terminal(ended) + (f" {self._joined(rest)}" if rest else "")
 
     def _terminal(self, body: str) -> str:
         return self._terminals.setdefault(body, f"T{len(self._terminals)}")
 
     def _json(self, schema: Mapping[str, Any], root: Mapping[str, Any] | None) -> str:
-        whole = with_root(schema, root)
+        defined = {key: root[key] for key in ("$defs", "definitions") if key in root} if root else {}
+        whole = {"x-guidance": self._white_space, **defined, **schema}
         text = json.dumps(whole)
         if text not in self._schemas:
-            self._schemas[text] = name = f"json{len(self._schemas)}"
-            self._grammars.append({"name": name, "json_schema": {"x-guidance": GUIDANCE, **whole}})
+            self._schemas[text] = f"json{len(self._schemas)}"
+            self._grammars.append({"name": self._schemas[text], "json_schema": whole})
         return f"@{self._schemas[text]}"
 
 
 def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=True) if text else '""'
+    """Plain text between quotes: JSON's escapes are Lark's."""
+    return json.dumps(text)
+
+
+_SHOWN = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "/": r"\/"}
 
 
 def _quoted(text: str) -> str:
-    """Plain text inside /../."""
-    return re.sub(
-        r"[\n\r\t/]", lambda found: {"\n": r"\n", "\r": r"\r", "\t": r"\t", "/": r"\/"}[found[0]], re.escape(text)
-    )
+    """Plain text inside a regular expression between slashes."""
+    return "".join(_SHOWN.get(char) or re.escape(char) for char in text)
+
+
+_ESCAPES = re.compile(r"\\.|[/\n]", re.DOTALL)
 
 
 def _regex(pattern: str) -> str:
     """A regular expression between slashes."""
-    escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", pattern, flags=re.DOTALL)
-    return f"/{escaped.replace(chr(10), chr(92) + 'n')}/"
+    return f"/{_ESCAPES.sub(lambda found: _SHOWN.get(found[0], found[0]), pattern)}/"
 
 
 def _times(least: int, most: int | None) -> str:

@@ -5,14 +5,17 @@ stand in one run of text (`turn`). Source of the format: OpenAI's harmony respon
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.families import ChannelSyntax
 from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import CallEmitter, Emitter, Span
+from engine.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.reader import CONTROL, Markers, Reader, Reading, Spelling
 from engine.parsing.values import quoted
+from engine.types import Tool
 
 _FIELD = re.compile(rf"[^<\n{CONTROL}]+|[<{CONTROL}]")
 _LONGEST_FIELD = 200
@@ -254,3 +257,28 @@ class ChannelTurn:
         if hit in self._is_end.literals:
             span.write(reader.take(len(hit)))
         span.end()
+
+
+def call_grammar(syntax: ChannelSyntax, tools: Sequence[Tool]) -> Node:
+    """The grammar of the message that calls one of the tools, its header included."""
+    channel, to = syntax.channel + syntax.content[-1], f" {syntax.recipient}{syntax.namespace}"
+    constrained = maybe(Marker(f" {syntax.constrain}json"))
+
+    def call(tool: Tool) -> Node:
+        in_channel = in_order(Marker(channel + to), Words(tool.name))
+        in_role = in_order(Marker(to), Words(tool.name), Marker(channel))
+        return in_order(one_of(in_channel, in_role), constrained, Marker(syntax.message), JsonText(tool.parameters))
+
+    return in_order(Marker(syntax.start + syntax.role), one_of(*map(call, tools)), Marker(syntax.call_end))
+
+
+def answer_grammar(syntax: ChannelSyntax, answer: Node) -> Node:
+    """The grammar of the message to the user, its header included."""
+    constrained = maybe(Marker(f" {syntax.constrain}json"))
+    header = Marker(syntax.start + syntax.role + syntax.channel + syntax.content[0])
+    return in_order(header, constrained, Marker(syntax.message), answer)
+
+
+def reasoning_grammar(syntax: ChannelSyntax) -> Node:
+    """The grammar of the header that reasoning stands under."""
+    return Marker(syntax.start + syntax.role + syntax.channel + syntax.reasoning[0] + syntax.message)

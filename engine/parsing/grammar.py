@@ -72,12 +72,11 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The item `least` to `most` times (None: without end), `between` between two."""
+    """The item `least` to `most` times (None: without end)."""
 
     item: "Node"
     least: int = 0
     most: int | None = None
-    between: "Node | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ NOTHING = InOrder(())
 
 
 def in_order(*items: Node) -> Node:
-    """The items one after the other; those that are nothing are left out, and neighbouring markup becomes one marker."""
+    """The items one after the other; what is nothing is left out, and neighbouring markup becomes one marker."""
     kept: list[Node] = []
     for item in items:
         for part in item.items if isinstance(item, InOrder) else (item,):
@@ -309,6 +308,15 @@ def relocated(schema: object, place: str) -> Any:
         elif key not in ("$id", "$schema"):
             copy[key] = relocated(item, place)
     return copy
+
+
+def listed(item: Node, least: int, most: int | None, separator: str) -> Node:
+    """Items with a separator between two."""
+    if most == 0:
+        return NOTHING
+    rest = Repeat(in_order(Words(separator), item), max(least - 1, 0), None if most is None else most - 1)
+    several = in_order(item, rest)
+    return several if least else maybe(several)
 
 
 def separated(members: Sequence[tuple[Node, bool]], separator: Node, rules: Rules) -> Node:

@@ -27,6 +27,7 @@ from engine.parsing.grammar import (
     arranged,
     bounds,
     in_order,
+    listed,
     maybe,
     one_of,
     separated,
@@ -347,7 +348,7 @@ class _Bare:
         return Words(json.dumps(value))
 
     def array(self, item: Node, least: int, most: int | None) -> Node:
-        return in_order(Words("["), Repeat(item, least, most, Words(",")), Words("]"))
+        return in_order(Words("["), listed(item, least, most, ","), Words("]"))
 
     def members(self, members: Sequence[Member]) -> Node:
         pairs = [(in_order(self._key(member.key), Words(":"), member.value), member.required) for member in members]
@@ -367,7 +368,7 @@ class _Bare:
 
     def free(self) -> Node:
         pair = in_order(Pattern(r"[A-Za-z_][A-Za-z0-9_.\-]{0,40}"), Words(":"), self.any())
-        return in_order(Words("{"), Repeat(pair, 0, None, Words(",")), Words("}"))
+        return in_order(Words("{"), listed(pair, 0, None, ","), Words("}"))
 
     def _key(self, key: str) -> Node:
         return Words(key) if _BARE_KEY.fullmatch(key) else self.constant(key)

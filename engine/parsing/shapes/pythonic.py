@@ -18,7 +18,6 @@ from engine.parsing.grammar import (
     Member,
     Node,
     Pattern,
-    Repeat,
     Rule,
     Rules,
     Schema,
@@ -28,6 +27,7 @@ from engine.parsing.grammar import (
     arranged,
     bounds,
     in_order,
+    listed,
     one_of,
     separated,
 )
@@ -370,8 +370,8 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
 
     calls = one_of(*map(call, tools))
     if syntax.several == "list":
-        listed = in_order(Words("["), Repeat(calls, 1, most, Words(", ")), Words("]"))
-        return in_order(Marker(syntax.section[0].lstrip()), listed, Marker(syntax.section[1].rstrip()))
+        items = in_order(Words("["), listed(calls, 1, most, ", "), Words("]"))
+        return in_order(Marker(syntax.section[0].lstrip()), items, Marker(syntax.section[1].rstrip()))
     return arranged(syntax, calls, most)
 
 
@@ -400,7 +400,7 @@ class _Python:
         return Words(repr(value))
 
     def array(self, item: Node, least: int, most: int | None) -> Node:
-        return in_order(Words("["), Repeat(item, least, most, Words(", ")), Words("]"))
+        return in_order(Words("["), listed(item, least, most, ", "), Words("]"))
 
     def members(self, members: Sequence[Member]) -> Node:
         pairs = [
@@ -422,4 +422,4 @@ class _Python:
 
     def free(self) -> Node:
         pair = in_order(self.text({}), Words(": "), self.any())
-        return in_order(Words("{"), Repeat(pair, 0, None, Words(", ")), Words("}"))
+        return in_order(Words("{"), listed(pair, 0, None, ", "), Words("}"))

@@ -1,0 +1,118 @@
+"""Grammars of calls: they accept what models of each family write, and all they accept is read back as valid calls."""
+
+import random
+from typing import Any
+
+import pytest
+from parsing_cases import CASES, FAMILIES, TOOLS
+from walking import as_text, byte_table, walk
+
+from engine.constraint.lark import GrammarText
+from engine.constraint.matcher import compiled
+from engine.constraint.turn import calls
+from engine.events import fold
+from engine.families import Format, builtin_families
+from engine.parsing import Parser
+from engine.parsing.grammar import Rules
+from engine.template.generic import with_generic_tools
+from engine.tools import as_tools
+from engine.types import Tool
+
+PLAIN = ("one call", "no arguments", "two calls", "every JSON type")
+ELSEWHERE = {
+    "command-a": "its cases have single objects, which it reads too; its template writes a list",
+    "minimax-m3: every JSON type": "objects of any members are JSON there: no grammar repeats a name",
+    "apriel-1.5": "its turns begin with reasoning",
+    "muse-glimmer": "its cases have no heading, and the grammar writes one",
+}
+
+
+def _tool(name: str, required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": required}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+SHORT = {"type": "string", "maxLength": 6}
+BOUNDED = as_tools(
+    [
+        _tool("get_weather", ["city"], city=SHORT, days={"type": "integer", "minimum": 0, "maximum": 14}),
+        _tool("ping", []),
+        _tool(
+            "every",
+            ["s", "b"],
+            s={"type": "string", "enum": ["a b", "c"]},
+            f={"type": "number", "minimum": -1, "maximum": 1},
+            b={"type": "boolean"},
+            n={"type": ["null", "string"], "maxLength": 4},
+            a={"type": "array", "items": SHORT, "maxItems": 3},
+            o={
+                "type": "object",
+                "properties": {"k": SHORT, "l": {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2}},
+                "required": ["k"],
+                "additionalProperties": False,
+            },
+            u={"anyOf": [{"type": "integer", "minimum": 0, "maximum": 99}, {"type": "null"}]},
+            p={"type": "string", "pattern": "^[a-z]{1,3}-[0-9]$"},
+        ),
+    ]
+)
+
+
+def grammar_of(format_: Format, tools: tuple[Tool, ...], most: int | None) -> str:
+    rules = Rules()
+    return GrammarText(as_text).text(calls(format_, tools, rules, most), rules.bodies)
+
+
+def test_what_models_write_is_accepted() -> None:
+    refused: list[str] = []
+    matchers: dict[str, Any] = {}
+    for case in CASES:
+        format_ = builtin_families().get(case.family).format
+        excused = any(f"{case.family}: {case.name}".startswith(place) for place in ELSEWHERE)
+        if case.name not in PLAIN or format_.tools is None or excused:
+            continue
+        if case.family not in matchers:
+            matchers[case.family] = compiled(byte_table(), grammar_of(format_, TOOLS, None))
+        matcher = matchers[case.family].deep_copy()
+        written = list(case.output.lstrip().encode())
+        taken = matcher.try_consume_tokens(written)
+        if taken < len(written) or not matcher.is_accepting():
+            refused.append(f"{case}: {bytes(written[:taken])!r} and not {bytes(written[taken : taken + 30])!r}")
+    assert len(matchers) > 80
+    assert not refused, "\n".join(refused)
+
+
+def unread(family: str, tools: tuple[Tool, ...], text: str) -> str | None:
+    """Why a text that the grammar accepts is not read back as valid calls and nothing else; None if it is."""
+    format_ = with_generic_tools(builtin_families().get(family).format)
+    parser = Parser(format_, tools=tools, tool_choice="required")
+    read = fold([*parser.feed(text), *parser.close()])
+    if not read.tool_calls or read.content.strip() or read.reasoning:
+        return f"calls {read.tool_calls}, content {read.content!r}, reasoning {read.reasoning!r}"
+    return next((f"{call.error}: {call.arguments}" for call in read.tool_calls if call.error), None)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_the_grammar_accepts_is_read_as_valid_calls(part: int) -> None:
+    rng = random.Random(part)
+    found: list[str] = []
+    walks = 0
+    for family in FAMILIES[part::4]:
+        format_ = with_generic_tools(builtin_families().get(family).format)
+        grammar = grammar_of(format_, BOUNDED, 3)
+        for _ in range(2):
+            text = walk(grammar, rng)
+            walks += text is not None
+            if text is not None and (why := unread(family, BOUNDED, text)):
+                found.append(f"{family}: {why}\n    {text!r}")
+    assert walks > len(FAMILIES) // 4
+    assert not found, "\n".join(found)
+
+
+def test_one_call_is_one_call() -> None:
+    for family in FAMILIES:
+        format_ = with_generic_tools(builtin_families().get(family).format)
+        text = walk(grammar_of(format_, BOUNDED[1:2], 1), random.Random(family))
+        assert text is not None
+        parser = Parser(format_, tools=BOUNDED, tool_choice="required")
+        assert [call.name for call in fold([*parser.feed(text), *parser.close()]).tool_calls] == ["ping"], family
