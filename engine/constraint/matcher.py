@@ -1,60 +1,224 @@
 """Grammars enforced: the vocabulary's table, compiled grammars, matchers. The only importer of llguidance.
 
-Knows: llguidance's calls, and that none of them raises for a bad grammar. Does not know: what a grammar says.
+Knows: llguidance's calls, that none of them raises for a bad grammar, and that two threads may not use one matcher.
+Does not know: what a grammar says, when it is in force.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import RequestError
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MOST_GRAMMARS = 64
+MOST_CHARACTERS = 4_000_000
+"""Compiled grammars that are kept for one vocabulary: so many, with so many characters of grammar in all."""
+
 
 class Tokens(Protocol):
-    """What of a vocabulary the table is made of."""
+    """What of a vocabulary constraints need."""
 
     @property
     def size(self) -> int: ...
-
+    def tokenize(self, text: str, *, special: bool) -> list[int]: ...
     def token_bytes(self, token: int) -> bytes: ...
+    def is_special(self, token: int) -> bool: ...
+    def is_end(self, token: int) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
+class Matcher:
+    """Where one turn stands in a grammar. Used by one thread at a time."""
+
+    __slots__ = ("_inner", "_table")
+
+    def __init__(self, inner: Any, table: "Table") -> None:
+        self._inner = inner
+        self._table = table
+
+    def consume(self, token: int) -> bool:
+        """Go on by a token. False, with nothing changed, where the grammar does not allow it."""
+        return self._inner.validate_tokens([token]) == 1 and self._inner.consume_token(token)
+
+    def consume_text(self, text: str) -> bool:
+        """Go on by plain text, however tokens spell it. False, with nothing changed, where that is not allowed."""
+        tokens = self._table.inner.tokenize_bytes(text.encode("utf-8", "replace"))
+        if self._inner.validate_tokens(tokens) < len(tokens):
+            return False
+        return not tokens or self._inner.consume_tokens(tokens)
+
+    def forced(self) -> list[int]:
+        """The tokens that must follow, as far as no other spelling of the same text is possible; they are consumed."""
+        tokens: list[int] = self._inner.compute_ff_tokens()
+        if tokens and not self._inner.consume_tokens(tokens):
+            raise RequestError(f"The constraint broke: {self.error}")
+        return tokens
+
+    @property
+    def accepts(self) -> bool:
+        """Whether the text so far is whole."""
+        return self._inner.is_accepting()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow."""
+        return self._inner.is_stopped()
+
+    @property
+    def error(self) -> str:
+        """What broke it: a grammar that is too complex to go on with; "" when nothing."""
+        return self._inner.get_error().partition("\n")[0] if self._inner.is_error() else ""
+
+    def copy(self) -> "Matcher":
+        """The same place, to go on from separately."""
+        return Matcher(self._inner.deep_copy(), self._table)
+
+    @property
+    def inner(self) -> Any:
+        """llguidance's own object."""
+        return self._inner
+
+
 class Table:
-    """A vocabulary as llguidance needs it; made once for a model, which takes a second for 150,000 tokens."""
+    """A vocabulary as llguidance needs it.
 
-    tokenizer: Any
-    size: int
+    Making one takes a second for 150,000 tokens, in which no other Python thread runs; so it is made once for a model,
+    when the first constraint is met.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        wrapped = _Wrapped(tokens)
+        self.size = tokens.size
+        self.ends = [token for token in range(tokens.size) if tokens.is_end(token)]
+        self.inner: Any = LLTokenizer(TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id)
+
+    @cached_property
+    def end_bits(self) -> "NDArray[np.int32]":
+        """The end tokens as a row of bits."""
+        import numpy as np
+
+        bits = np.zeros(self.words * 32, dtype=np.uint8)
+        bits[self.ends] = 1
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    @property
+    def words(self) -> int:
+        """Whole numbers of 32 bits in a row of bits for all tokens."""
+        return (self.size + 31) // 32
 
 
 class _Wrapped:
     """A vocabulary in the form that llguidance's wrapper asks for."""
 
-    def __init__(self, tokens: Sequence[bytes], special: Sequence[int], eos: int, tokenize: Any) -> None:
-        self.eos_token_id = eos
+    def __init__(self, tokens: Tokens) -> None:
+        numbers = range(tokens.size)
+        self.tokens: Sequence[bytes] = [tokens.token_bytes(token) for token in numbers]
+        self.special_token_ids = [token for token in numbers if tokens.is_special(token)]
         self.bos_token_id = None
-        self.tokens = tokens
-        self.special_token_ids = special
-        self._tokenize = tokenize
+        self.eos_token_id = next(filter(tokens.is_end, numbers), tokens.size - 1)
+        self._tokenize = tokens.tokenize
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._tokenize(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+        plain = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        return self._tokenize(plain, special=False)
 
 
-def table(tokens: Sequence[bytes], special: Sequence[int], eos: int, tokenize: Any) -> Table:
-    """`tokens`: the bytes of each. `special`: the numbers of those that no plain text holds. `tokenize`: plain text to
-    numbers."""
-    from llguidance import LLTokenizer, TokenizerWrapper
+class Compiler:
+    """Compiles grammars for one vocabulary and keeps the latest. For any thread."""
 
-    wrapped = TokenizerWrapper(_Wrapped(tokens, special, eos, tokenize))
-    return Table(LLTokenizer(wrapped, n_vocab=len(tokens), eos_token=eos), len(tokens))
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Matcher] = OrderedDict()
+        self._room = MOST_CHARACTERS
+
+    @cached_property
+    def table(self) -> Table:
+        """The vocabulary's table."""
+        return Table(self._tokens)
+
+    def compiled(self, grammar: str) -> Matcher:
+        """A matcher at the beginning of a grammar. Raises RequestError for one that cannot be enforced."""
+        with self._lock:
+            known = self._kept.get(grammar)
+            if known is not None:
+                self._kept.move_to_end(grammar)
+                return known.copy()
+            table = self.table
+        made = _compiled(table, grammar)
+        with self._lock:
+            if grammar not in self._kept:
+                self._kept[grammar] = made
+                self._room -= len(grammar)
+            while len(self._kept) > MOST_GRAMMARS or (self._room < 0 and len(self._kept) > 1):
+                self._room += len(self._kept.popitem(last=False)[0])
+            return made.copy()
 
 
-def compiled(table: Table, grammar: str) -> Any:
-    """A matcher at the beginning of the grammar. Raises RequestError for a grammar that cannot be enforced."""
+def _compiled(table: Table, grammar: str) -> Matcher:
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(table.tokenizer, grammar)
-    if matcher.is_error():
-        raise RequestError(f"The constraint cannot be enforced: {matcher.get_error().splitlines()[0]}.")
-    return matcher
+    made = Matcher(LLMatcher(table.inner, grammar), table)
+    if made.error:
+        raise RequestError(f"The constraint cannot be enforced: {made.error}. Simplify its schema or grammar.")
+    return made
+
+
+def refusal(schema: Mapping[str, Any]) -> str | None:
+    """Why no grammar can be made of a JSON Schema; None where one can."""
+    return grammar_refusal(json.dumps({"grammars": [{"json_schema": dict(schema)}]}))
+
+
+def grammar_refusal(grammar: str) -> str | None:
+    """Why a grammar cannot be compiled; None where it can."""
+    from llguidance import LLMatcher
+
+    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    return messages[0].partition("\n")[0] if failed else None
+
+
+def from_gbnf(grammar: str) -> str:
+    """A GBNF grammar as llguidance's Lark. Raises RequestError for what is none."""
+    from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+
+    try:
+        return gbnf_to_lark(grammar)
+    except (GbnfToLarkError, RecursionError, IndexError) as error:
+        raise RequestError(f"The GBNF grammar cannot be read: {str(error).partition(chr(10))[0]}.") from error
+
+
+def masks(matchers: Sequence[Matcher]) -> "NDArray[np.int32]":
+    """The tokens that each matcher allows next, as a row of bits for each; end tokens where the text is whole.
+
+    Computed outside Python's lock, all at once.
+    """
+    import numpy as np
+    from llguidance.numpy import fill_next_token_bitmask_par
+
+    table = matchers[0]._table  # pyright: ignore[reportPrivateUsage]
+    rows = np.zeros((len(matchers), table.words), dtype=np.int32)
+    numbered = [(matcher.inner, number) for number, matcher in enumerate(matchers)]
+    fill_next_token_bitmask_par(_executor(), numbered, rows)
+    for number, matcher in enumerate(matchers):
+        if matcher.accepts:
+            rows[number] |= table.end_bits
+    return rows
+
+
+_executors: list[Any] = []
+
+
+def _executor() -> Any:
+    from llguidance import LLExecutor
+
+    if not _executors:
+        _executors.append(LLExecutor())
+    return _executors[0]

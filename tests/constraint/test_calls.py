@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from parsing_cases import CASES, FAMILIES, TOOLS
-from walking import as_text, byte_table, walk
+from walking import as_text, byte_compiler, walk
 
 from engine.constraint.lark import GrammarText
-from engine.constraint.matcher import compiled
+from engine.constraint.matcher import Matcher
 from engine.constraint.turn import calls
 from engine.events import fold
 from engine.families import Format, builtin_families
@@ -65,18 +65,18 @@ def grammar_of(format_: Format, tools: tuple[Tool, ...], most: int | None) -> st
 
 def test_what_models_write_is_accepted() -> None:
     refused: list[str] = []
-    matchers: dict[str, Any] = {}
+    matchers: dict[str, Matcher] = {}
     for case in CASES:
         format_ = builtin_families().get(case.family).format
         excused = any(f"{case.family}: {case.name}".startswith(place) for place in ELSEWHERE)
         if case.name not in PLAIN or format_.tools is None or excused:
             continue
         if case.family not in matchers:
-            matchers[case.family] = compiled(byte_table(), grammar_of(format_, TOOLS, None))
-        matcher = matchers[case.family].deep_copy()
+            matchers[case.family] = byte_compiler().compiled(grammar_of(format_, TOOLS, None))
+        matcher = matchers[case.family].copy()
         written = list(case.output.lstrip().encode())
-        taken = matcher.try_consume_tokens(written)
-        if taken < len(written) or not matcher.is_accepting():
+        taken = next((number for number, byte in enumerate(written) if not matcher.consume(byte)), len(written))
+        if taken < len(written) or not matcher.accepts:
             refused.append(f"{case}: {bytes(written[:taken])!r} and not {bytes(written[taken : taken + 30])!r}")
     assert len(matchers) > 80
     assert not refused, "\n".join(refused)
