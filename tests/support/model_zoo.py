@@ -221,7 +221,6 @@ _MAMBA2 = (
     "ssm_in.weight E,2*I+2*S+R; ssm_conv1d.weight four,I+2*S; ssm_conv1d.bias I+2*S; ssm_dt.bias R; ssm_a one,R; "
     "ssm_d one,R; ssm_norm.weight I,G; ssm_out.weight I,E"
 )
-_LORA = "w L; a W; v L; g L"
 
 
 def _lfm2(layer: int) -> str:
@@ -263,9 +262,8 @@ def _glm4moe(layer: int) -> str:
     return f"{attention}; {moe}; nextn.eh_proj.weight 2*E,E; nextn.enorm.weight E; nextn.hnorm.weight E"
 
 
-def _rwkv7(layer: int) -> str:
+def _rwkv7() -> str:
     norms = "; ".join(f"{name}.weight E; {name}.bias E" for name in ("attn_norm", "attn_norm_2", "time_mix_ln"))
-    first = "token_embd_norm.weight E; token_embd_norm.bias E; " if layer == 0 else ""
     lora = (
         "time_mix_w0.weight E; time_mix_w1.weight E,L; time_mix_w2.weight L,E; time_mix_a0.weight E; "
         "time_mix_a1.weight E,W; time_mix_a2.weight W,E; time_mix_v0.weight E; time_mix_v1.weight E,W; "
@@ -275,8 +273,7 @@ def _rwkv7(layer: int) -> str:
     )
     square = "; ".join(f"time_mix_{name}.weight E,E" for name in ("key", "value", "receptance", "output"))
     channel = "channel_mix_lerp_k.weight E; channel_mix_key.weight E,F; channel_mix_value.weight F,E"
-    # The first layer's norm of the embeddings has a name of the whole model.
-    return f"{norms}; {lora}{square}; {channel}" + ("" if not first else "")
+    return f"{norms}; {lora}{square}; {channel}"
 
 
 def _gemma4_block(layer: int) -> str:
@@ -403,17 +400,22 @@ KINDS: dict[str, Kind] = {
         (*_BASE, *_LAYER_NORM, ("wkv.head_size", U32, 32), ("attention.decay_lora_rank", U32, 16),
          ("attention.iclr_lora_rank", U32, 8), ("attention.value_residual_mix_lora_rank", U32, 8),
          ("attention.gate_lora_rank", U32, 16), ("token_shift_count", U32, 2)),
-        f"{_HEAD}; output_norm.bias E; token_embd_norm.weight E; token_embd_norm.bias E{_OUTPUT}", _rwkv7,
+        f"{_HEAD}; output_norm.bias E; token_embd_norm.weight E; token_embd_norm.bias E{_OUTPUT}", _rwkv7(),
     ),
 }  # fmt: skip
 """By the name of the seed. "mixtral" is llama with experts."""
 
 
-def model(kind: str, vocabulary: str | None = None, *, seed: int = 1) -> Document:
-    """One model; `vocabulary` (of `VOCABULARIES`) in place of the architecture's usual one."""
+def model(
+    kind: str, vocabulary: str | Vocabulary | None = None, *, sizes: Mapping[str, int] | None = None, seed: int = 1
+) -> Document:
+    """One model; `vocabulary` (of `VOCABULARIES`, or one's own) in place of the architecture's usual one; `sizes` in
+    place of those in `SIZES` for the tensors' shapes (the keys stay)."""
     about = KINDS[kind]
-    words = VOCABULARIES[vocabulary or about.vocabulary]()
+    chosen = vocabulary or about.vocabulary
+    words = VOCABULARIES[chosen]() if isinstance(chosen, str) else chosen
     n_vocab = len(words.tokens) or 64
+    scale = {**SIZES, "V": n_vocab, **(sizes or {})}
     layers = LAYERS + (1 if kind == "glm4moe" else 0)
     pairs = [
         Pair(b"general.architecture", STRING, about.architecture.encode()),
@@ -429,10 +431,10 @@ def model(kind: str, vocabulary: str | None = None, *, seed: int = 1) -> Documen
             about.architecture, "block_count", U32, layers
         )
     random = np.random.default_rng(seed)
-    tensors = [_tensor(random, text, n_vocab) for text in about.whole.split(";")]
+    tensors = [_tensor(random, text, scale) for text in about.whole.split(";")]
     for layer in range(layers):
         block = about.block if isinstance(about.block, str) else about.block(layer)
-        tensors += [_tensor(random, text, n_vocab, f"blk.{layer}.") for text in block.split(";")]
+        tensors += [_tensor(random, text, scale, f"blk.{layer}.") for text in block.split(";")]
     return Document(tuple(pairs), tuple(tensors))
 
 
@@ -445,22 +447,21 @@ def _key(architecture: str, name: str, kind: int, value: object) -> Pair:
     return Pair(key, kind, value)
 
 
-def _tensor(random: np.random.Generator, text: str, n_vocab: int, prefix: str = "") -> Tensor:
+def _tensor(random: np.random.Generator, text: str, scale: Mapping[str, int], prefix: str = "") -> Tensor:
     name, dimensions = text.split()
-    shape = tuple(_size(each, n_vocab) for each in dimensions.split(","))
-    values = np.ones(shape[0]) if "norm" in name else random.normal(0, 0.1, int(np.prod(shape)))
+    shape = tuple(_size(each, scale) for each in dimensions.split(","))
+    elements = int(np.prod(shape))
+    values = np.ones(elements) if "norm" in name else random.normal(0, 0.1, elements)
     if name == "ssm_a":
         values = -np.abs(values)
-    if "norm" in name and len(shape) > 1:
-        values = np.ones(int(np.prod(shape)))
     return Tensor((prefix + name).encode(), shape, values.astype("<f4").tobytes())
 
 
-def _size(text: str, n_vocab: int) -> int:
+def _size(text: str, scale: Mapping[str, int]) -> int:
     total = 0
     for term in text.split("+"):
         product = 1
         for factor in term.split("*"):
-            product *= n_vocab if factor == "V" else int(factor) if factor.isdigit() else SIZES[factor]
+            product *= int(factor) if factor.isdigit() else scale[factor]
         total += product
     return total
