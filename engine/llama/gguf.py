@@ -1,18 +1,20 @@
 """What a GGUF says about itself, read before llama.cpp sees it, so that a bad file is refused with a reason.
 
 Knows: the file format (the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md), and which files
-hold no chat model. Does not know: llama.cpp, memory. Reads the header only; the tensor table tells how long the file
-must be.
+hold no chat model. Does not know: what llama.cpp dies of (`gguf_rules`, `gguf_vocab`), memory. Reads the header only; the
+tensor table tells how long the file must be.
 """
 
 import hashlib
-import math
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelLoadError
 from engine.llama.gguf_header import Header, file_type_name, read_header, tensor_type_name
+from engine.llama.gguf_rules import check_numbers, doubts
+from engine.llama.gguf_vocab import check_vocabulary
 
 # Architectures that encode text, or are parts of a model; llama.cpp loads them and then cannot generate.
 _NOT_CHAT = {
@@ -26,7 +28,8 @@ _NOT_CHAT = {
     "wavtokenizer-dec": "an audio decoder",
 }  # fmt: skip
 _NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projector", "imatrix": "an importance matrix"}
-_MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
+_BOTH_WAYS = ("dream", "llada", "llada-moe", "rnd1")
+"""Architectures of diffusion models, which are refused by that name once they are loaded."""
 _SAMPLES, _SAMPLE = 32, 1 << 16  # pieces of a file that its digest is made from, and their length
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
@@ -56,7 +59,9 @@ class GgufFile:
 
     `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does
     not say). `turns_by_length`: how positions are encoded hangs on the length of the context (LongRoPE).
-    `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence.
+    `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence. `n_positions`:
+    the positions that learned embeddings exist for, beyond which llama.cpp ends the process (0: positions are computed).
+    `unverified`: why it is not certain that llama.cpp lives with this header ("": it is), as a part of a sentence.
     """
 
     path: Path
@@ -77,6 +82,8 @@ class GgufFile:
     recurrent_state: int
     chat_template: str | None
     named_templates: tuple[NamedTemplate, ...]
+    n_positions: int = 0
+    unverified: str = ""
 
 
 def read_gguf(path: str | Path) -> GgufFile:
@@ -89,8 +96,8 @@ def read_gguf(path: str | Path) -> GgufFile:
     for part, each in zip(parts, headers, strict=True):
         _check_whole(part, each)
     _check_chat_model(file, header, sum(len(each.tensors) for each in headers))
-    _check_numbers(file, header)
-    return _describe(file, parts, headers)
+    check_numbers(file, headers)
+    return _describe(file, parts, headers, check_vocabulary(file, header) or doubts(headers))
 
 
 def sample_digest(model: GgufFile) -> str:
@@ -108,14 +115,28 @@ def sample_digest(model: GgufFile) -> str:
 
 
 def _check_is_file(file: Path) -> None:
-    if file.is_dir():
-        models = sorted(file.glob("*.gguf"))
-        hint = (
-            f"; pass one of the files in it, for example {models[0]}" if models else "; pass the path of a .gguf file"
+    try:
+        mode = file.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ModelLoadError(f"There is no file {file}; check the path, or download the model first.") from error
+    except OSError as error:
+        raise ModelLoadError(f"{file} cannot be read ({error.strerror}); check the path and its permissions.") from error
+    except ValueError as error:  # a NUL
+        raise ModelLoadError(f"{str(file)!r} is no path ({error}); pass the path of a .gguf file.") from error
+    if stat.S_ISDIR(mode):
+        raise ModelLoadError(f"{file} is a directory, not a model{_models_in(file)}.")
+    if not stat.S_ISREG(mode):
+        raise ModelLoadError(
+            f"{file} is a pipe, a socket or a device; llama.cpp maps models from files: save it to one first."
         )
-        raise ModelLoadError(f"{file} is a directory, not a model{hint}.")
-    if not file.is_file():
-        raise ModelLoadError(f"There is no file {file}; check the path, or download the model first.")
+
+
+def _models_in(directory: Path) -> str:
+    try:
+        models = sorted(directory.glob("*.gguf"))
+    except OSError:
+        models = []
+    return f"; pass one of the files in it, for example {models[0]}" if models else "; pass the path of a .gguf file"
 
 
 def _parts(file: Path, header: Header) -> tuple[Path, ...]:
@@ -157,6 +178,11 @@ def _check_chat_model(file: Path, header: Header, tensors: int) -> None:
         )
     if tensors == 0:
         raise ModelLoadError(f"{file} holds a vocabulary only, no weights; pass the model's full GGUF.")
+    if architecture not in _BOTH_WAYS and header.number(f"{architecture}.attention.causal", 1) == 0:
+        raise ModelLoadError(
+            f"{file} looks at a text in both directions ({architecture}.attention.causal is false), as embedding models "
+            "do: it cannot generate text; pass the GGUF of a chat model."
+        )
     pooled = header.integer(f"{architecture}.pooling_type", 0) > 0
     if pooled or architecture in _NOT_CHAT or architecture.endswith("-embedding"):
         what = _NOT_CHAT.get(architecture, "an embedding model")
@@ -165,25 +191,7 @@ def _check_chat_model(file: Path, header: Header, tensors: int) -> None:
         )
 
 
-def _check_numbers(file: Path, header: Header) -> None:
-    """Numbers that llama.cpp answers by ending the process (assertions on hparams, and in the norms' kernels)."""
-    architecture = header.text("general.architecture")
-    layers = header.integer(f"{architecture}.block_count", 0)
-    if not 0 < layers <= _MAX_LAYERS:
-        raise ModelLoadError(
-            f"{file} says that it has {layers} layers, and 1 to {_MAX_LAYERS} are possible; it is damaged: download or "
-            "convert the model again."
-        )
-    for name in ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon"):
-        epsilon = header.number(f"{architecture}.attention.{name}", 0.0)
-        if not 0 <= epsilon < math.inf:
-            raise ModelLoadError(
-                f"{file} has {architecture}.attention.{name}={epsilon}, which is not possible; it is damaged: download "
-                "or convert the model again."
-            )
-
-
-def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
+def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], unverified: str) -> GgufFile:
     header = headers[0]
     architecture = header.text("general.architecture")
     tensors = [tensor for each in headers for tensor in each.tensors]
@@ -209,6 +217,8 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         named_templates=tuple(
             NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)
         ),
+        n_positions=next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0),
+        unverified=unverified,
     )
 
 

@@ -2,14 +2,18 @@
 
 Knows: the binary layout, enum ggml_type with its block sizes (ggml.h, ggml-common.h) and enum llama_ftype (llama.h).
 Does not know: what any key means. Every length is checked against the file before it is believed, so a damaged file
-ends in ModelLoadError. Long arrays (vocabularies) are walked over, only their length is kept.
+ends in ModelLoadError. Of long arrays only the length is kept, but for those that describe the vocabulary.
+
+llama.cpp reads texts as C strings: what stands behind a NUL does not count, here neither.
 """
 
+import math
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from engine.errors import ModelLoadError
 
@@ -79,12 +83,21 @@ def tensor_bytes(number: int, elements: int) -> int:
     return -(-elements // block) * size
 
 
+# enum gguf_value_type: struct's letter, and what a message calls it.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
+VALUE_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
+TOKENS = "tokenizer.ggml.tokens"
+TOKEN_TYPES = "tokenizer.ggml.token_type"
+CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
+_WHOLE = frozenset((TOKEN_TYPES, CHARSMAP))
 _VERSIONS = (2, 3)
 _KEPT = 4096  # numbers of an array that are kept; per-layer arrays are far shorter
-_MAX_DIMENSIONS = 8
-_Value: TypeAlias = int | float | bool | str | tuple[int | float | bool, ...]
+_MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
+_MAX_NAME = 63  # GGML_MAX_NAME, less the NUL
+_MAX_ELEMENTS = 2**63 - 1
+_Number: TypeAlias = int | float | bool
+_Value: TypeAlias = _Number | str | tuple[_Number, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,42 +105,65 @@ class Tensor:
     """One row of the tensor table. `size` is bytes, 0 for a type that this table does not know."""
 
     name: str
-    elements: int
+    shape: tuple[int, ...]
     type: int
     offset: int
     size: int
 
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+class Entry(NamedTuple):
+    """A value as it stands in the file. `kind` is its type (of `VALUE_TYPES`), of an array that of its elements; a long
+    array's value is None."""
+
+    kind: int
+    is_array: bool
+    value: _Value | None
+
 
 class Header:
-    """Metadata by key, with defaults, and the tensors."""
+    """Metadata by key, with defaults, and the tensors. `tokens` are the vocabulary's texts, as bytes."""
 
     def __init__(
-        self, values: dict[str, _Value], counts: dict[str, int], tensors: tuple[Tensor, ...], sizes: tuple[int, int]
+        self,
+        entries: dict[str, Entry],
+        counts: dict[str, int],
+        tokens: list[bytes],
+        tensors: tuple[Tensor, ...],
+        sizes: tuple[int, int],
     ):
-        self._values = values
+        self._entries = entries
         self._counts = counts
+        self.tokens = tokens
         self.tensors = tensors
         self.file_size, self.expected_size = sizes
 
+    def entry(self, key: str) -> Entry | None:
+        """The value of a key with its type; None where there is no such key."""
+        return self._entries.get(key)
+
     def text(self, key: str) -> str:
         """A string; "" when absent or something else."""
-        value = self._values.get(key, "")
+        value = self._value(key)
         return value if isinstance(value, str) else ""
 
     def integer(self, key: str, default: int) -> int:
-        """A whole number; of an array the largest."""
+        """A whole number; of an array the largest. The default when absent or something else."""
         return max(self.integers(key, default))
 
     def integers(self, key: str, default: int) -> tuple[int, ...]:
         """The whole numbers of an array, or one number alone; never empty."""
-        value = self._values.get(key, default)
+        value = self._value(key)
         numbers = value if isinstance(value, tuple) else (value,)
-        return tuple(int(number) for number in numbers if not isinstance(number, str)) or (default,)
+        return tuple(int(number) for number in numbers if isinstance(number, int)) or (default,)
 
     def number(self, key: str, default: float) -> float:
         """One number; the default when absent or something else."""
-        value = self._values.get(key, default)
-        return default if isinstance(value, str | tuple) else float(value)
+        value = self._value(key)
+        return float(value) if isinstance(value, int | float) else default
 
     def count(self, key: str) -> int:
         """The length of an array; 0 when absent."""
@@ -135,7 +171,11 @@ class Header:
 
     def keys_under(self, prefix: str) -> list[str]:
         """The keys that begin so, sorted."""
-        return sorted(key for key in self._values if key.startswith(prefix))
+        return sorted(key for key in self._entries if key.startswith(prefix))
+
+    def _value(self, key: str) -> _Value | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry.value
 
 
 def read_header(file: Path) -> Header:
@@ -144,20 +184,25 @@ def read_header(file: Path) -> Header:
         size = file.stat().st_size
         with file.open("rb") as handle:
             if size < 24:
-                raise _not_gguf(file, handle.read(4))
+                raise _not_gguf(file, handle.read(4), size)
             with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _Reader(file, data, size).header()
     except OSError as error:
         raise ModelLoadError(f"{file} cannot be read ({error.strerror}); check its permissions.") from error
 
 
-def _not_gguf(file: Path, magic: bytes) -> ModelLoadError:
-    hint = "it is empty" if not magic else f"it begins with {magic!r}"
+def _not_gguf(file: Path, magic: bytes, size: int) -> ModelLoadError:
+    if not size:
+        what = "it is empty"
+    elif magic == b"GGUF":
+        what = f"it ends after {size} bytes"
+    else:
+        what = f"it begins with {magic!r}, not with b'GGUF'"
     if magic in (b"PK\x03\x04", b"\x80\x02\x8a\x0a") or file.suffix in (".safetensors", ".bin", ".pt", ".pth"):
-        hint += "; PyTorch and safetensors weights must be converted first with llama.cpp's convert_hf_to_gguf.py"
+        what += "; PyTorch and safetensors weights must be converted first with llama.cpp's convert_hf_to_gguf.py"
     elif magic[:4] in (b"vers", b"<!DO", b"<htm"):
-        hint += "; a page or a git-lfs pointer was downloaded in place of the model"
-    return ModelLoadError(f"{file} is not a GGUF file: {hint}. Pass a .gguf file, or download it again.")
+        what += "; a web page or a git-lfs pointer was downloaded in place of the model"
+    return ModelLoadError(f"{file} is not a GGUF file: {what}. Pass a .gguf file, or download it again.")
 
 
 class _Reader:
@@ -168,26 +213,35 @@ class _Reader:
         self._data = data
         self._size = size
         self._at = 4
-        self._values: dict[str, _Value] = {}
+        self._entries: dict[str, Entry] = {}
         self._counts: dict[str, int] = {}
+        self._tokens: list[bytes] = []
 
     def header(self) -> Header:
         if self._data[:4] != b"GGUF":
-            raise _not_gguf(self._file, self._data[:4])
+            raise _not_gguf(self._file, self._data[:4], self._size)
         self._check_version(self._number("I"))
         tensors, pairs = self._number("Q"), self._number("Q")
         # A pair takes at least 13 bytes and a tensor 24, so larger counts are damage, found before a loop runs on them.
         if pairs * 13 + tensors * 24 > self._size:
-            raise self._damaged()
+            raise self._too_long()
         for _ in range(pairs):
             self._pair()
         table = tuple(self._tensor() for _ in range(tensors))
-        alignment = self._values.get("general.alignment", 32)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise self._damaged()
+        alignment = self._alignment()
         start = -(-self._at // alignment) * alignment
+        self._check_table(table, alignment)
         expected = max((start + tensor.offset + tensor.size for tensor in table), default=self._at)
-        return Header(self._values, self._counts, table, (self._size, expected))
+        return Header(self._entries, self._counts, self._tokens, table, (self._size, expected))
+
+    def _alignment(self) -> int:
+        entry = self._entries.get("general.alignment")
+        if entry is None:
+            return 32
+        value = entry.value
+        if entry.kind != U32 or not isinstance(value, int) or value < 1 or value & (value - 1):
+            raise self._damaged(f"general.alignment is {value!r}, and must be a power of 2 of type u32")
+        return value
 
     def _check_version(self, version: int) -> None:
         if version in _VERSIONS:
@@ -199,7 +253,24 @@ class _Reader:
             "again."
         )
 
-    def _damaged(self) -> ModelLoadError:
+    def _check_table(self, table: Sequence[Tensor], alignment: int) -> None:
+        """llama.cpp takes only tensors that follow one another, each name once."""
+        seen: set[str] = set()
+        offset = 0
+        for tensor in table:
+            if tensor.name in seen:
+                raise self._damaged(f"it has the tensor {tensor.name!r} twice")
+            seen.add(tensor.name)
+            if tensor.type not in _TENSOR_TYPES:
+                return  # llama.cpp knows, or refuses it
+            if tensor.offset != offset:
+                raise self._damaged(f"the tensor {tensor.name!r} is at {tensor.offset:,}, and must be at {offset:,}")
+            offset += -(-tensor.size // alignment) * alignment
+
+    def _damaged(self, why: str) -> ModelLoadError:
+        return damaged(self._file, why)
+
+    def _too_long(self) -> ModelLoadError:
         return ModelLoadError(
             f"{self._file} is cut off or damaged: its header does not fit into its {self._size:,} bytes; download it "
             "again."
@@ -209,7 +280,7 @@ class _Reader:
         """Moves on by so many bytes; gives where they begin."""
         start = self._at
         if length < 0 or start + length > self._size:
-            raise self._damaged()
+            raise self._too_long()
         self._at = start + length
         return start
 
@@ -217,53 +288,81 @@ class _Reader:
         layout = struct.Struct("<" + code)
         return layout.unpack_from(self._data, self._take(layout.size))[0]
 
-    def _string(self) -> str:
+    def _bytes(self) -> bytes:
         length = self._number("Q")
         start = self._take(length)
-        return self._data[start : start + length].decode("utf-8", "replace")
+        return self._data[start : start + length]
+
+    def _name(self, what: str) -> str:
+        name = self._bytes()
+        if not name or b"\0" in name:
+            raise self._damaged(f"the name of a {what} is {name[:40]!r}: it is empty or holds a NUL")
+        return name.decode("utf-8", "replace")
 
     def _pair(self) -> None:
-        key, kind = self._string(), self._number("I")
-        if kind == _STRING:
-            self._values[key] = self._string()
-        elif kind == _ARRAY:
+        key, kind = self._name("key"), self._number("I")
+        if key in self._entries:
+            raise self._damaged(f"it has the key {key!r} twice")
+        if kind == STRING:
+            text = self._bytes().partition(b"\0")[0]
+            self._entries[key] = Entry(kind, False, text.decode("utf-8", "replace"))
+        elif kind == ARRAY:
             self._array(key)
         elif kind in _SCALARS:
-            self._values[key] = self._number(_SCALARS[kind])
+            self._entries[key] = Entry(kind, False, self._number(_SCALARS[kind]))
         else:
-            raise self._damaged()
+            raise self._damaged(f"the key {key!r} has the type {kind}, which GGUF does not have")
 
     def _array(self, key: str) -> None:
         kind, count = self._number("I"), self._number("Q")
         self._counts[key] = count
-        if kind == _STRING:
-            self._skip_strings(count)
+        self._entries[key] = Entry(kind, True, None)
+        if kind == STRING:
+            self._strings(key, count)
             return
         if kind not in _SCALARS:
-            raise self._damaged()
+            raise self._damaged(f"the array {key!r} has elements of type {kind}, which no array can have")
         width = struct.calcsize("<" + _SCALARS[kind])
         start = self._take(count * width)
-        if 0 < count <= _KEPT:
-            self._values[key] = struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._data, start)
+        if count <= _KEPT or key in _WHOLE:
+            value = struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._data, start)
+            self._entries[key] = Entry(kind, True, value)
 
-    def _skip_strings(self, count: int) -> None:
+    def _strings(self, key: str, count: int) -> None:
         # Hundreds of thousands in a vocabulary: a loop without calls of our own.
-        at, size, length_at = self._at, self._size, struct.Struct("<Q").unpack_from
+        data, at, size, length_at = self._data, self._at, self._size, struct.Struct("<Q").unpack_from
+        keep = self._tokens.append if key == TOKENS else None
         try:
             for _ in range(count):
-                at += 8 + length_at(self._data, at)[0]
+                start = at + 8
+                at = start + length_at(data, at)[0]
                 if at > size:
-                    raise self._damaged()
+                    raise self._too_long()
+                if keep is not None:
+                    keep(data[start:at])
         except struct.error as error:
-            raise self._damaged() from error
+            raise self._too_long() from error
         self._at = at
 
     def _tensor(self) -> Tensor:
-        name, dimensions = self._string(), self._number("I")
+        name, dimensions = self._name("tensor"), self._number("I")
+        if len(name.encode()) > _MAX_NAME:
+            raise self._damaged(f"the tensor name {name!r} is longer than {_MAX_NAME} bytes")
         if dimensions > _MAX_DIMENSIONS:
-            raise self._damaged()
-        elements = 1
-        for _ in range(dimensions):
-            elements *= self._number("Q")
+            raise self._damaged(f"the tensor {name!r} has {dimensions} dimensions, and at most {_MAX_DIMENSIONS} are possible")
+        shape = tuple(self._number("Q") for _ in range(dimensions))
         kind, offset = self._number("I"), self._number("Q")
-        return Tensor(name, elements, kind, offset, tensor_bytes(kind, elements))
+        block = _TENSOR_TYPES[kind][1] if kind in _TENSOR_TYPES else 1
+        if any(length > _MAX_ELEMENTS for length in shape) or math.prod(shape) > _MAX_ELEMENTS:
+            raise self._damaged(f"the tensor {name!r} has the impossible shape {list(shape)}")
+        if shape and shape[0] % block:
+            raise self._damaged(
+                f"the rows of the tensor {name!r} have {shape[0]} elements, no multiple of the {block} that "
+                f"{tensor_type_name(kind)} has in a block"
+            )
+        return Tensor(name, shape, kind, offset, tensor_bytes(kind, math.prod(shape)))
+
+
+def damaged(file: Path, why: str) -> ModelLoadError:
+    """A file that says what cannot be."""
+    return ModelLoadError(f"{file} is damaged: {why}. Download or convert the model again.")

@@ -161,7 +161,7 @@ class Model:
     def handle(self) -> int:
         """The llama_model pointer. Raises ModelLoadError once closed."""
         if self._handle is None or (self._owner is not None and self._owner.model is None):
-            raise ModelLoadError(f"The model {self._file.name} is closed; load it again with Model.load().")
+            raise ModelLoadError(f"The model {self._file.name} is closed; load it again.")
         return self._handle
 
     @property

@@ -153,7 +153,7 @@ def decoded(data: bytes) -> Document:
     pairs = tuple(reader.pair() for _ in range(n_pairs))
     rows = [reader.row() for _ in range(n_tensors)]
     start = _padded(reader.at)
-    ends = [row.offset for row in rows[1:]] + [len(data) - start]
+    ends = [*(row.offset for row in rows[1:]), len(data) - start][: len(rows)]
     tensors = tuple(
         row._replace(data=data[start + (row.offset or 0) : start + (end or 0)], offset=None)
         for row, end in zip(rows, ends, strict=True)

@@ -1,0 +1,226 @@
+"""What llama.cpp takes for granted in a header: refused here, by the key, where it would end the process.
+
+Knows: the assertions of llama.cpp that a header's numbers reach (llama-model.cpp, `load_hparams`; the graphs of the
+architectures in `_DENSE`; the operations of ggml-cpu), as tables of keys, types and ranges. Does not know: texts of tokens,
+shapes of tensors: llama.cpp compares each tensor's shape with the numbers itself, and says so in an error.
+
+Two questions are asked. What is certain to end the process, whatever the architecture, is refused. What is left is either
+`verified`, of an architecture whose every number is looked at here, or not; then a child process has to try it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.llama.gguf_header import BOOL, F32, I32, STRING, U16, U32, VALUE_TYPES, Entry, Header, damaged, tensor_type_name
+
+_MAX_LAYERS, _MAX_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS, LLAMA_MAX_EXPERTS
+_SCALINGS = ("none", "linear", "yarn", "longrope")
+_MATRIX = frozenset((0, 1, 2, 3, 6, 7, 8, *range(10, 15), *range(16, 24), 29, 30, 34, 35, 39))
+"""ggml types that ggml-cpu multiplies with and takes rows of: F32, F16, BF16 and the quantised ones that files have."""
+_VECTOR = frozenset((0,))
+_MAX_SIZE = 1 << 31
+_FINITE = (-1e30, 1e30)
+
+
+class Rule(NamedTuple):
+    """What a key may hold, where it is there: `kinds` of GGUF types, numbers from `low` to `high`, or one of `texts`.
+
+    `array`: also an array of such numbers. `required`: it must be there.
+    """
+
+    key: str
+    kinds: tuple[int, ...]
+    low: float = 0
+    high: float = 2**32 - 1
+    array: bool = False
+    texts: tuple[str, ...] = ()
+    required: bool = False
+
+    def broken(self, entry: Entry | None) -> str:
+        """What is wrong with a value; "" when nothing is."""
+        if entry is None:
+            return "is missing" if self.required else ""
+        allowed = " or ".join(VALUE_TYPES[kind] for kind in self.kinds)
+        if entry.kind not in self.kinds or (entry.is_array and not self.array):
+            given = f"array of {VALUE_TYPES[entry.kind]}" if entry.is_array else VALUE_TYPES[entry.kind]
+            return f"is of the type {given}, and must be {allowed}"
+        if self.texts:
+            return "" if entry.value in self.texts else f"is {entry.value!r}; possible are {', '.join(self.texts)}"
+        for number in entry.value if isinstance(entry.value, tuple) else (entry.value,):
+            if isinstance(number, int | float) and not self.low <= number <= self.high:
+                return f"is {number}; {_range(self.low, self.high)}"
+        return ""
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low} to {high} are possible" if high < math.inf else f"it must be at least {low}, and finite"
+
+
+_FATAL: tuple[Rule, ...] = (
+    Rule("block_count", (U32,), 1, _MAX_LAYERS, required=True),
+    Rule("nextn_predict_layers", (U32,)),
+    Rule("expert_count", (U32,), 0, _MAX_EXPERTS),
+    Rule("expert_used_count", (U32, I32), 0, _MAX_EXPERTS, array=True),
+    Rule("expert_group_count", (U32,), 0, _MAX_EXPERTS),
+    Rule("expert_group_used_count", (U32,), 0, _MAX_EXPERTS),
+    Rule("rope.scaling.type", (STRING,), texts=_SCALINGS),
+    Rule("attention.layer_norm_epsilon", (F32,), 0, 3.4e38),
+    Rule("attention.layer_norm_rms_epsilon", (F32,), 0, 3.4e38),
+    Rule("attention.group_norm_epsilon", (F32,), 0, 3.4e38),
+)
+"""Of every architecture."""
+
+_SPLIT: tuple[Rule, ...] = (Rule("split.no", (U16,)), Rule("split.count", (U16,)))
+
+_VERIFIED: tuple[Rule, ...] = (
+    Rule("context_length", (U32,), 1, _MAX_SIZE, required=True),
+    Rule("embedding_length", (U32,), 1, _MAX_SIZE, required=True),
+    Rule("feed_forward_length", (U32,), 1, _MAX_SIZE, required=True),
+    Rule("attention.head_count", (U32,), 1, _MAX_SIZE, required=True),
+    Rule("attention.head_count_kv", (U32,), 1, _MAX_SIZE),
+    Rule("attention.key_length", (U32,), 1, _MAX_SIZE),
+    Rule("attention.value_length", (U32,), 1, _MAX_SIZE),
+    Rule("attention.sliding_window", (U32,), 1, _MAX_SIZE),
+    Rule("rope.dimension_count", (U32,), 2, _MAX_SIZE),
+    Rule("rope.freq_base", (F32,), 1e-30, _FINITE[1]),
+    Rule("rope.freq_base_swa", (F32,), 1e-30, _FINITE[1]),
+    Rule("rope.scaling.factor", (F32,), 0, _FINITE[1]),
+    Rule("rope.scale_linear", (F32,), 0, _FINITE[1]),
+    Rule("rope.scaling.attn_factor", (F32,), *_FINITE),
+    Rule("rope.scaling.original_context_length", (U32,), 1, _MAX_SIZE),
+    Rule("rope.scaling.finetuned", (BOOL,)),
+    Rule("attn_logit_softcapping", (F32,), *_FINITE),
+    Rule("final_logit_softcapping", (F32,), *_FINITE),
+    # What these architectures do not have.
+    Rule("nextn_predict_layers", (U32,), 0, 0),
+    Rule("expert_count", (U32,), 0, 0),
+    Rule("expert_used_count", (U32,), 0, 0),
+    Rule("expert_group_count", (U32,), 0, 0),
+    Rule("pooling_type", (U32,), 0, 0),
+    Rule("attention.causal", (BOOL,), 1, 1),
+)
+"""Of the architectures in `_DENSE`, whose other numbers llama.cpp does not read, or compares with shapes."""
+_UNUSUAL = (
+    "embedding_length_out", "attention.key_length_swa", "attention.value_length_swa", "attention.sliding_window_pattern",
+    "rope.dimension_count_swa", "rope.dimension_sections", "classifier.output_labels", "classifier.pooling_type",
+    "attention.scale",
+)  # fmt: skip
+"""Keys that change what these architectures compute, and are in none of their usual files."""
+
+
+class _Dense(NamedTuple):
+    """An architecture whose files can be verified. `square`: its heads together are as long as the embedding.
+    `partial`: positions may turn a part of a head only. `matrices`: beside those of `_LAYER`."""
+
+    square: bool = False
+    partial: bool = False
+    matrices: frozenset[str] = frozenset()
+
+
+_LAYER = frozenset(("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"))
+_DENSE: dict[str, _Dense] = {
+    "llama": _Dense(),
+    "qwen2": _Dense(square=True),
+    "qwen3": _Dense(),
+    "gemma": _Dense(),
+    "gemma2": _Dense(),
+    "gemma3": _Dense(),
+    "phi3": _Dense(square=True, partial=True, matrices=frozenset(("attn_qkv",))),
+    "olmo2": _Dense(square=True),
+}
+_VECTORS = frozenset(
+    (
+        *("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm", "output_norm"),
+        *("rope_freqs", "rope_factors_long", "rope_factors_short"),
+    )
+)
+
+
+def check_numbers(file: Path, headers: Sequence[Header]) -> None:
+    """Refuse, by the key, what llama.cpp ends the process over in every architecture. Raises ModelLoadError."""
+    header = headers[0]
+    prefix = header.text("general.architecture") + "."
+    for rule in _FATAL:
+        if why := rule.broken(header.entry(prefix + rule.key)):
+            raise damaged(file, f"{prefix}{rule.key} {why}")
+    for part in headers if len(headers) > 1 else ():
+        for rule in _SPLIT:
+            if why := rule._replace(required=True).broken(part.entry(rule.key)):
+                raise damaged(file, f"{rule.key} of one of its parts {why}")
+    layers = header.integer(f"{prefix}block_count", 0)
+    later = header.integer(f"{prefix}nextn_predict_layers", 0)
+    if later >= layers:
+        raise damaged(file, f"{prefix}nextn_predict_layers is {later}, and it has {layers} layers in all")
+    _check_experts(file, header, prefix)
+    for each in (tensor for part in headers for tensor in part.tensors):
+        kind = each.name.rpartition(".")[0]
+        if each.type not in _VECTOR and (kind.endswith("_norm") or each.name.endswith(".bias")):
+            raise damaged(file, f"the tensor {each.name!r} is of the type {tensor_type_name(each.type)}, and must be F32")
+
+
+def _check_experts(file: Path, header: Header, prefix: str) -> None:
+    count, used = header.integer(f"{prefix}expert_count", 0), header.integer(f"{prefix}expert_used_count", 0)
+    groups = header.integer(f"{prefix}expert_group_count", 0)
+    used_groups = header.integer(f"{prefix}expert_group_used_count", 0)
+    if prefix in ("hunyuan-dense.", "hunyuan_vl.") and count <= 1:
+        return  # one expert is none there
+    if used > count or (count and not used):
+        raise damaged(file, f"{prefix}expert_used_count is {used}, of {prefix}expert_count {count}")
+    if groups and (groups >= count or (groups > 1 and (count % groups or not 0 < used_groups < groups))):
+        raise damaged(
+            file,
+            f"{prefix}expert_group_count is {groups}, of which {used_groups} are used, and {prefix}expert_count {count}",
+        )
+
+
+def doubts(headers: Sequence[Header]) -> str:
+    """Why this header is not verified, as a part of a sentence; "" when it is."""
+    header = headers[0]
+    architecture = header.text("general.architecture")
+    dense = _DENSE.get(architecture)
+    if dense is None:
+        return f"the architecture {architecture!r} is none of those that are verified ({', '.join(_DENSE)})"
+    prefix = architecture + "."
+    for rule in _VERIFIED:
+        if why := rule.broken(header.entry(prefix + rule.key)):
+            return f"{prefix}{rule.key} {why}"
+    for key in _UNUSUAL:
+        if header.entry(prefix + key) is not None:
+            return f"{prefix}{key} is unusual"
+    if header.entry("general.tensor_extra.name") is not None:
+        return "general.tensor_extra.name is unusual"
+    return next(_heads(header, prefix, dense), "") or next(_tensors(headers, dense), "")
+
+
+def _heads(header: Header, prefix: str, dense: _Dense) -> Iterator[str]:
+    def number(key: str, default: int) -> int:
+        return header.integer(prefix + key, default)
+
+    embedding, heads = number("embedding_length", 0), number("attention.head_count", 1)
+    kept = number("attention.head_count_kv", heads)
+    size = number("attention.key_length", embedding // heads)
+    turned = number("rope.dimension_count", size)
+    if heads % kept:
+        yield f"{prefix}attention.head_count is {heads}, no multiple of {prefix}attention.head_count_kv {kept}"
+    if number("attention.value_length", embedding // heads) != size:
+        yield f"{prefix}attention.key_length is {size}, and {prefix}attention.value_length another"
+    if dense.square and size * heads != embedding:
+        yield f"{heads} heads of {size} are not as long as {prefix}embedding_length {embedding}"
+    if turned % 2 or turned > size or (turned < size and not dense.partial):
+        yield f"{prefix}rope.dimension_count is {turned}, of heads of {size}"
+
+
+def _tensors(headers: Sequence[Header], dense: _Dense) -> Iterator[str]:
+    for tensor in (tensor for header in headers for tensor in header.tensors):
+        *_, kind, last = ("", *tensor.name.split("."))[-3:]
+        allowed: frozenset[int] = frozenset()
+        if last == "weight" and (kind in _LAYER or kind in dense.matrices or kind in ("token_embd", "output")):
+            allowed = _MATRIX
+        elif (last == "weight" and kind in _VECTORS) or last == "bias":
+            allowed = _VECTOR
+        if tensor.type not in allowed:
+            yield f"the tensor {tensor.name!r} is of the type {tensor_type_name(tensor.type)}"
+
+

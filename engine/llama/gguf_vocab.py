@@ -1,0 +1,184 @@
+"""A vocabulary as a header describes it: what llama.cpp would end the process over is refused, by the token.
+
+Knows: what llama.cpp's tokenizers take for granted (llama-vocab.cpp): each text once, texts of a bounded length (some of its
+structures grow with the square of it, others recurse once for each character), byte tokens where a text needs them,
+replacement maps that stay inside their arrays. Does not know: the rest of a header, llama.cpp itself.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import ModelLoadError
+from engine.llama.gguf_header import CHARSMAP, TOKEN_TYPES, TOKENS, Header, damaged
+
+# enum llama_token_type
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
+_SPECIAL = frozenset((_UNKNOWN, _CONTROL, _USER_DEFINED))
+_SHORT = 16  # bytes of a token whose square is not worth a look
+_LONGEST, _LONGEST_SPECIAL = 4096, 1024
+"""Bytes of a token, and of one that stands for structure. Real vocabularies have at most 1,024 and about 50."""
+_MOST_SPECIAL = 1 << 27
+"""Of the squares of the special tokens' lengths, summed up: what is kept of a marker may grow with its square."""
+_MOST_DECODED = 64 << 20
+"""Bytes that llama.cpp makes of characters which its byte-level alphabet lacks: it writes the whole token for each."""
+_NO_TOKENIZER = {
+    "none": "no tokenizer",
+    "no_vocab": "no tokenizer",
+    "test": "a tokenizer for llama.cpp's own tests",
+}
+_VERIFIED = ("llama", "gpt2", "gemma4")
+# GPT-2's byte-level alphabet: the printable characters of Latin 1, and 256 to 323 for the other bytes.
+_NOT_BYTE_LEVEL = re.compile("[^!-~¡-¬®-\u0143]+")
+
+
+def check_vocabulary(file: Path, header: Header) -> str:
+    """Refuse a vocabulary that llama.cpp would end the process over. Returns why the rest is not vouched for: "" where
+    nothing speaks against it. Raises ModelLoadError."""
+    model = header.text("tokenizer.ggml.model")
+    if model in _NO_TOKENIZER:
+        raise ModelLoadError(
+            f"{file} has {_NO_TOKENIZER[model]} (tokenizer.ggml.model is {model!r}): text cannot become tokens. Pass a "
+            "GGUF that was converted with its tokenizer."
+        )
+    types = _types(header)
+    texts = [text.partition(b"\0")[0] for text in header.tokens]
+    _check_texts(file, texts, types)
+    checks: dict[str, Callable[[Path, Header, Sequence[bytes], Sequence[int]], None]] = {
+        "gpt2": _check_byte_level,
+        "bert": _check_no_bytes,
+        "t5": _check_charsmap,
+        "rwkv": _check_single_bytes,
+    }
+    if model in checks:
+        checks[model](file, header, texts, types)
+    if model not in _VERIFIED:
+        return f"its tokenizer is of the kind {model!r}"
+    if len(types) < len(texts) and header.entry(TOKEN_TYPES) is not None:
+        return f"{TOKEN_TYPES} is shorter than {TOKENS}"
+    return "" if texts else f"{TOKENS} is empty"
+
+
+def _types(header: Header) -> tuple[int, ...]:
+    entry = header.entry(TOKEN_TYPES)
+    values = entry.value if entry is not None and entry.is_array else ()
+    return tuple(int(value) for value in values) if isinstance(values, tuple) else ()
+
+
+def _kind(types: Sequence[int], token: int) -> int:
+    return types[token] if token < len(types) else _NORMAL
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode("utf-8", "replace")) + ("..." if len(text) > 40 else "")
+
+
+def _check_texts(file: Path, texts: Sequence[bytes], types: Sequence[int]) -> None:
+    # An empty text gets a name of its own from llama.cpp.
+    if len(set(texts)) + max(0, texts.count(b"") - 1) < len(texts):
+        token, before = next(_repeated(texts))
+        raise damaged(file, f"the tokens {before} and {token} of {TOKENS} have the same text {_shown(texts[token])}")
+    squares = 0
+    for token, text in enumerate(texts):
+        special = len(text) > _SHORT and _kind(types, token) in _SPECIAL
+        limit = _LONGEST_SPECIAL if special else _LONGEST
+        if len(text) > limit:
+            what = "control or user-defined token" if special else "token"
+            raise damaged(file, f"the {what} {token}, {_shown(text)}, has {len(text):,} bytes, above the limit of {limit:,}")
+        squares += len(text) ** 2 if special else 0
+    if squares > _MOST_SPECIAL:
+        raise damaged(file, "its control and user-defined tokens are too many and too long")
+
+
+def _repeated(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """A token and the one before it that has the same text."""
+    seen: dict[bytes, int] = {}
+    for token, text in enumerate(texts):
+        if text and (before := seen.setdefault(text, token)) != token:
+            yield token, before
+
+
+def _check_byte_level(file: Path, _header: Header, texts: Sequence[bytes], types: Sequence[int]) -> None:
+    """For each character of an ordinary token that stands for no byte, llama.cpp writes the whole token once more."""
+    total = 0
+    for token, text in enumerate(texts):
+        if len(text) > _SHORT and _kind(types, token) == _NORMAL:
+            total += len("".join(_NOT_BYTE_LEVEL.findall(text.decode("utf-8", "replace")))) * len(text)
+            if total > _MOST_DECODED:
+                raise damaged(
+                    file,
+                    f"its tokens would take more than {_MOST_DECODED >> 20} MiB decoded, since the characters of tokens "
+                    f"such as {token}, {_shown(text)}, stand for no bytes",
+                )
+
+
+def _check_no_bytes(file: Path, _header: Header, _texts: Sequence[bytes], types: Sequence[int]) -> None:
+    if _BYTE in types:
+        token = types.index(_BYTE)
+        raise damaged(
+            file, f"{TOKEN_TYPES} makes token {token} a byte, which no tokenizer.ggml.model of the kind 'bert' has"
+        )
+
+
+def _check_single_bytes(file: Path, _header: Header, texts: Sequence[bytes], _types: Sequence[int]) -> None:
+    """Where a text begins like tokens and is none, this tokenizer never gets further."""
+    bare = {text for text in map(_unescaped, texts) if text}
+    for first in sorted({text[:1] for text in bare}):
+        if first not in bare:
+            raise damaged(file, f"{TOKENS} has tokens that begin with the byte {first!r}, and none that is this byte")
+
+
+_ESCAPE = re.compile(rb"\\(x..|.)", re.DOTALL)
+_LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
+
+
+def _unescaped(text: bytes) -> bytes:
+    """A token of RWKV as llama.cpp reads it."""
+
+    def plain(found: re.Match[bytes]) -> bytes:
+        code = found[1]
+        if code[:1] != b"x" or len(code) == 1:
+            return _LETTERS.get(code, b"" if code == b"x" else code)
+        high, low = (digit - 87 if digit >= 97 else digit - 48 for digit in code[1:])
+        return bytes([(((high & 0xFF) << 4) + (low & 0xFF)) & 0xFF])
+
+    return _ESCAPE.sub(plain, text)
+
+
+def _check_charsmap(file: Path, header: Header, _texts: Sequence[bytes], _types: Sequence[int]) -> None:
+    """Walk all of the replacement map that some text can reach: an index outside of it is an exception in the middle of
+    a text, which nothing catches. Its layout: `llm_tokenizer_ugm_session` of llama-vocab.cpp."""
+    entry = header.entry(CHARSMAP)
+    if entry is None or not isinstance(entry.value, tuple) or entry.kind > 1:
+        return  # none, or a type that llama.cpp refuses
+    blob = np.asarray(entry.value).astype(np.uint8).tobytes()
+    size = int.from_bytes(blob[:4], "little")
+    if len(blob) < 4 or size + 4 >= len(blob):
+        return  # llama.cpp refuses it
+    units = np.frombuffer(blob, np.uint32, size // 4, 4).astype(np.int64)
+    if not _stays_inside(units, blob[4 + size :]):
+        raise damaged(file, f"{CHARSMAP} leads outside of its own {len(blob):,} bytes")
+
+
+def _stays_inside(units: "np.ndarray[tuple[int], np.dtype[np.int64]]", replacements: bytes) -> bool:
+    if not len(units):
+        return True
+    bases = (units >> 10) << ((units & (1 << 9)) >> 6)
+    labels, values = units & ((1 << 31) | 0xFF), units & ((1 << 31) - 1)
+    ends = replacements.rfind(b"\0")
+    states = np.unique(bases[:1])
+    seen = np.zeros(len(units), bool)
+    letters = np.arange(1, 256)
+    while len(states):
+        places = (states[:, None] ^ letters).ravel()
+        if places.max() >= len(units):
+            return False
+        places = places[(labels[places] == np.tile(letters, len(states))) & ~seen[places]]
+        seen[places] = True
+        states = np.unique(places ^ bases[places])
+        leaves = (places ^ bases[places])[(units[places] >> 8) & 1 == 1]
+        if (len(leaves) and leaves.max() >= len(units)) or any(values[leaf] > ends for leaf in leaves):
+            return False
+    return True
