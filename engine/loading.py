@@ -5,6 +5,7 @@ turns, services.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -13,10 +14,12 @@ from typing import Any
 
 from engine import _data
 from engine.diagnose import preflight as checks
-from engine.errors import MissingTemplateError, ModelLoadError, RequestError
+from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError
 from engine.families import Families, FamilyLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
+from engine.llama.gguf import read_gguf
+from engine.llama.lib import library
 from engine.llama.model import Model, ModelInfo
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.template.chat_template import ChatTemplate
@@ -54,8 +57,11 @@ def load(
     """Load a GGUF file, here or in a child process; None is the built-in model. Raises as `Engine.load` says."""
     path = _data.builtin_model() if model is None else _file(model)
     load_options, context = _load_options(options)
-    if preflight and path.is_file():  # what is no file is refused below, sooner
+    _warn_without_gpu(load_options)
+    if preflight:
+        file = read_gguf(path)  # what is no model is refused before anything else is tried
         load_options = checks.prepare(load_options, context)
+        checks.try_file(file, load_options, context)
     weights = (IsolatedModel if isolated else Model).load(path, load_options, progress=progress)
     return _completed(weights, _few_threads(context, weights.info), reading, trials=preflight)
 
@@ -109,8 +115,16 @@ def _template(weights: Model | IsolatedModel, reading: Reading, *, trials: bool)
 
 
 def _file(model: str | Path) -> Path:
-    path, name = Path(model).expanduser(), str(model)
-    if not path.exists() and _HUB_NAME.fullmatch(name) and not name.endswith(".gguf") and not path.parent.exists():
+    if not isinstance(model, str | Path):
+        raise RequestError(f"model={model!r} must be the path of a .gguf file, as text or a Path; None is the built-in.")
+    if not str(model) or model == Path():
+        raise ModelLoadError("The path of the model is empty; pass the path of a .gguf file.")
+    try:
+        path, name = Path(model).expanduser(), str(model)
+        absent = not path.exists()
+    except (OSError, RuntimeError) as error:  # not to be looked at, or no home directory
+        raise ModelLoadError(f"{model} is no path that can be read ({error}); pass the path of a .gguf file.") from error
+    if absent and _HUB_NAME.fullmatch(name) and not name.endswith(".gguf") and not path.parent.exists():
         repository, _, quantization = name.partition(":")
         wanted = f"*{quantization or 'Q4_K_M'}*.gguf"
         raise ModelLoadError(
@@ -128,6 +142,17 @@ def _load_options(options: Mapping[str, Any]) -> tuple[ModelOptions, ContextOpti
         raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
     load = ModelOptions(**{name: value for name, value in options.items() if name in of_model})
     return load, ContextOptions(**{name: value for name, value in options.items() if name in of_context})
+
+
+def _warn_without_gpu(options: ModelOptions) -> None:
+    """llama.cpp itself ignores the option without a word."""
+    if options.n_gpu_layers and not library().llama_supports_gpu_offload():
+        warnings.warn(
+            f"n_gpu_layers={options.n_gpu_layers} does nothing: the installed llama-cpp-python computes on the CPU only. "
+            "Leave it out, or install a build for your GPU (`llama-engine doctor` shows the command).",
+            EngineWarning,
+            stacklevel=4,
+        )
 
 
 def _few_threads(context: ContextOptions, info: ModelInfo) -> ContextOptions:

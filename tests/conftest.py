@@ -7,13 +7,13 @@ about the machine, so it is no failure under `-W error`. The preflight's own tes
 """
 
 import os
-import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from checkout import tracked_files
 from hypothesis import settings
 
 from engine import _data
@@ -38,10 +38,8 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def tracked(repository: Path) -> list[str]:
-    """The files that belong to the project, as git tells: those tracked, and new ones that are not ignored."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, encoding="utf-8", check=True)
-    return sorted(name for name in done.stdout.split("\0") if name and (repository / name).is_file())
+    """The files that belong to the project."""
+    return tracked_files(repository)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,8 @@
-"""A native fault must not take the caller's process: what is known to fault is tried in a child first.
+"""A native fault must not take the caller's process: what may fault is tried in a child first.
 
-Knows: how a child process is started on the built-in model with the caller's options, how its end is read, which remedy
-to try, and where verdicts are kept between processes. Does not know: what the child does
-(`engine.runtime.preflight_child`), nor llama.cpp. The fault that this exists for: llama.cpp compiled by gcc 12 for a
+Knows: how a child process is started on the built-in model with the caller's options, or on a file whose header is not
+verified; how its end is read, which remedy to try, and where verdicts are kept between processes. Does not know: what the
+child does (`engine.isolated.preflight_child`), nor llama.cpp. The fault that this exists for: llama.cpp compiled by gcc 12 for a
 CPU with AMX dies in the first decode of a batch with several rows; weights that are not repacked
 (`use_extra_bufts=False`) never reach that code. That compiler takes `ldtilecfg` to read 8 bytes of its 64
 (amxtileintrin.h, `_tile_loadconfig`) and leaves out the stores of the others as dead; told to keep dead stores, it
@@ -27,7 +27,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from engine import _data
-from engine.errors import EngineError, EngineWarning
+from engine.errors import EngineError, EngineWarning, ModelLoadError
+from engine.llama.gguf import GgufFile
+from engine.llama.memory import estimate
 from engine.runtime.options import ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
@@ -37,6 +39,9 @@ _WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT
 CHILD = "engine.isolated.preflight_child"
 _PINNED = "llama-cpp-python==0.3.36"
 _SECONDS = 120.0
+_READ = 20 << 20  # bytes a second that a file is read at, at the least
+_SMALL = 16 << 20  # bytes of weights for which a second thread is no gain
+_ROOM = 3 << 30  # bytes that a child may take beside weights and context
 # A fault of the code. SIGKILL, SIGTERM and SIGINT come from outside (the memory killer, a user) and prove nothing.
 _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"})
 _WINDOWS_FAULT = 0xC0000000  # NTSTATUS values of severity "error" are exit codes there
@@ -129,6 +134,67 @@ def examine(
     if verdict.outcome != "unknown":
         _write(path, verdict)
     return verdict
+
+
+def try_file(
+    file: GgufFile,
+    model: ModelOptions,
+    context: ContextOptions,
+    *,
+    command: Sequence[str] | None = None,
+    directory: Path | None = None,
+) -> None:
+    """Let a child load a file, tokenise and decode, unless its header is verified; call it before llama.cpp sees the file.
+
+    That it went well, or that the child died of it, is remembered by the paths, sizes and times of the file's parts. What
+    shows only behind 256 tokens, the child does not see. Raises ModelLoadError when the child died or did not answer; warns
+    (`EngineWarning`) when none can be started.
+    """
+    if not file.unverified:
+        return
+    command = command or child_command()
+    if command is None:
+        told = f"{file.path} could not be tried in a child process first, as none can be started from this program"
+        warnings.warn(f"{told}; {file.unverified}, so llama.cpp may end this process.", EngineWarning, stacklevel=2)
+        return
+    model, small = _reduced(model, context)
+    small = replace(small, n_threads=None if file.weights > _SMALL else 1, n_threads_batch=None)
+    stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in file.parts]
+    path = (directory or cache_directory() / "preflight") / f"file-{_key(model, small, stats)}.json"
+    verdict = _read(path)
+    if verdict is None:
+        verdict = _tried(file, model, small, command)
+        if verdict.outcome != "unknown":
+            _write(path, verdict)
+    if verdict.outcome != "sound":
+        raise ModelLoadError(
+            f"{file.path} is not loaded: {verdict.reason} (It was tried there because {file.unverified}.) Download or convert "
+            "the model again; if it is newer than the installed llama-cpp-python, upgrade that. preflight=False takes the "
+            "risk."
+        )
+
+
+def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, command: Sequence[str]) -> Verdict:
+    room = 2 * file.weights + 2 * estimate(file, context, context.n_ctx or 0).total + _ROOM
+    order = {
+        "task": "try",
+        "model": str(file.path),
+        "load": asdict(model),
+        "context": asdict(context),
+        "room": 0 if model.n_gpu_layers else room,
+    }
+    try:
+        done = run_child(command, order, _SECONDS + file.weights / _READ)
+    except subprocess.TimeoutExpired as error:
+        return Verdict("unknown", f"a child process that tried it did not end within {error.timeout:.0f} seconds.")
+    except (OSError, subprocess.SubprocessError) as error:
+        return Verdict("unknown", f"the child process that was to try it gave no answer ({error}).")
+    if done.returncode == 0:
+        return Verdict("sound", done.stdout.strip())
+    last = re.sub(r"\S*/", "", (done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+    if fault := _fault(done.returncode):
+        return Verdict("faulty", f"llama.cpp would end this process; a child process died by {fault} of it ({last}).")
+    return Verdict("unknown", f"a child process that tried it ended with exit code {done.returncode} ({last}).")
 
 
 def child_command() -> tuple[str, ...] | None:
@@ -261,7 +327,9 @@ def _run(command: Sequence[str], model: ModelOptions, context: ContextOptions) -
     return _End(False, None, f"the child process ended with exit code {done.returncode} ({last}).")
 
 
-def run_child(command: Sequence[str], order: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
+def run_child(
+    command: Sequence[str], order: Mapping[str, object], seconds: float = _SECONDS
+) -> subprocess.CompletedProcess[str]:
     """Run a child with an order to its end. It sees the modules that this process sees. Raises OSError,
     SubprocessError."""
     paths = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
@@ -272,9 +340,9 @@ def run_child(command: Sequence[str], order: Mapping[str, object]) -> subprocess
         text=True,
         encoding="utf-8",
         errors="replace",
-        timeout=_SECONDS,
+        timeout=seconds,
         check=False,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, "GGML_NO_BACKTRACE": "1"},
     )
 
 
@@ -290,9 +358,9 @@ def _fault(returncode: int) -> str | None:
     return name if name in _FAULTS else None
 
 
-def _key(model: ModelOptions, context: ContextOptions) -> str:
-    """A digest of all that decides the verdict: the library's files, the CPU, the options."""
-    facts = [_library_files(), processor(), asdict(model), asdict(context)]
+def _key(model: ModelOptions, context: ContextOptions, file: object = None) -> str:
+    """A digest of all that decides the verdict: the library's files, the CPU, the options, and the file tried."""
+    facts = [_library_files(), processor(), asdict(model), asdict(context), file]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 

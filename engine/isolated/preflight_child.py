@@ -1,7 +1,8 @@
-"""What the preflight's child process does: decode on the built-in model, or tell facts about the library, and end.
+"""What the preflight's child process does: decode on the built-in model, try a file, or tell facts about the library, and
+end.
 
-Knows: the two orders and how they are answered on standard output. Does not know: what becomes of the answer
-(`engine.preflight`, `engine.doctor`). Run as a module with one argument, the order as JSON. A native fault here ends
+Knows: the three orders and how they are answered on standard output. Does not know: what becomes of the answer
+(`engine.diagnose.preflight`, `engine.diagnose.doctor`). Run as a module with one argument, the order as JSON. A native fault here ends
 only the child.
 """
 
@@ -16,6 +17,8 @@ from engine.llama import lib
 
 BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
+TRIED = 16  # rows of a file's first batch: few, since weights of any size are multiplied with them
+_SURROGATES = range(0xD800, 0xE000)
 
 
 def decode(order: dict[str, Any]) -> str:
@@ -34,6 +37,34 @@ def decode(order: dict[str, Any]) -> str:
     return "ok"
 
 
+def try_file(order: dict[str, Any]) -> str:
+    """Load a file, tokenise each character once, detokenise each token, decode a batch and a single token; an ordinary error
+    of ours is an answer too, which the parent will meet itself."""
+    from engine.errors import EngineError
+    from engine.llama.model import Model
+    from engine.runtime.backend import Row
+    from engine.runtime.options import ContextOptions, ModelOptions
+
+    _limit_memory(order["room"])
+    load: dict[str, Any] = order["load"]
+    load["tensor_split"] = tuple(load["tensor_split"])
+    try:
+        model = Model.load(Path(order["model"]), ModelOptions(**load))
+        vocab = model.vocab
+        everything = "".join(chr(code) for code in range(1, 0x10000) if code not in _SURROGATES)
+        for special in (False, True):
+            vocab.tokenize(everything, special=special)
+        for token in range(vocab.size):
+            vocab.token_bytes(token)
+        context = model.backend(ContextOptions(**order["context"]))
+        last = TRIED - 1
+        context.decode([Row(position % vocab.size, position, 0, position == last) for position in range(TRIED)])
+        context.decode([Row(0, TRIED, 0, True)])
+    except EngineError as error:
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
 def tell() -> str:
     """The facts about the library, as JSON."""
     return json.dumps(asdict(lib.facts()), default=str)
@@ -43,8 +74,22 @@ def main(arguments: Sequence[str]) -> int:
     """Carry out the order; an ordinary error is a traceback on standard error and exit code 1."""
     _no_core_dump()
     order: dict[str, Any] = json.loads(arguments[0])
-    print(decode(order) if order["task"] == "decode" else tell())  # noqa: T201
+    match order["task"]:
+        case "decode":
+            print(decode(order))  # noqa: T201
+        case "try":
+            print(try_file(order))  # noqa: T201
+        case _:
+            print(tell())  # noqa: T201
     return 0
+
+
+def _limit_memory(size: int) -> None:
+    """So that a file which makes llama.cpp take all memory ends this process, and no other. 0 is no limit."""
+    if size and sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
 
 
 def _no_core_dump() -> None:

@@ -122,7 +122,8 @@ def _cpu_quota(root: Path) -> int | None:
 
 
 _F32 = 4
-_CELLS = 256  # llama.cpp rounds a context up to a multiple of this
+CELLS = 256
+"""What llama.cpp rounds a context up to a multiple of."""
 _FIXED = 32 << 20  # graphs, tables, the allocator
 _OPERATIONS_A_BYTE = 20
 """Arithmetic operations of prefill in the time that copying a byte takes; rough: CPUs have fewer, GPUs more."""
@@ -143,12 +144,12 @@ def padded(n_ctx: int, options: ContextOptions) -> int:
     """The cells that llama.cpp makes of `n_ctx`: each buffer a multiple of 256."""
     buffers = 1 if options.is_unified else options.n_sequences
     each = -(-max(n_ctx, 1) // buffers)
-    return -(-each // _CELLS) * _CELLS * buffers
+    return -(-each // CELLS) * CELLS * buffers
 
 
 def shares(n_ctx: int, sequences: int) -> int:
     """The cells of a buffer for each of so many sequences, together no more than `n_ctx`; 0 where that is none."""
-    return n_ctx // sequences // _CELLS * _CELLS * sequences
+    return n_ctx // sequences // CELLS * CELLS * sequences
 
 
 def longest_sequence(options: ContextOptions, n_ctx: int) -> int:

@@ -26,7 +26,7 @@ from engine.llama.memory import (
     padded,
     shares,
 )
-from engine.llama.params import LoadProgress, check, chosen, leanest, model_params
+from engine.llama.params import LoadProgress, check, chosen, leanest, model_params, within_positions
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.options import ContextOptions, ModelOptions
 
@@ -174,7 +174,7 @@ class Model:
     def backend(self, options: ContextOptions | None = None) -> LlamaBackend:
         """A context over this model. Raises ContextOverflowError, with the numbers, when it would not fit into
         memory."""
-        options = options or ContextOptions()
+        options = within_positions(self._file, options or ContextOptions())
         _ = self.handle
         check(self._file, options)
         attends_here = not (options.offload_kqv and self._options.n_gpu_layers and _gpus())

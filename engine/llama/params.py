@@ -21,7 +21,7 @@ from typing import Any
 
 from engine.errors import RequestError
 from engine.llama.gguf import GgufFile
-from engine.llama.memory import batch_threads, default_threads, estimate, scores
+from engine.llama.memory import CELLS, batch_threads, default_threads, estimate, scores
 from engine.runtime.backend import TILE
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
@@ -70,6 +70,21 @@ def check(model: GgufFile, options: ContextOptions) -> None:
             f'type_k="{options.type_k}" comes in blocks of {_BLOCK} elements, which do not divide the heads of this '
             'model; use type_k="f16".'
         )
+
+
+def within_positions(model: GgufFile, options: ContextOptions) -> ContextOptions:
+    """The options, with a context that a model of learned positions has positions for: llama.cpp ends the process at a
+    token behind the last. Raises RequestError where more is asked for."""
+    if not model.n_positions:
+        return options
+    most = model.n_positions // CELLS * CELLS
+    if not most or (options.n_ctx or 0) > most:
+        asked = "" if options.n_ctx is None else f"n_ctx={options.n_ctx:,} "
+        raise RequestError(
+            f"{asked}is more than {model.path} can hold: it has learned {model.n_positions:,} positions, and a context comes "
+            f"in steps of {CELLS} tokens; " + (f"pass n_ctx={most:,} at most." if most else "use another model.")
+        )
+    return options if options.n_ctx else replace(options, n_ctx=most)
 
 
 def _may_do_without(model: GgufFile, options: ContextOptions) -> bool:

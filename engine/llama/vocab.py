@@ -2,22 +2,33 @@
 
 Knows: llama.cpp's tokeniser and its habits. Does not know: templates, contexts, sampling.
 
-Two habits matter. llama_tokenize turns the text of *user-defined* tokens into those tokens even with
+Four habits matter. llama_tokenize turns the text of *user-defined* tokens into those tokens even with
 `parse_special=False`, so text that a caller wrote is cut inside every such spelling. And vocabularies with a space
 prefix put a space before whatever is tokenised by itself, so a text that continues another is tokenised behind an
 anchor, whose tokens are dropped.
+
+The other two would end the process. Most byte-level vocabularies are split into words by std::regex, which recurses once
+for each character of a match: some 25,000 letters, spaces or signs in a row overflow a stack of 8 MiB. So a long text is
+tokenised in windows. And a sentencepiece vocabulary without byte tokens throws an exception, through C, at a character that
+it does not have: such a text is refused.
 """
 
 import ctypes
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
-from engine.errors import EngineError
+from engine.errors import EngineError, RequestError
 from engine.llama.lib import library
 from engine.parsing.reader import Piece
 
 # enum llama_token_attr (llama.h)
-_UNKNOWN, _CONTROL, _USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1 << 0, 1 << 3, 1 << 4, 1 << 5
+_SENTENCEPIECE, _BYTE_PAIRS = 1, 2  # enum llama_vocab_type
+_WINDOW = 4096
+"""Characters of a text that is split into words at once; none of the patterns' words is as long but in a row of one
+kind."""
+_BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 _SPECIAL = _CONTROL | _USER_DEFINED
 # Characters that no merge crosses in the vocabularies seen; each is checked before it is believed.
 _ANCHORS = ("\n", "\x01", "\x02", "!", ".")
@@ -47,6 +58,9 @@ class LlamaVocab:
         self._ends = frozenset(token for token in ends if lib.llama_vocab_is_eog(vocab, token))
         self._forgeable = Spellings(text for text in texts.values() if len(text) > 1 and text.strip(" \t\r\n▁"))
         self._bos = int(lib.llama_vocab_bos(vocab)) if lib.llama_vocab_get_add_bos(vocab) else -1
+        kind = int(lib.llama_vocab_type(vocab))
+        self._in_windows = kind == _BYTE_PAIRS
+        self._spellable = self._find_spellable(attributes) if kind == _SENTENCEPIECE else None
         self._anchor = self._find_anchor()
 
     @property
@@ -121,6 +135,13 @@ class LlamaVocab:
         return tokens
 
     def _raw(self, text: str, *, special: bool) -> list[int]:
+        if self._in_windows and len(text) > _WINDOW:
+            return [token for part in windows(text, _WINDOW) for token in self._at_once(part, special=special)]
+        if self._spellable is not None:
+            self._check_spellable(text)
+        return self._at_once(text, special=special)
+
+    def _at_once(self, text: str, *, special: bool) -> list[int]:
         # A lone surrogate has no UTF-8; llama.cpp would throw on it, through ctypes.
         data = text.encode("utf-8", "replace")
         vocab, capacity = self._handle(), len(data) + 8
@@ -142,8 +163,33 @@ class LlamaVocab:
         tokens = self._raw(anchor + text, special=special)
         return tokens[len(expected) :] if tokens[: len(expected)] == expected else self._raw(text, special=special)
 
+    def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
+        """The texts of all tokens, where some byte is not among them; None for a vocabulary that can spell everything."""
+        text, vocab = self._lib.llama_vocab_get_text, self._handle()
+        names = {b"<0x%02X>" % byte for byte in range(256)}
+        if names <= {text(vocab, token) for token, value in enumerate(attributes) if value & _BYTE}:
+            return None
+        return frozenset(text(vocab, token) for token in range(self._size))
+
+    def _check_spellable(self, text: str) -> None:
+        """Raises RequestError for a character that is no token, with a byte that is none."""
+        for character in sorted(set(text.replace(" ", "▁"))):
+            data = character.encode("utf-8", "replace")
+            missing = [byte for byte in data if not {b"<0x%02X>" % byte, bytes([byte])} & (self._spellable or set())]
+            if missing and data not in (self._spellable or ()):
+                raise RequestError(
+                    f"This model's vocabulary has no token for the character {character!r}, nor for its bytes; leave it out, "
+                    "or use another model."
+                )
+
     def _find_anchor(self) -> tuple[str, list[int]] | None:
-        """None where the vocabulary puts no space before a text."""
+        """None where the vocabulary puts no space before a text, or cannot spell one."""
+        try:
+            return self._anchor_found()
+        except RequestError:
+            return None
+
+    def _anchor_found(self) -> tuple[str, list[int]] | None:
         if not self._spelt(self._raw("a", special=False)).startswith(b" "):
             return None
         for anchor in _ANCHORS:
@@ -155,6 +201,19 @@ class LlamaVocab:
 
     def _spelt(self, tokens: Sequence[int]) -> bytes:
         return b"".join(map(self.token_bytes, tokens))
+
+
+def windows(text: str, size: int) -> list[str]:
+    """A text in parts of at most `size` characters, cut before a space between two words where there is one: no
+    vocabulary's words go on there, so the tokens stay the same."""
+    parts: list[str] = []
+    start = 0
+    while len(text) - start > size:
+        cuts = [found.start() for found in _BETWEEN_WORDS.finditer(text, start + size // 2, start + size)]
+        end = cuts[-1] if cuts else start + size
+        parts.append(text[start:end])
+        start = end
+    return [*parts, text[start:]]
 
 
 class Spellings:
