@@ -114,16 +114,20 @@ def _template(weights: Model | IsolatedModel, reading: Reading, *, trials: bool)
         raise
 
 
-def _file(model: str | Path) -> Path:
+def _file(model: object) -> Path:
     if not isinstance(model, str | Path):
-        raise RequestError(f"model={model!r} must be the path of a .gguf file, as text or a Path; None is the built-in.")
+        raise RequestError(
+            f"model={model!r} must be the path of a .gguf file, as text or a Path; None is the built-in."
+        )
     if not str(model) or model == Path():
         raise ModelLoadError("The path of the model is empty; pass the path of a .gguf file.")
     try:
         path, name = Path(model).expanduser(), str(model)
         absent = not path.exists()
     except (OSError, RuntimeError) as error:  # not to be looked at, or no home directory
-        raise ModelLoadError(f"{model} is no path that can be read ({error}); pass the path of a .gguf file.") from error
+        raise ModelLoadError(
+            f"{model} is no path that can be read ({error}); pass the path of a .gguf file."
+        ) from error
     if absent and _HUB_NAME.fullmatch(name) and not name.endswith(".gguf") and not path.parent.exists():
         repository, _, quantization = name.partition(":")
         wanted = f"*{quantization or 'Q4_K_M'}*.gguf"
@@ -148,8 +152,8 @@ def _warn_without_gpu(options: ModelOptions) -> None:
     """llama.cpp itself ignores the option without a word."""
     if options.n_gpu_layers and not library().llama_supports_gpu_offload():
         warnings.warn(
-            f"n_gpu_layers={options.n_gpu_layers} does nothing: the installed llama-cpp-python computes on the CPU only. "
-            "Leave it out, or install a build for your GPU (`llama-engine doctor` shows the command).",
+            f"n_gpu_layers={options.n_gpu_layers} does nothing: the installed llama-cpp-python computes on the CPU "
+            "only. Leave it out, or install a build for your GPU (`llama-engine doctor` shows the command).",
             EngineWarning,
             stacklevel=4,
         )

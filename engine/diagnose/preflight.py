@@ -1,9 +1,9 @@
 """A native fault must not take the caller's process: what may fault is tried in a child first.
 
 Knows: how a child process is started on the built-in model with the caller's options, or on a file whose header is not
-verified; how its end is read, which remedy to try, and where verdicts are kept between processes. Does not know: what the
-child does (`engine.isolated.preflight_child`), nor llama.cpp. The fault that this exists for: llama.cpp compiled by gcc 12 for a
-CPU with AMX dies in the first decode of a batch with several rows; weights that are not repacked
+verified; how its end is read, which remedy to try, and where verdicts are kept between processes. Does not know: what
+the child does (`engine.isolated.preflight_child`), nor llama.cpp. The fault that this exists for: llama.cpp compiled
+by gcc 12 for a CPU with AMX dies in the first decode of a batch with several rows; weights that are not repacked
 (`use_extra_bufts=False`) never reach that code. That compiler takes `ldtilecfg` to read 8 bytes of its 64
 (amxtileintrin.h, `_tile_loadconfig`) and leaves out the stores of the others as dead; told to keep dead stores, it
 compiles AMX rightly.
@@ -144,11 +144,11 @@ def try_file(
     command: Sequence[str] | None = None,
     directory: Path | None = None,
 ) -> None:
-    """Let a child load a file, tokenise and decode, unless its header is verified; call it before llama.cpp sees the file.
+    """Let a child load a file, tokenise and decode, unless its header is verified; call it before loading it here.
 
-    That it went well, or that the child died of it, is remembered by the paths, sizes and times of the file's parts. What
-    shows only behind 256 tokens, the child does not see. Raises ModelLoadError when the child died or did not answer; warns
-    (`EngineWarning`) when none can be started.
+    That it went well, or that the child died of it, is remembered by the paths, sizes and times of the file's parts.
+    What shows only behind 256 tokens, the child does not see. Raises ModelLoadError when the child died or did not
+    answer; warns (`EngineWarning`) when none can be started.
     """
     if not file.unverified:
         return
@@ -168,9 +168,9 @@ def try_file(
             _write(path, verdict)
     if verdict.outcome != "sound":
         raise ModelLoadError(
-            f"{file.path} is not loaded: {verdict.reason} (It was tried there because {file.unverified}.) Download or convert "
-            "the model again; if it is newer than the installed llama-cpp-python, upgrade that. preflight=False takes the "
-            "risk."
+            f"{file.path} is not loaded: {verdict.reason} (It was tried as {file.unverified}.) Download or "
+            "convert the model again; if it is newer than the installed llama-cpp-python, upgrade that. preflight=False "
+            "takes the risk."
         )
 
 

@@ -1,9 +1,8 @@
-"""What the preflight's child process does: decode on the built-in model, try a file, or tell facts about the library, and
-end.
+"""What the preflight's child process does: decode on the built-in model, try a file, or tell facts about the library.
 
 Knows: the three orders and how they are answered on standard output. Does not know: what becomes of the answer
-(`engine.diagnose.preflight`, `engine.diagnose.doctor`). Run as a module with one argument, the order as JSON. A native fault here ends
-only the child.
+(`engine.diagnose.preflight`, `engine.diagnose.doctor`). Run as a module with one argument, the order as JSON. A native
+fault here ends only the child.
 """
 
 import json
@@ -38,8 +37,8 @@ def decode(order: dict[str, Any]) -> str:
 
 
 def try_file(order: dict[str, Any]) -> str:
-    """Load a file, tokenise each character once, detokenise each token, decode a batch and a single token; an ordinary error
-    of ours is an answer too, which the parent will meet itself."""
+    """Load a file, tokenise each character once, detokenise each token, decode a batch and a single token. "ok" when
+    that went well; an error of ours as text, since the parent will meet it itself."""
     from engine.errors import EngineError
     from engine.llama.model import Model
     from engine.runtime.backend import Row

@@ -1,8 +1,8 @@
 """What a GGUF says about itself, read before llama.cpp sees it, so that a bad file is refused with a reason.
 
 Knows: the file format (the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md), and which files
-hold no chat model. Does not know: what llama.cpp dies of (`gguf_rules`, `gguf_vocab`), memory. Reads the header only; the
-tensor table tells how long the file must be.
+hold no chat model. Does not know: what llama.cpp dies of (`gguf_rules`, `gguf_vocab`), memory. Reads the header only;
+the tensor table tells how long the file must be.
 """
 
 import hashlib
@@ -60,8 +60,9 @@ class GgufFile:
     `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does
     not say). `turns_by_length`: how positions are encoded hangs on the length of the context (LongRoPE).
     `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence. `n_positions`:
-    the positions that learned embeddings exist for, beyond which llama.cpp ends the process (0: positions are computed).
-    `unverified`: why it is not certain that llama.cpp lives with this header ("": it is), as a part of a sentence.
+    the positions that learned embeddings exist for, beyond which llama.cpp ends the process (0: positions are
+    computed). `unverified`: why it is not certain that llama.cpp lives with this header ("": it is), as a part of a
+    sentence.
     """
 
     path: Path
@@ -120,7 +121,9 @@ def _check_is_file(file: Path) -> None:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ModelLoadError(f"There is no file {file}; check the path, or download the model first.") from error
     except OSError as error:
-        raise ModelLoadError(f"{file} cannot be read ({error.strerror}); check the path and its permissions.") from error
+        raise ModelLoadError(
+            f"{file} cannot be read ({error.strerror}); check the path and its permissions."
+        ) from error
     except ValueError as error:  # a NUL
         raise ModelLoadError(f"{str(file)!r} is no path ({error}); pass the path of a .gguf file.") from error
     if stat.S_ISDIR(mode):
@@ -180,8 +183,8 @@ def _check_chat_model(file: Path, header: Header, tensors: int) -> None:
         raise ModelLoadError(f"{file} holds a vocabulary only, no weights; pass the model's full GGUF.")
     if architecture not in _BOTH_WAYS and header.number(f"{architecture}.attention.causal", 1) == 0:
         raise ModelLoadError(
-            f"{file} looks at a text in both directions ({architecture}.attention.causal is false), as embedding models "
-            "do: it cannot generate text; pass the GGUF of a chat model."
+            f"{file} looks at a text in both directions ({architecture}.attention.causal is false), as embedding "
+            "models do: it cannot generate text; pass the GGUF of a chat model."
         )
     pooled = header.integer(f"{architecture}.pooling_type", 0) > 0
     if pooled or architecture in _NOT_CHAT or architecture.endswith("-embedding"):

@@ -349,7 +349,9 @@ class _Reader:
         if len(name.encode()) > _MAX_NAME:
             raise self._damaged(f"the tensor name {name!r} is longer than {_MAX_NAME} bytes")
         if dimensions > _MAX_DIMENSIONS:
-            raise self._damaged(f"the tensor {name!r} has {dimensions} dimensions, and at most {_MAX_DIMENSIONS} are possible")
+            raise self._damaged(
+                f"the tensor {name!r} has {dimensions} dimensions, and at most {_MAX_DIMENSIONS} are possible"
+            )
         shape = tuple(self._number("Q") for _ in range(dimensions))
         kind, offset = self._number("I"), self._number("Q")
         block = _TENSOR_TYPES[kind][1] if kind in _TENSOR_TYPES else 1

@@ -1,11 +1,11 @@
 """What llama.cpp takes for granted in a header: refused here, by the key, where it would end the process.
 
 Knows: the assertions of llama.cpp that a header's numbers reach (llama-model.cpp, `load_hparams`; the graphs of the
-architectures in `_DENSE`; the operations of ggml-cpu), as tables of keys, types and ranges. Does not know: texts of tokens,
-shapes of tensors: llama.cpp compares each tensor's shape with the numbers itself, and says so in an error.
+architectures in `_DENSE`; the operations of ggml-cpu), as tables of keys, types and ranges. Does not know: texts of
+tokens, shapes of tensors: llama.cpp compares each tensor's shape with the numbers itself, and says so in an error.
 
-Two questions are asked. What is certain to end the process, whatever the architecture, is refused. What is left is either
-`verified`, of an architecture whose every number is looked at here, or not; then a child process has to try it.
+Two questions are asked. What is certain to end the process, whatever the architecture, is refused. What is left is
+either `verified`, of an architecture whose every number is looked at here, or not; then a child process has to try it.
 """
 
 import math
@@ -13,7 +13,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.llama.gguf_header import BOOL, F32, I32, STRING, U16, U32, VALUE_TYPES, Entry, Header, damaged, tensor_type_name
+from engine.llama.gguf_header import (
+    BOOL,
+    F32,
+    I32,
+    STRING,
+    U16,
+    U32,
+    VALUE_TYPES,
+    Entry,
+    Header,
+    damaged,
+    tensor_type_name,
+)
 
 _MAX_LAYERS, _MAX_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS, LLAMA_MAX_EXPERTS
 _SCALINGS = ("none", "linear", "yarn", "longrope")
@@ -103,9 +115,9 @@ _VERIFIED: tuple[Rule, ...] = (
 )
 """Of the architectures in `_DENSE`, whose other numbers llama.cpp does not read, or compares with shapes."""
 _UNUSUAL = (
-    "embedding_length_out", "attention.key_length_swa", "attention.value_length_swa", "attention.sliding_window_pattern",
-    "rope.dimension_count_swa", "rope.dimension_sections", "classifier.output_labels", "classifier.pooling_type",
-    "attention.scale",
+    "embedding_length_out", "attention.key_length_swa", "attention.value_length_swa", "attention.scale",
+    "attention.sliding_window_pattern", "rope.dimension_count_swa", "rope.dimension_sections",
+    "classifier.output_labels", "classifier.pooling_type",
 )  # fmt: skip
 """Keys that change what these architectures compute, and are in none of their usual files."""
 
@@ -157,7 +169,9 @@ def check_numbers(file: Path, headers: Sequence[Header]) -> None:
     for each in (tensor for part in headers for tensor in part.tensors):
         kind = each.name.rpartition(".")[0]
         if each.type not in _VECTOR and (kind.endswith("_norm") or each.name.endswith(".bias")):
-            raise damaged(file, f"the tensor {each.name!r} is of the type {tensor_type_name(each.type)}, and must be F32")
+            raise damaged(
+                file, f"the tensor {each.name!r} is of the type {tensor_type_name(each.type)}, and must be F32"
+            )
 
 
 def _check_experts(file: Path, header: Header, prefix: str) -> None:
@@ -171,7 +185,7 @@ def _check_experts(file: Path, header: Header, prefix: str) -> None:
     if groups and (groups >= count or (groups > 1 and (count % groups or not 0 < used_groups < groups))):
         raise damaged(
             file,
-            f"{prefix}expert_group_count is {groups}, of which {used_groups} are used, and {prefix}expert_count {count}",
+            f"{prefix}expert_group_count is {groups}, of which {used_groups} are used, for {count} experts in all",
         )
 
 
@@ -222,5 +236,3 @@ def _tensors(headers: Sequence[Header], dense: _Dense) -> Iterator[str]:
             allowed = _VECTOR
         if tensor.type not in allowed:
             yield f"the tensor {tensor.name!r} is of the type {tensor_type_name(tensor.type)}"
-
-

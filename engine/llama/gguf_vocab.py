@@ -1,8 +1,8 @@
 """A vocabulary as a header describes it: what llama.cpp would end the process over is refused, by the token.
 
-Knows: what llama.cpp's tokenizers take for granted (llama-vocab.cpp): each text once, texts of a bounded length (some of its
-structures grow with the square of it, others recurse once for each character), byte tokens where a text needs them,
-replacement maps that stay inside their arrays. Does not know: the rest of a header, llama.cpp itself.
+Knows: what llama.cpp's tokenizers take for granted (llama-vocab.cpp): each text once, texts of a bounded length (some
+of its structures grow with the square of it, others recurse once for each character), byte tokens where a text needs
+them, replacement maps that stay inside their arrays. Does not know: the rest of a header, llama.cpp itself.
 """
 
 import re
@@ -86,7 +86,9 @@ def _check_texts(file: Path, texts: Sequence[bytes], types: Sequence[int]) -> No
         limit = _LONGEST_SPECIAL if special else _LONGEST
         if len(text) > limit:
             what = "control or user-defined token" if special else "token"
-            raise damaged(file, f"the {what} {token}, {_shown(text)}, has {len(text):,} bytes, above the limit of {limit:,}")
+            raise damaged(
+                file, f"the {what} {token}, {_shown(text)}, has {len(text):,} bytes, above the limit of {limit:,}"
+            )
         squares += len(text) ** 2 if special else 0
     if squares > _MOST_SPECIAL:
         raise damaged(file, "its control and user-defined tokens are too many and too long")
@@ -109,7 +111,7 @@ def _check_byte_level(file: Path, _header: Header, texts: Sequence[bytes], types
             if total > _MOST_DECODED:
                 raise damaged(
                     file,
-                    f"its tokens would take more than {_MOST_DECODED >> 20} MiB decoded, since the characters of tokens "
+                    f"its tokens would take more than {_MOST_DECODED >> 20} MiB decoded, since characters of tokens "
                     f"such as {token}, {_shown(text)}, stand for no bytes",
                 )
 

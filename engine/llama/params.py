@@ -81,8 +81,8 @@ def within_positions(model: GgufFile, options: ContextOptions) -> ContextOptions
     if not most or (options.n_ctx or 0) > most:
         asked = "" if options.n_ctx is None else f"n_ctx={options.n_ctx:,} "
         raise RequestError(
-            f"{asked}is more than {model.path} can hold: it has learned {model.n_positions:,} positions, and a context comes "
-            f"in steps of {CELLS} tokens; " + (f"pass n_ctx={most:,} at most." if most else "use another model.")
+            f"{asked}is more than {model.path} can hold: it has learned {model.n_positions:,} positions, and a context "
+            f"comes in steps of {CELLS} tokens; " + (f"pass n_ctx={most:,} at most." if most else "use another model.")
         )
     return options if options.n_ctx else replace(options, n_ctx=most)
 

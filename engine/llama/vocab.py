@@ -7,10 +7,10 @@ Four habits matter. llama_tokenize turns the text of *user-defined* tokens into 
 prefix put a space before whatever is tokenised by itself, so a text that continues another is tokenised behind an
 anchor, whose tokens are dropped.
 
-The other two would end the process. Most byte-level vocabularies are split into words by std::regex, which recurses once
-for each character of a match: some 25,000 letters, spaces or signs in a row overflow a stack of 8 MiB. So a long text is
-tokenised in windows. And a sentencepiece vocabulary without byte tokens throws an exception, through C, at a character that
-it does not have: such a text is refused.
+The other two would end the process. Most byte-level vocabularies are split into words by std::regex, which recurses
+once for each character of a match: some 25,000 letters, spaces or signs in a row overflow a stack of 8 MiB. So a long
+text is tokenised in windows. And a sentencepiece vocabulary without byte tokens throws an exception, through C, at a
+character that it does not have: such a text is refused.
 """
 
 import ctypes
@@ -164,7 +164,7 @@ class LlamaVocab:
         return tokens[len(expected) :] if tokens[: len(expected)] == expected else self._raw(text, special=special)
 
     def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
-        """The texts of all tokens, where some byte is not among them; None for a vocabulary that can spell everything."""
+        """The texts of all tokens, where some byte is not among them; None for a vocabulary that spells everything."""
         text, vocab = self._lib.llama_vocab_get_text, self._handle()
         names = {b"<0x%02X>" % byte for byte in range(256)}
         if names <= {text(vocab, token) for token, value in enumerate(attributes) if value & _BYTE}:
@@ -178,8 +178,8 @@ class LlamaVocab:
             missing = [byte for byte in data if not {b"<0x%02X>" % byte, bytes([byte])} & (self._spellable or set())]
             if missing and data not in (self._spellable or ()):
                 raise RequestError(
-                    f"This model's vocabulary has no token for the character {character!r}, nor for its bytes; leave it out, "
-                    "or use another model."
+                    f"This model's vocabulary has no token for the character {character!r}, nor for its bytes; leave "
+                    "it out, or use another model."
                 )
 
     def _find_anchor(self) -> tuple[str, list[int]] | None:

@@ -39,7 +39,7 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
 import gguf_mutants  # noqa: E402
 import model_zoo  # noqa: E402
-from gguf_bytes import U16, I32, Document  # noqa: E402
+from gguf_bytes import I32, U16, Document  # noqa: E402
 from gguf_mutants import Mutation  # noqa: E402
 
 SECONDS = 60
@@ -110,7 +110,7 @@ def _of_seed(seed: tuple[str, str | None], share: int, chance: random.Random) ->
     rare = [*gguf_mutants.resized(*seed), *(each for each in single if each.part in ("value", "tokens", "array"))]
     taken = chance.sample(rare, min(len(rare), share // 4))
     taken += chance.sample(single, min(len(single), share - len(taken) - share // 4))
-    yield Case(seed, Mutation("none", "as it is", lambda each: each))
+    yield Case(seed, gguf_mutants.AS_IT_IS)
     yield from (Case(seed, mutation) for mutation in taken)
     for _ in range(share - len(taken) - 1):
         yield Case(seed, gguf_mutants.combined(document, chance, single))
@@ -124,7 +124,7 @@ def _of_parts(seed: tuple[str, str | None], share: int, chance: random.Random) -
     part = part.put("general.architecture", 8, b"llama")
     single = list(gguf_mutants.mutations(part))
     picked = [each for each in single if each.part in ("key", "type", "value", "layout", "tensor")]
-    yield Case(seed, Mutation("none", "as it is", lambda each: each), 3)
+    yield Case(seed, gguf_mutants.AS_IT_IS, 3)
     for mutation in chance.sample(picked, min(len(picked), share - 1)):
         yield Case(seed, mutation, 3)
 

@@ -1,8 +1,8 @@
 """GGUF files taken apart and put together again, valid or not.
 
 The `gguf` package writes only what a converter may write. A test of damaged files needs the rest: any type under any
-key, keys and tensors twice, lengths and offsets that lie. A `Document` says what stands in the file; `encoded` writes it
-as it is. `Raw` stands for bytes of the writer's own, where a whole value is not wrong enough.
+key, keys and tensors twice, lengths and offsets that lie. A `Document` says what stands in the file; `encoded` writes
+it as it is. `Raw` stands for bytes of the writer's own, where a whole value is not wrong enough.
 """
 
 import struct
@@ -16,14 +16,15 @@ TENSOR_F32, TENSOR_F16 = 0, 1
 ALIGNMENT = 32
 
 Scalar: TypeAlias = int | float | bool | bytes
+Value: TypeAlias = "Scalar | Array | Raw"
 
 
 class Array(NamedTuple):
-    """The value of an array. `count` is what the file says; None: as many as there are."""
+    """The value of an array. `said` is the length that the file tells; None: the true one."""
 
     kind: int
     items: Sequence[Scalar]
-    count: int | None = None
+    said: int | None = None
 
 
 class Raw(NamedTuple):
@@ -37,7 +38,7 @@ class Pair(NamedTuple):
 
     key: bytes
     kind: int
-    value: Scalar | Array | Raw
+    value: Value
 
     @property
     def name(self) -> str:
@@ -65,7 +66,11 @@ class Document:
     n_tensors: int | None = None
     edges: list[int] = field(default_factory=list[int], compare=False)
 
-    def value(self, name: str) -> Scalar | Array | Raw | None:
+    def same(self) -> Self:
+        """Itself: what is wrong with nothing."""
+        return self
+
+    def value(self, name: str) -> Value | None:
         """The value of a key; None where there is no such key."""
         return next((pair.value for pair in self.pairs if pair.name == name), None)
 
@@ -73,7 +78,7 @@ class Document:
         """Where a key stands among the pairs."""
         return next(index for index, pair in enumerate(self.pairs) if pair.name == name)
 
-    def put(self, name: str, kind: int, value: Scalar | Array | Raw) -> Self:
+    def put(self, name: str, kind: int, value: Value) -> Self:
         """The key with this value: in its place, or behind the others."""
         pair = Pair(name.encode(), kind, value)
         if self.value(name) is None:
@@ -129,11 +134,11 @@ def _string(text: bytes) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _value(kind: int, value: Scalar | Array | Raw) -> bytes:
+def _value(kind: int, value: Value) -> bytes:
     if isinstance(value, Raw):
         return value.data
     if isinstance(value, Array):
-        count = len(value.items) if value.count is None else value.count
+        count = len(value.items) if value.said is None else value.said
         head = struct.pack("<IQ", value.kind, count)
         if value.kind in SCALARS:
             return head + struct.pack(f"<{len(value.items)}{SCALARS[value.kind]}", *value.items)

@@ -1,4 +1,4 @@
-"""What may be wrong with a GGUF, one thing at a time: mutations of a `gguf_bytes.Document`, by the part that they damage.
+"""What may be wrong with a GGUF, one thing at a time: mutations of a `gguf_bytes.Document`, by what they damage.
 
 `mutations` lists all that apply to one document, in a fixed order; each is small data and a function, made into a file
 only when it is asked for. `KEYS` are names that llama.cpp reads under an architecture (llama-arch.cpp), so that keys
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import gguf
 import model_zoo
-from gguf_bytes import ARRAY, BOOL, F32, F64, I32, SCALARS, STRING, U16, U32, Array, Document, Pair, Raw, Tensor
+from gguf_bytes import ARRAY, BOOL, F32, F64, I32, SCALARS, STRING, U16, U32, Array, Document, Pair, Raw, Tensor, Value
 
 LONG = 60_000
 """Characters of a text that is far too long."""
@@ -28,41 +28,49 @@ class Mutation(NamedTuple):
     apply: Callable[[Document], Document | bytes]
 
 
-KEYS = tuple(
-    (
-        "vocab_size context_length embedding_length embedding_length_out embedding_length_per_layer_input block_count "
-        "leading_dense_block_count feed_forward_length expert_feed_forward_length expert_shared_feed_forward_length "
-        "use_parallel_residual tensor_data_layout expert_count expert_used_count expert_shared_count "
-        "expert_group_count expert_group_used_count expert_weights_scale expert_weights_norm expert_gating_func "
-        "expert_group_scale experts_per_group moe_every_n_layers nextn_predict_layers n_deepstack_layers "
-        "hidden_activation pooling_type logit_scale decoder_block_count attn_logit_softcapping "
-        "final_logit_softcapping rescale_every_n_layers residual_scale embedding_scale token_shift_count "
-        "interleave_moe_layer_step full_attention_interval swin_norm attention.head_count attention.head_count_kv "
-        "attention.max_alibi_bias attention.clamp_kqv attention.key_length attention.value_length "
-        "attention.layer_norm_epsilon attention.layer_norm_rms_epsilon attention.group_norm_epsilon "
-        "attention.group_norm_groups attention.causal attention.q_lora_rank attention.kv_lora_rank "
-        "attention.sliding_window attention.sliding_window_pattern attention.scale attention.output_scale "
-        "attention.temperature_length attention.temperature_scale attention.key_length_mla "
-        "attention.value_length_mla attention.key_length_swa attention.value_length_swa attention.shared_kv_layers "
-        "attention.recurrent_layers rope.dimension_count rope.dimension_count_swa rope.dimension_sections "
-        "rope.freq_base rope.freq_base_swa rope.scale_linear rope.scaling.type rope.scaling.factor "
-        "rope.scaling.attn_factor rope.scaling.original_context_length rope.scaling.finetuned "
-        "rope.scaling.yarn_log_multiplier rope.scaling.yarn_ext_factor rope.scaling.yarn_beta_fast ssm.conv_kernel "
-        "ssm.inner_size ssm.state_size ssm.time_step_rank ssm.group_count ssm.dt_b_c_rms wkv.head_size "
-        "shortconv.l_cache classifier.output_labels"
-    ).split()
+AS_IT_IS = Mutation("none", "as it is", Document.same)
+
+_KEYS_TEXT = (
+    "vocab_size context_length embedding_length embedding_length_out embedding_length_per_layer_input block_count "
+    "leading_dense_block_count feed_forward_length expert_feed_forward_length expert_shared_feed_forward_length "
+    "use_parallel_residual tensor_data_layout expert_count expert_used_count expert_shared_count expert_group_count "
+    "expert_group_used_count expert_weights_scale expert_weights_norm expert_gating_func expert_group_scale "
+    "experts_per_group moe_every_n_layers nextn_predict_layers n_deepstack_layers hidden_activation pooling_type "
+    "logit_scale decoder_block_count attn_logit_softcapping final_logit_softcapping rescale_every_n_layers "
+    "residual_scale embedding_scale token_shift_count interleave_moe_layer_step full_attention_interval swin_norm "
+    "attention.head_count attention.head_count_kv attention.max_alibi_bias attention.clamp_kqv attention.key_length "
+    "attention.value_length attention.layer_norm_epsilon attention.layer_norm_rms_epsilon "
+    "attention.group_norm_epsilon attention.group_norm_groups attention.causal attention.q_lora_rank "
+    "attention.kv_lora_rank attention.sliding_window attention.sliding_window_pattern attention.scale "
+    "attention.output_scale attention.temperature_length attention.temperature_scale attention.key_length_mla "
+    "attention.value_length_mla attention.key_length_swa attention.value_length_swa attention.shared_kv_layers "
+    "attention.recurrent_layers rope.dimension_count rope.dimension_count_swa rope.dimension_sections rope.freq_base "
+    "rope.freq_base_swa rope.scale_linear rope.scaling.type rope.scaling.factor rope.scaling.attn_factor "
+    "rope.scaling.original_context_length rope.scaling.finetuned rope.scaling.yarn_log_multiplier "
+    "rope.scaling.yarn_ext_factor rope.scaling.yarn_beta_fast ssm.conv_kernel ssm.inner_size ssm.state_size "
+    "ssm.time_step_rank ssm.group_count ssm.dt_b_c_rms wkv.head_size shortconv.l_cache classifier.output_labels"
 )
-_TOKENIZER_KEYS = tuple(
-    (
-        "bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id seperator_token_id padding_token_id "
-        "cls_token_id mask_token_id fim_pre_token_id fim_pad_token_id add_bos_token add_eos_token add_sep_token "
-        "add_space_prefix remove_extra_whitespaces suppress_tokens token_type_count scores token_type merges "
-        "precompiled_charsmap pre model"
-    ).split()
+KEYS = tuple(_KEYS_TEXT.split())
+_TOKENIZER_TEXT = (
+    "bos_token_id eos_token_id eot_token_id eom_token_id unknown_token_id seperator_token_id padding_token_id "
+    "cls_token_id mask_token_id fim_pre_token_id fim_pad_token_id add_bos_token add_eos_token add_sep_token "
+    "add_space_prefix remove_extra_whitespaces suppress_tokens token_type_count scores token_type merges "
+    "precompiled_charsmap pre model"
 )
+_TOKENIZER_KEYS = tuple(_TOKENIZER_TEXT.split())
 _WHOLE = (0, 1, 2, 3, 7, 64, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
 _REAL = (0.0, -1.0, 1.0, float("nan"), float("inf"), float("-inf"), 1e30, -1e30, 1e-45)
 _TEXTS = (b"", b"x", b"llama", b"gpt2", b"none", b"yarn", b"\xff\xfe\x80", b"a\0b", b"{{", b"y" * LONG)
+_SPLITS_TEXT = (
+    "default llama-bpe deepseek-llm deepseek-coder deepseek-v3 falcon gpt-2 starcoder refact command-r qwen2 qwen35 "
+    "stablelm2 olmo dbrx smaug-bpe poro-chat glm4 viking jais tekken smollm codeshell bloom exaone exaone-moe "
+    "chameleon minerva-7b gpt-4o superbpe trillion bailingmoe seed-coder hunyuan kimi-k2 afmoe laguna gemma4 "
+    "sarvam-moe whitespace minicpm5 youtu tiny_aya jina-v2-de spark2_5"
+)
+_SPLITS = tuple(_SPLITS_TEXT.split())
+"""What tokenizer.ggml.pre may be."""
+_TOKENIZERS_TEXT = "no_vocab none llama bert gpt2 hybriddna whitespace t5 rwkv test plamo2 gemma4"
+_TOKENIZERS = tuple(_TOKENIZERS_TEXT.split())
 _TYPES = sorted({*(int(kind) for kind in gguf.GGMLQuantizationType), 4, 5, 31, 36, 43, 99, 2**31, 2**32 - 1})
 
 
@@ -94,8 +102,8 @@ def combined(document: Document, chance: random.Random, parts: Sequence[Mutation
     return Mutation("several", " + ".join(f"{each.part}: {each.label}" for each in chosen), apply)
 
 
-def _put(part: str, label: str, name: str, kind: int, value: object) -> Mutation:
-    return Mutation(part, f"{name} {label}", lambda document: document.put(name, kind, value))  # pyright: ignore[reportArgumentType]
+def _put(part: str, label: str, name: str, kind: int, value: Value) -> Mutation:
+    return Mutation(part, f"{name} {label}", partial(Document.put, name=name, kind=kind, value=value))
 
 
 def _of_pairs(document: Document) -> Iterator[Mutation]:
@@ -145,7 +153,8 @@ def _revalued(pair: Pair) -> Iterator[Mutation]:
     if isinstance(value, Array):
         yield from _rearrayed(pair.name, value)
     elif isinstance(value, bytes):
-        for text in _TEXTS:
+        more = {"tokenizer.ggml.pre": _SPLITS, "tokenizer.ggml.model": _TOKENIZERS}.get(pair.name, ())
+        for text in (*_TEXTS, *(each.encode() for each in more)):
             yield _put("value", f"= {text[:12]!r} ({len(text)})", pair.name, STRING, text)
     elif isinstance(value, bool):
         yield _put("value", f"= {not value}", pair.name, BOOL, not value)
@@ -231,7 +240,8 @@ def _of_tokenizer(document: Document) -> Iterator[Mutation]:
         "twice": texts[-1], "as the next": None, "empty": b"", "a NUL": b"\0", "cut by a NUL": b"a\0b",
         "not UTF-8": b"\xc3", "half a character": b"\xe2\x96", "a space": b" ", "spaces": b"   ",
         "60 kB": b"x" * LONG, "60 kB of letters that are no bytes": "ж".encode() * (LONG // 2),
-        "60 kB of spaces": b" " * LONG, "5 kB": b"x" * 5000, "a byte": b"<0x41>", "half a byte": b"<0", "no byte": b"<0xZZ>",
+        "60 kB of spaces": b" " * LONG, "5 kB": b"x" * 5000, "a byte": b"<0x41>", "half a byte": b"<0",
+        "no byte": b"<0xZZ>",
     }  # fmt: skip
     for kind, index in first.items():
         for label, text in wrong.items():
@@ -342,6 +352,8 @@ def _converted(tensor: Tensor, kind: int) -> Tensor | None:
 
 def _shapes(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     yield ()
+    if len(shape) < 1:
+        return
     yield shape[::-1] if len(shape) > 1 else (*shape, 2)
     yield (*shape, 1)
     yield (0, *shape[1:])
@@ -366,10 +378,18 @@ def _of_layout(document: Document) -> Iterator[Mutation]:
     for edge in document.edges[1:]:
         for length in (edge, edge + 3):
             yield Mutation("cut", f"after {length} bytes", partial(_cut, length=length))
-    yield Mutation("layout", "more at the end", lambda each: each.encoded() + bytes(1000))
-    yield Mutation("layout", "other magic", lambda each: b"GGUX" + each.encoded()[4:])
+    yield Mutation("layout", "more at the end", partial(_longer, by=1000))
+    yield Mutation("layout", "other magic", _other_magic)
     for seed in range(40):
         yield Mutation("bytes", f"flipped {seed}", partial(_flipped, seed=seed))
+
+
+def _longer(document: Document, by: int) -> bytes:
+    return document.encoded() + bytes(by)
+
+
+def _other_magic(document: Document) -> bytes:
+    return b"GGUX" + document.encoded()[4:]
 
 
 def _cut(document: Document, length: int) -> bytes:
@@ -404,8 +424,10 @@ RESIZED: tuple[tuple[str, dict[str, int], dict[str, int]], ...] = tuple(
     for value in values
 ) + tuple(
     (f"heads of {size}, {heads} and {kept}", sizes, keys)
-    for size, heads, kept in ((31, 2, 1), (2, 2, 1), (1, 2, 2), (0, 2, 1), (48, 2, 1), (32, 3, 2), (32, 2, 3), (32, 0, 0),
-                              (32, 2, 0), (32, 2, 2), (16, 4, 3), (256, 1, 1))
+    for size, heads, kept in (
+        (31, 2, 1), (2, 2, 1), (1, 2, 2), (0, 2, 1), (48, 2, 1), (32, 3, 2), (32, 2, 3), (32, 0, 0), (32, 2, 0),
+        (32, 2, 2), (16, 4, 3), (256, 1, 1),
+    )
     for sizes, keys in (
         (
             {"D": size, "H": heads, "K": kept, "Q": size * heads, "KV": size * kept},
@@ -417,6 +439,10 @@ RESIZED: tuple[tuple[str, dict[str, int], dict[str, int]], ...] = tuple(
     )
 )  # fmt: skip
 """Sizes changed in the keys and in the shapes alike, so that the file is consistent: a label, letters, keys."""
+
+
+def _in_place(made: Document, _of: Document) -> Document:
+    return made
 
 
 def resized(kind: str, vocabulary: str | None) -> Iterator[Mutation]:
@@ -436,4 +462,4 @@ def resized(kind: str, vocabulary: str | None) -> Iterator[Mutation]:
             made = model_zoo.model(kind, vocabulary, sizes=sizes)
             for key, value in present.items():
                 made = made.put(key, U32, value)
-            yield Mutation("resized", f"{label}{', and the rest' if whole else ''}", lambda _, made=made: made)
+            yield Mutation("resized", f"{label}{', and the rest' if whole else ''}", partial(_in_place, made))

@@ -1,7 +1,7 @@
 """Tiny models of many architectures and vocabularies, as `gguf_bytes.Document`s: the seeds of the GGUF fuzzer.
 
-Every one loads and decodes. Shapes are written as llama.cpp's loaders ask for them (src/models/*.cpp): letters stand for
-sizes, "E,2*F" is a matrix of E columns and 2 F rows. The weights are seeded.
+Every one loads and decodes. Shapes are written as llama.cpp's loaders ask for them (src/models/*.cpp): letters stand
+for sizes, "E,2*F" is a matrix of E columns and 2 F rows. The weights are seeded.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +47,8 @@ def _byte_letters() -> list[str]:
 
 
 _SPECIAL = (b"<|start|>", b"<|end|>")
-_PIECES = tuple("▁ a b ab ▁a ▁b ▁ab he ll o ▁hello w ▁w or ld ▁world < | > s".split())
+_WORDS = "▁ a b ab ▁a ▁b ▁ab he ll o ▁hello w ▁w or ld ▁world < | > s"
+_PIECES = tuple(_WORDS.split())
 
 
 def _spm() -> Vocabulary:
@@ -181,12 +182,12 @@ class Kind(NamedTuple):
 
     architecture: str
     vocabulary: str
-    keys: tuple[tuple[str, int, object], ...]
+    keys: tuple[tuple[str, int, float | tuple[int, ...]], ...]
     whole: str
     block: str | Callable[[int], str]
 
 
-_BASE: tuple[tuple[str, int, object], ...] = (
+_BASE: tuple[tuple[str, int, float | tuple[int, ...]], ...] = (
     ("context_length", U32, CONTEXT),
     ("embedding_length", U32, 64),
     ("block_count", U32, LAYERS),
@@ -278,7 +279,9 @@ def _rwkv7() -> str:
 
 def _gemma4_block(layer: int) -> str:
     size = "2*D" if layer else "D"
-    attention = f"attn_q.weight E,H*{size}; attn_k.weight E,{size}; attn_v.weight E,{size}; attn_output.weight H*{size},E"
+    attention = (
+        f"attn_q.weight E,H*{size}; attn_k.weight E,{size}; attn_v.weight E,{size}; attn_output.weight H*{size},E"
+    )
     norms = f"attn_q_norm.weight {size}; attn_k_norm.weight {size}"
     return f"attn_norm.weight E; {attention}; {norms}; {_FEED}; {_POSTS}"
 
@@ -298,7 +301,8 @@ KINDS: dict[str, Kind] = {
     "qwen2moe": Kind(
         "qwen2moe", "bpe",
         (*_DENSE, *_EXPERTS, *_EXPERT_SIZE, ("expert_shared_feed_forward_length", U32, 32)), _HEAD + _OUTPUT,
-        f"attn_norm.weight E; {_ATTENTION}; {_BIASES}; ffn_norm.weight E; {_MOE}; ffn_gate_inp_shexp.weight E; {_SHARED}",
+        f"attn_norm.weight E; {_ATTENTION}; {_BIASES}; ffn_norm.weight E; {_MOE}; {_SHARED}; "
+        "ffn_gate_inp_shexp.weight E",
     ),
     "qwen35": Kind(
         "qwen35", "bpe",
@@ -342,8 +346,8 @@ KINDS: dict[str, Kind] = {
         "gpt2", "bpe", (*_BASE, *_LAYER_NORM, ("attention.head_count", U32, 2)),
         f"{_HEAD}; output_norm.bias E; position_embd.weight E,C",
         "attn_norm.weight E; attn_norm.bias E; attn_qkv.weight E,3*E; attn_qkv.bias 3*E; attn_output.weight E,E; "
-        "attn_output.bias E; ffn_norm.weight E; ffn_norm.bias E; ffn_up.weight E,F; ffn_up.bias F; ffn_down.weight F,E; "
-        "ffn_down.bias E",
+        "attn_output.bias E; ffn_norm.weight E; ffn_norm.bias E; ffn_up.weight E,F; ffn_up.bias F; "
+        "ffn_down.weight F,E; ffn_down.bias E",
     ),
     "olmo2": Kind(
         "olmo2", "bpe", _DENSE, _HEAD + _OUTPUT,
@@ -438,12 +442,11 @@ def model(
     return Document(tuple(pairs), tuple(tensors))
 
 
-def _key(architecture: str, name: str, kind: int, value: object) -> Pair:
+def _key(architecture: str, name: str, kind: int, value: float | tuple[int, ...]) -> Pair:
     key = f"{architecture}.{name}".encode()
     if isinstance(value, tuple):
-        items: list[int | bool] = list(value)
+        items = list(value)
         return Pair(key, ARRAY, Array(BOOL if isinstance(items[0], bool) else I32, items))
-    assert isinstance(value, int | float)
     return Pair(key, kind, value)
 
 
