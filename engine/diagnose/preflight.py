@@ -168,8 +168,8 @@ def try_file(
             _write(path, verdict)
     if verdict.outcome != "sound":
         raise ModelLoadError(
-            f"{file.path} is not loaded: {verdict.reason} (It was tried as {file.unverified}.) Download or "
-            "convert the model again; if it is newer than the installed llama-cpp-python, upgrade that. preflight=False "
+            f"{file.path} is not loaded: {verdict.reason} (It was tried as {file.unverified}.) Download "
+            "or convert the model again; if it is newer than the installed llama-cpp-python, upgrade that. preflight=False "
             "takes the risk."
         )
 

@@ -16,7 +16,6 @@ TENSOR_F32, TENSOR_F16 = 0, 1
 ALIGNMENT = 32
 
 Scalar: TypeAlias = int | float | bool | bytes
-Value: TypeAlias = "Scalar | Array | Raw"
 
 
 class Array(NamedTuple):
@@ -31,6 +30,9 @@ class Raw(NamedTuple):
     """Bytes that stand where a value would."""
 
     data: bytes
+
+
+Value: TypeAlias = Scalar | Array | Raw
 
 
 class Pair(NamedTuple):
