@@ -168,9 +168,9 @@ def try_file(
             _write(path, verdict)
     if verdict.outcome != "sound":
         raise ModelLoadError(
-            f"{file.path} is not loaded: {verdict.reason} (It was tried as {file.unverified}.) Download "
-            "or convert the model again; if it is newer than the installed llama-cpp-python, upgrade that. preflight=False "
-            "takes the risk."
+            f"{file.path} is not loaded. {verdict.reason} It was tried first because {file.unverified}. Download or "
+            "convert the model again; if it is newer than the installed llama-cpp-python, upgrade that. "
+            "preflight=False takes the risk."
         )
 
 
@@ -186,15 +186,15 @@ def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, command
     try:
         done = run_child(command, order, _SECONDS + file.weights / _READ)
     except subprocess.TimeoutExpired as error:
-        return Verdict("unknown", f"a child process that tried it did not end within {error.timeout:.0f} seconds.")
+        return Verdict("unknown", f"A child process that tried it did not end within {error.timeout:.0f} seconds.")
     except (OSError, subprocess.SubprocessError) as error:
-        return Verdict("unknown", f"the child process that was to try it gave no answer ({error}).")
+        return Verdict("unknown", f"The child process that was to try it gave no answer ({error}).")
     if done.returncode == 0:
         return Verdict("sound", done.stdout.strip())
     last = re.sub(r"\S*/", "", (done.stderr.strip().splitlines() or ["it said nothing"])[-1])
     if fault := _fault(done.returncode):
-        return Verdict("faulty", f"llama.cpp would end this process; a child process died by {fault} of it ({last}).")
-    return Verdict("unknown", f"a child process that tried it ended with exit code {done.returncode} ({last}).")
+        return Verdict("faulty", f"A child process that tried it died by {fault} ({last}).")
+    return Verdict("unknown", f"A child process that tried it ended with exit code {done.returncode} ({last}).")
 
 
 def child_command() -> tuple[str, ...] | None:

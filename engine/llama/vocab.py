@@ -172,8 +172,9 @@ class LlamaVocab:
         return frozenset(text(vocab, token) for token in range(self._size))
 
     def _check_spellable(self, text: str) -> None:
-        """Raises RequestError for a character that is no token, with a byte that is none."""
-        for character in sorted(set(text.replace(" ", "▁"))):
+        """Raises RequestError for a character that is no token, with a byte that is none. llama.cpp may put a space,
+        which is "▁" here, before the text."""
+        for character in sorted(set(text.replace(" ", "▁")) | {"▁"}):
             data = character.encode("utf-8", "replace")
             missing = [byte for byte in data if not {b"<0x%02X>" % byte, bytes([byte])} & (self._spellable or set())]
             if missing and data not in (self._spellable or ()):
