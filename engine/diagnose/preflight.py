@@ -41,7 +41,7 @@ _PINNED = "llama-cpp-python==0.3.36"
 _SECONDS = 120.0
 _READ = 20 << 20  # bytes a second that a file is read at, at the least
 _SMALL = 16 << 20  # bytes of weights for which a second thread is no gain
-_ROOM = 3 << 30  # bytes that a child may take beside weights and context
+_ROOM = 4 << 30  # bytes that a child may take beside weights and context
 # A fault of the code. SIGKILL, SIGTERM and SIGINT come from outside (the memory killer, a user) and prove nothing.
 _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"})
 _WINDOWS_FAULT = 0xC0000000  # NTSTATUS values of severity "error" are exit codes there

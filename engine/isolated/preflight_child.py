@@ -88,7 +88,9 @@ def _limit_memory(size: int) -> None:
     if size and sys.platform == "linux":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        if most in (-1, resource.RLIM_INFINITY) or size < most:
+            resource.setrlimit(resource.RLIMIT_DATA, (size, most))
 
 
 def _no_core_dump() -> None:

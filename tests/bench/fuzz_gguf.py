@@ -1,9 +1,8 @@
 """Damaged GGUF files against the promise that none of them takes the process: `fuzz_gguf.py 12000`.
 
 Small valid models of many architectures and vocabularies (tests/support/model_zoo.py) are damaged in one place, or in a
-few (tests/support/gguf_mutants.py), loaded through `Engine.load` and made to decode, each in a process of its own, so
-that a death is counted and not suffered. The engine's own trial of a file in a child is run as a fork here, which saves
-the start of an interpreter; all else is what users get. Counted is how each file ended:
+few (tests/support/gguf_mutants.py), loaded through `Engine.load` and made to decode, each in a process of its own
+(tests/support/gguf_fuzz.py). Counted is how each file ended:
 
     header      refused by name, before llama.cpp saw the file
     trial       refused because a child died of it, or did not answer
@@ -19,256 +18,17 @@ import argparse
 import contextlib
 import json
 import os
-import random
-import resource
-import signal
-import struct
-import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
-import gguf_mutants  # noqa: E402
-import model_zoo  # noqa: E402
-from gguf_bytes import I32, U16, Document  # noqa: E402
-from gguf_mutants import Mutation  # noqa: E402
-
-SECONDS = 60
-MEMORY = 1 << 30
-_NEVER = ("DEATH", "RAW", "HANG", "MEMORY")
-_TEXT = "hello world ▁ aé中😀\t\n\x00\x7f<tool><|end|>'s 1234"
-SEEDS = (
-    *((kind, None) for kind in model_zoo.KINDS),
-    *(("llama", words) for words in ("gpt-4o", "gemma4", "wpm", "ugm", "rwkv", "plamo2", "none")),
-    ("gemma3", "gemma4"),
-    ("qwen3", "spm"),
-)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One file, or the parts of one, still to be made."""
-
-    seed: tuple[str, str | None]
-    mutation: Mutation
-    parts: int = 1
-
-    @property
-    def name(self) -> str:
-        kind, words = self.seed
-        split = f" in {self.parts} parts" if self.parts > 1 else ""
-        return f"{kind}{f' with {words}' if words else ''}{split}: {self.mutation.part}: {self.mutation.label}"
-
-    def write(self, folder: Path) -> Path:
-        document = model_zoo.model(*self.seed)
-        if self.parts > 1:
-            return write_parts(folder, document, self.parts, self.mutation)
-        made = self.mutation.apply(document)
-        path = folder / "model.gguf"
-        path.write_bytes(made if isinstance(made, bytes) else made.encoded())
-        return path
-
-
-def write_parts(folder: Path, document: Document, count: int, mutation: Mutation | None = None) -> Path:
-    """The model as so many files; the mutation damages the second. Returns the first."""
-    share = -(-len(document.tensors) // count)
-    paths: list[Path] = []
-    for number in range(count):
-        tensors = document.tensors[number * share : (number + 1) * share]
-        part = Document(document.pairs if number == 0 else (), tensors)
-        part = part.put("split.no", U16, number).put("split.count", U16, count)
-        part = part.put("split.tensors.count", I32, len(document.tensors))
-        made = mutation.apply(part) if mutation and number == 1 else part
-        paths.append(folder / f"model-{number + 1:05d}-of-{count:05d}.gguf")
-        paths[-1].write_bytes(made if isinstance(made, bytes) else made.encoded())
-    return paths[0]
-
-
-def cases(seeds: Sequence[tuple[str, str | None]], count: int, seed: int) -> Iterator[Case]:
-    """So many of them, spread over the seeds: one damage each, and for every fourth file a few at once."""
-    chance = random.Random(seed)
-    share = -(-count // (len(seeds) + 2))
-    for each in seeds:
-        yield from _of_seed(each, share, chance)
-    for each in (("llama", None), ("qwen3moe", None)):
-        yield from _of_parts(each, share, chance)
-
-
-def _of_seed(seed: tuple[str, str | None], share: int, chance: random.Random) -> Iterator[Case]:
-    document = model_zoo.model(*seed)
-    single = list(gguf_mutants.mutations(document))
-    # What llama.cpp computes with is worth more tries than what its reader refuses.
-    rare = [*gguf_mutants.resized(*seed), *(each for each in single if each.part in ("value", "tokens", "array"))]
-    taken = chance.sample(rare, min(len(rare), share // 4))
-    taken += chance.sample(single, min(len(single), share - len(taken) - share // 4))
-    yield Case(seed, gguf_mutants.AS_IT_IS)
-    yield from (Case(seed, mutation) for mutation in taken)
-    for _ in range(share - len(taken) - 1):
-        yield Case(seed, gguf_mutants.combined(document, chance, single))
-
-
-def _of_parts(seed: tuple[str, str | None], share: int, chance: random.Random) -> Iterator[Case]:
-    """The second of three parts is damaged, as a document of its own."""
-    part = model_zoo.model(*seed)
-    part = Document((), part.tensors[: len(part.tensors) // 3])
-    part = part.put("split.no", U16, 1).put("split.count", U16, 3).put("split.tensors.count", I32, 99)
-    part = part.put("general.architecture", 8, b"llama")
-    single = list(gguf_mutants.mutations(part))
-    picked = [each for each in single if each.part in ("key", "type", "value", "layout", "tensor")]
-    yield Case(seed, gguf_mutants.AS_IT_IS, 3)
-    for mutation in chance.sample(picked, min(len(picked), share - 1)):
-        yield Case(seed, mutation, 3)
-
-
-@dataclass(frozen=True)
-class End:
-    """How a file ended; what was said; seconds and bytes that it took."""
-
-    outcome: str
-    said: str
-    seconds: float
-    memory: int
-
-
-def run(case: Case, folder: Path) -> End:
-    """Write the file and load it in a process of its own."""
-    try:
-        path = case.write(folder)
-    except (StopIteration, LookupError, ValueError, AssertionError, TypeError, struct.error) as error:
-        return End("not made", repr(error), 0.0, 0)
-    begun = time.perf_counter()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _in_the_child(path, writing)
-    os.close(writing)
-    with open(reading, "rb") as pipe:  # noqa: PTH123 - a file descriptor
-        said = _said(pipe.read())
-    _, status, usage = os.wait4(child, 0)
-    seconds = time.perf_counter() - begun
-    outcome = said.get("outcome", "DEATH")
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        outcome = "HANG" if number == signal.SIGALRM else "DEATH"
-        said["said"] = f"{signal.Signals(number).name}, {said.get('said', 'while it loaded')}"
-    memory = usage.ru_maxrss * 1024
-    if memory > MEMORY and outcome not in _NEVER:
-        outcome = "MEMORY"
-    return End(outcome, said.get("said", ""), seconds, memory)
-
-
-def _said(data: bytes) -> dict[str, str]:
-    """The last line: a child that dies after it has told something says more in the end."""
-    lines = data.splitlines()
-    return json.loads(lines[-1]) if lines else {}
-
-
-def _in_the_child(path: Path, writing: int) -> None:
-    def tell(**said: str) -> None:
-        os.write(writing, json.dumps(said).encode() + b"\n")
-
-    signal.alarm(SECONDS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    from engine import Engine
-    from engine.errors import EngineError
-
-    progress = {"native": False, "tried": "", "loaded": False}
-    _watch(progress)
-    try:
-        with Engine.load(path, n_ctx=256, n_threads=1) as llm:
-            progress["loaded"] = True
-            tell(said="loaded")
-            llm.tokenize(_TEXT)
-            llm.complete("hello world", max_tokens=3)
-            llm.chat([{"role": "user", "content": _TEXT}], max_tokens=3)
-        tell(outcome="decoded", said=str(progress["tried"]))
-    except EngineError as error:
-        tell(outcome=_refusal(progress, str(error)), said=f"{type(error).__name__}: {error}")
-    except BaseException as error:  # noqa: BLE001 - any other is what we look for
-        tell(outcome="RAW", said=f"{type(error).__name__}: {error}")
-    os._exit(0)
-
-
-def _refusal(progress: Mapping[str, object], said: str) -> str:
-    if progress["loaded"]:
-        return "request"
-    if progress["native"]:
-        return "llama.cpp"
-    return "trial" if progress["tried"] and "child process" in said else "header"
-
-
-def _watch(progress: dict[str, Any]) -> None:
-    """Note when llama.cpp sees the file in this process, and run the engine's trials as forks."""
-    from engine.diagnose import preflight
-    from engine.llama.lib import library
-
-    lib = library()
-    load = lib.llama_model_load_from_file
-
-    def watched(*arguments: Any) -> Any:
-        progress["native"] = True
-        return load(*arguments)
-
-    lib.llama_model_load_from_file = watched
-
-    def forked(command: Sequence[str], order: Mapping[str, object], _: float = 0) -> subprocess.CompletedProcess[str]:
-        progress["tried"] = "tried in a child first"
-        return run_forked(command, order)
-
-    preflight.run_child = forked
-
-
-def run_forked(command: Sequence[str], order: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
-    """`preflight.run_child` without the start of an interpreter."""
-    from engine.isolated import preflight_child
-
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(SECONDS // 2)
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            code = 1
-            try:
-                code = preflight_child.main([json.dumps(dict(order))])
-            except BaseException as error:  # noqa: BLE001 - as an interpreter ends
-                os.write(2, f"{type(error).__name__}: {error}".encode())
-            sys.stdout.flush()
-            os._exit(code)
-        _, status = os.waitpid(child, 0)
-        out.seek(0)
-        err.seek(0)
-        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        return subprocess.CompletedProcess([*command], code, out.read().decode(), err.read().decode("utf-8", "replace"))
-
-
-def prepare(cache: Path) -> None:
-    """What every child would else do anew: import the engine, and try the options."""
-    os.environ["LLAMA_ENGINE_CACHE"] = str(cache)
-    os.environ["GGML_NO_BACKTRACE"] = "1"  # a debugger attached to each death takes seconds
-    warnings.simplefilter("ignore")
-    from engine.diagnose import preflight
-    from engine.llama.lib import library
-    from engine.runtime.options import ContextOptions, ModelOptions
-
-    library()
-    for name in ("engine.engine", "engine.isolated.preflight_child", "engine.llama.model", "engine.runtime.backend"):
-        __import__(name)
-    preflight.prepare(ModelOptions(), ContextOptions(n_ctx=256, n_threads=1))
+from gguf_fuzz import NEVER, SEEDS, Case, End, cases, prepare, run  # noqa: E402
 
 
 def main() -> None:
@@ -344,9 +104,9 @@ def _report(chosen: Sequence[Case], ends: Sequence[End], seconds: float, *, show
     print(f"largest: {largest[0].memory / (1 << 20):.0f} MiB, {largest[1].name}")
     for case, end in zip(chosen, ends, strict=True):
         honest = case.mutation.part == "none" and case.seed[1] != "none"
-        if shown or end.outcome in _NEVER or (honest and end.outcome != "decoded"):
+        if shown or end.outcome in NEVER or (honest and end.outcome != "decoded"):
             print(f"{end.outcome}: {case.name}\n    {end.said[:300]}")
-    return int(any(end.outcome in _NEVER for end in ends))
+    return int(any(end.outcome in NEVER for end in ends))
 
 
 if __name__ == "__main__":
