@@ -43,6 +43,10 @@ def check_vocabulary(file: Path, header: Header) -> str:
             f"{file} has {_NO_TOKENIZER[model]} (tokenizer.ggml.model is {model!r}): text cannot become tokens. Pass a "
             "GGUF that was converted with its tokenizer."
         )
+    if model != "whitespace" and header.text("tokenizer.ggml.pre") == "whitespace":
+        raise damaged(
+            file, f"tokenizer.ggml.pre is 'whitespace', which tokenizer.ggml.model {model!r} cannot split texts by"
+        )
     types = _types(header)
     texts = [text.partition(b"\0")[0] for text in header.tokens]
     _check_texts(file, texts, types)

@@ -30,7 +30,7 @@ from gguf_mutants import Mutation
 SECONDS = 60
 MEMORY = 1 << 30
 NEVER = ("DEATH", "RAW", "HANG", "MEMORY")
-_TEXT = "hello world ▁ aé中😀\t\n\x00\x7f<tool><|end|>'s 1234"
+_TEXT = "hello world Ａﬁ ▁ aé中😀\t\n\x00\x7f<tool><|end|>'s 1234"
 SEEDS = (
     *((kind, None) for kind in model_zoo.KINDS),
     *(("llama", words) for words in ("gpt-4o", "gemma4", "wpm", "ugm", "rwkv", "plamo2", "none")),

@@ -256,10 +256,24 @@ def _of_tokenizer(document: Document) -> Iterator[Mutation]:
         if byte in texts:
             changed = [b"gone" if text == byte else text for text in texts]
             yield _put("tokens", f"no {byte!r}", "tokenizer.ggml.tokens", ARRAY, Array(STRING, changed))
+    charsmap = document.value("tokenizer.ggml.precompiled_charsmap")
+    for seed in range(60) if isinstance(charsmap, Array) else ():
+        yield Mutation("charsmap", f"changed {seed}", partial(_other_charsmap, seed=seed))
     for kept in (0, 1, 2, 3, 40):
         yield Mutation("tokens", f"{kept} in all, and so the weights", partial(_fewer, kept=kept))
     yield Mutation("tokens", "each 2 kB, special", partial(_all_long, kind=3, length=2000))
     yield Mutation("tokens", "each 2 kB, of letters that are no bytes", partial(_all_long, kind=1, length=2000))
+
+
+def _other_charsmap(document: Document, seed: int) -> Document:
+    """Some of its units changed, those that texts reach most of all."""
+    array = document.value("tokenizer.ggml.precompiled_charsmap")
+    assert isinstance(array, Array)
+    items, chance = list(array.items), random.Random(seed)
+    used = [place for place, item in enumerate(items) if item not in (-1, 0)]
+    for _ in range(chance.randint(1, 6)):
+        items[chance.choice(used)] = chance.randrange(-128, 128)
+    return document.put("tokenizer.ggml.precompiled_charsmap", ARRAY, Array(array.kind, items))
 
 
 def _fewer(document: Document, kept: int) -> Document:
@@ -296,7 +310,7 @@ def _of_tensors(document: Document) -> Iterator[Mutation]:
         for kind in _TYPES:
             if kind == tensor.kind:
                 continue
-            if made := _converted(tensor, kind):
+            if made := converted(tensor, kind):
                 yield _tensor("tensor type", f"{name} of type {kind}, all fits", index, made)
             yield _tensor("tensor type", f"{name} says type {kind}", index, tensor._replace(kind=kind))
         for shape in _shapes(tensor.shape):
@@ -335,7 +349,7 @@ def _extra(document: Document, tensor: Tensor) -> Document:
     return replace(document, tensors=(*document.tensors, tensor))
 
 
-def _converted(tensor: Tensor, kind: int) -> Tensor | None:
+def converted(tensor: Tensor, kind: int) -> Tensor | None:
     """The tensor with data of another type, so that only its use is wrong; None where the rows are no whole blocks."""
     try:
         block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
@@ -346,7 +360,8 @@ def _converted(tensor: Tensor, kind: int) -> Tensor | None:
         elements *= length
     if not tensor.shape or tensor.shape[0] % block:
         return None
-    data = random.Random(kind).randbytes(elements // block * size)
+    # Small bytes, so that what they mean as numbers of any kind is finite.
+    data = bytes(random.Random(kind).choices(range(0x2C), k=elements // block * size))
     return tensor._replace(kind=kind, data=data)
 
 

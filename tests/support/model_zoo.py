@@ -185,6 +185,7 @@ class Kind(NamedTuple):
     keys: tuple[tuple[str, int, float | tuple[int, ...]], ...]
     whole: str
     block: str | Callable[[int], str]
+    sizes: Mapping[str, int] = {}
 
 
 _BASE: tuple[tuple[str, int, float | tuple[int, ...]], ...] = (
@@ -294,6 +295,13 @@ KINDS: dict[str, Kind] = {
     ),
     "qwen2": Kind("qwen2", "bpe", _DENSE, _HEAD + _OUTPUT, f"{_PLAIN}; {_BIASES}"),
     "qwen3": Kind("qwen3", "bpe", (*_DENSE, *_HEAD_SIZE), _HEAD, f"{_PLAIN}; {_QK_NORMS}"),
+    "wide": Kind(
+        "qwen3", "bpe",
+        (("context_length", U32, CONTEXT), ("embedding_length", U32, 256), ("block_count", U32, LAYERS),
+         ("feed_forward_length", U32, 256), *_RMS, *_HEADS, ("attention.key_length", U32, 128),
+         ("attention.value_length", U32, 128)),
+        _HEAD, f"{_PLAIN}; {_QK_NORMS}", {"E": 256, "F": 256, "D": 128, "Q": 256, "KV": 128},
+    ),
     "qwen3moe": Kind(
         "qwen3moe", "bpe", (*_DENSE, *_HEAD_SIZE, *_EXPERTS, *_EXPERT_SIZE), _HEAD,
         f"attn_norm.weight E; {_ATTENTION}; {_QK_NORMS}; ffn_norm.weight E; {_MOE}",
@@ -407,7 +415,8 @@ KINDS: dict[str, Kind] = {
         f"{_HEAD}; output_norm.bias E; token_embd_norm.weight E; token_embd_norm.bias E{_OUTPUT}", _rwkv7(),
     ),
 }  # fmt: skip
-"""By the name of the seed. "mixtral" is llama with experts."""
+"""By the name of the seed. "mixtral" is llama with experts; "wide" is qwen3 with rows of 256, a block of most quantised
+types."""
 
 
 def model(
@@ -419,7 +428,7 @@ def model(
     chosen = vocabulary or about.vocabulary
     words = VOCABULARIES[chosen]() if isinstance(chosen, str) else chosen
     n_vocab = len(words.tokens) or 64
-    scale = {**SIZES, "V": n_vocab, **(sizes or {})}
+    scale = {**SIZES, **about.sizes, "V": n_vocab, **(sizes or {})}
     layers = LAYERS + (1 if kind == "glm4moe" else 0)
     pairs = [
         Pair(b"general.architecture", STRING, about.architecture.encode()),
