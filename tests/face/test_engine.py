@@ -14,8 +14,9 @@ import pytest
 
 import engine
 from engine import ChatTemplate, Engine, ModelLoadError, RequestError
-from engine.errors import ContextOverflowError, EngineError
+from engine.errors import ContextOverflowError, EngineError, EngineWarning
 from engine.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
+from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.options import LoadOptions, SamplingOptions
 from engine.runtime.backend import Row
@@ -459,6 +460,26 @@ def test_a_hub_name_is_told_from_a_path(tmp_path: Path) -> None:
     for path in ("models/missing.gguf", str(tmp_path / "missing"), "missing"):
         with pytest.raises(ModelLoadError, match="There is no file"):
             Engine.load(path)
+
+
+def test_a_path_that_is_none_is_named() -> None:
+    with pytest.raises(ModelLoadError, match="The path of the model is empty"):
+        Engine.load("")
+    with pytest.raises(ModelLoadError, match="is no path that can be read"):
+        Engine.load("~nobody-of-this-name/m.gguf")
+    with pytest.raises(ModelLoadError, match=r"'a\\x00b\.gguf' is no path"):
+        Engine.load("a\0b.gguf")
+    with pytest.raises(RequestError, match=r"model=b'm\.gguf' must be the path of a \.gguf file"):
+        Engine.load(b"m.gguf")  # pyright: ignore[reportArgumentType]
+
+
+def test_layers_for_a_gpu_that_the_build_cannot_use_are_warned_of_once() -> None:
+    if library().llama_supports_gpu_offload():
+        pytest.skip("this build can use a GPU")
+    with pytest.warns(EngineWarning, match=r"n_gpu_layers=-1 does nothing: .* computes on the CPU only") as caught:
+        Engine.load(n_gpu_layers=-1).close()
+    (warning,) = [each for each in caught if "n_gpu_layers" in str(each.message)]
+    assert warning.filename == __file__
 
 
 def test_public_names() -> None:

@@ -33,10 +33,7 @@ def refused(document: Document, folder: Path) -> str:
 
 
 def with_token(document: Document, place: int, text: bytes, kind: int | None = None) -> Document:
-    tokens, types = document.value(TOKENS), document.value(TYPES)
-    assert isinstance(tokens, Array)
-    assert isinstance(types, Array)
-    texts, kinds = list(tokens.items), list(types.items)
+    texts, kinds = document.texts(TOKENS), list(document.array(TYPES).items)
     texts[place] = text
     kinds[place] = kinds[place] if kind is None else kind
     return document.put(TOKENS, ARRAY, Array(STRING, texts)).put(TYPES, ARRAY, Array(I32, kinds))
@@ -74,9 +71,7 @@ def test_a_control_token_that_is_too_long_is_refused(tmp_path: Path) -> None:
 
 def test_many_long_control_tokens_are_refused(tmp_path: Path) -> None:
     document = model_zoo.model("llama")
-    tokens = document.value(TOKENS)
-    assert isinstance(tokens, Array)
-    texts = [b"%d" % index + b"x" * 1000 for index in range(len(tokens.items))]
+    texts = [b"%d" % index + b"x" * 1000 for index in range(len(document.texts(TOKENS)))]
     document = document.put(TOKENS, ARRAY, Array(STRING, texts))
     document = document.put(TYPES, ARRAY, Array(I32, [CONTROL] * len(texts)))
     assert "too many and too long" in refused(document, tmp_path)
@@ -84,12 +79,11 @@ def test_many_long_control_tokens_are_refused(tmp_path: Path) -> None:
 
 def test_tokens_that_llama_cpp_writes_out_for_each_of_their_characters(tmp_path: Path) -> None:
     document = model_zoo.model("qwen2")
-    tokens = document.value(TOKENS)
-    assert isinstance(tokens, Array)
+    tokens = document.texts(TOKENS)
     long = [f"{index} ".encode() + "ж".encode() * 1000 for index in range(256)]
-    texts = [*long[:31], *tokens.items[31:]]
+    texts = [*long[:31], *tokens[31:]]
     assert read(document.put(TOKENS, ARRAY, Array(STRING, texts)), tmp_path).unverified == ""
-    texts = [*long[:40], *tokens.items[40:]]
+    texts = [*long[:40], *tokens[40:]]
     says = refused(document.put(TOKENS, ARRAY, Array(STRING, texts)), tmp_path)
     assert "would take more than 64 MiB decoded" in says
 
@@ -131,9 +125,7 @@ def test_a_replacement_map_that_leads_outside_is_refused(
     tmp_path: Path, old: str | None, new: int, passes: bool
 ) -> None:
     document = model_zoo.model("llama", "ugm")
-    charsmap = document.value("tokenizer.ggml.precompiled_charsmap")
-    assert isinstance(charsmap, Array)
-    blob = bytearray(int(item) & 0xFF for item in charsmap.items)
+    blob = bytearray(int(item) & 0xFF for item in document.array("tokenizer.ggml.precompiled_charsmap").items)
     units = [int.from_bytes(blob[at : at + 4], "little") for at in range(4, len(blob) - 8, 4)]
     places = {"root": 0, "leaf": next(n for n, unit in enumerate(units) if unit >> 31), "filler": units.index(0xFF)}
     if old is not None:

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import model_files
+import model_zoo
 import pytest
+from gguf_bytes import ARRAY, STRING, Array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretending import Pretending
 
-from engine.errors import EngineError
+from engine.errors import EngineError, RequestError
 from engine.llama import vocab as llama_vocab
 from engine.llama.lib import library
 from engine.llama.model import Model
-from engine.llama.vocab import LlamaVocab, Spellings
+from engine.llama.vocab import LlamaVocab, Spellings, windows
 from engine.parsing.reader import Piece
 
 # Vocabulary-only files of llama.cpp's repository (folder models/): byte-level, sentencepiece with a space prefix and
@@ -273,3 +275,59 @@ def test_cuts_leave_no_token_whole_in_a_callers_text(pieces: list[Piece]) -> Non
     for cut in cuts:
         assert plain_at[cut - 1] or plain_at[cut]
         assert any(cut - len(t) < at < cut and text.startswith(t, at) for t in TOKENS for at in range(cut))
+
+
+RUNS = ("a", " ", "\n", "!", "é", "中", "1", "aA", "a b ", "=", "hello world ")
+
+
+def test_long_runs_of_one_kind_end_no_process(published: tuple[str, LlamaVocab]) -> None:
+    """std::regex recurses for each character of a word: 100,000 letters overflowed the stack of half of them."""
+    _, vocab = published
+    for run in RUNS:
+        text = run * (100_000 // len(run))
+        tokens = vocab.tokenize(text, special=False)
+        assert spelt(vocab, tokens) == text, run
+
+
+def test_long_texts_are_tokenised_in_windows_as_at_once(published: tuple[str, LlamaVocab]) -> None:
+    _, vocab = published
+    text = ("The quick brown fox, it's 12,345.67 o'clock!\n\tdef f(x): return x  # ok\n\n日本語 и русский " * 300)[
+        :20_000
+    ]
+    text = " ".join((text, "one two three " * 1000))
+    anchored = vocab.tokenize(text, special=True)
+    whole = plain(vocab, text)
+    # A space that llama.cpp puts before a text is left out.
+    assert anchored == whole or spelt(vocab, whole).removeprefix(" ") == spelt(vocab, anchored)
+    assert anchored[-len(whole) + 5 :] == whole[5:]
+
+
+@given(st.text(alphabet="ab 1\n\t.é▁", max_size=300), st.integers(2, 40))
+def test_windows_are_the_text_in_parts_that_fit(text: str, size: int) -> None:
+    parts = windows(text, size)
+    assert "".join(parts) == text
+    assert all(0 < len(part) <= size for part in parts) or text == ""
+    for before, after in pairwise(parts):
+        between = before[-1].isalpha() and after[0] == " " and after[1:2].isalpha()
+        assert between or len(before) == size
+
+
+def test_a_vocabulary_that_cannot_spell_a_character_says_so(tmp_path: Path) -> None:
+    """llama.cpp throws at it, through C."""
+    document = model_zoo.model("llama")
+    tokens = document.texts("tokenizer.ggml.tokens")
+    texts = [b"no byte %d" % n if text.startswith(b"<0x") else text for n, text in enumerate(tokens)]
+    path = tmp_path / "m.gguf"
+    path.write_bytes(document.put("tokenizer.ggml.tokens", ARRAY, Array(STRING, texts)).encoded())
+    with Model.load(path) as model:
+        vocab = model.vocab
+        assert spelt(vocab, vocab.tokenize("ab os", special=False)).strip() == "ab os"
+        with pytest.raises(RequestError, match="no token for the character 'z', nor for its bytes"):
+            vocab.tokenize("ab z", special=False)
+
+
+def test_a_vocabulary_that_can_spell_nothing_loads(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(model_zoo.model("qwen3").put("tokenizer.ggml.model", STRING, b"llama").encoded())
+    with Model.load(path) as model, pytest.raises(RequestError, match="no token for the character '▁'"):
+        model.vocab.tokenize("a", special=False)

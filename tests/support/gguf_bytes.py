@@ -76,6 +76,16 @@ class Document:
         """The value of a key; None where there is no such key."""
         return next((pair.value for pair in self.pairs if pair.name == name), None)
 
+    def array(self, name: str) -> Array:
+        """The value of a key that holds an array."""
+        value = self.value(name)
+        assert isinstance(value, Array), name
+        return value
+
+    def texts(self, name: str) -> list[bytes]:
+        """The elements of an array of texts."""
+        return [item for item in self.array(name).items if isinstance(item, bytes)]
+
     def index(self, name: str) -> int:
         """Where a key stands among the pairs."""
         return next(index for index, pair in enumerate(self.pairs) if pair.name == name)

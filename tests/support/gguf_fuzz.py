@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,18 @@ class Case:
         return f"{kind}{f' with {words}' if words else ''}{split}: {self.mutation.part}: {self.mutation.label}"
 
     def write(self, folder: Path) -> Path:
-        document = model_zoo.model(*self.seed)
+        document = _seed(*self.seed)
         if self.parts > 1:
             return write_parts(folder, document, self.parts, self.mutation)
         made = self.mutation.apply(document)
         path = folder / "model.gguf"
         path.write_bytes(made if isinstance(made, bytes) else made.encoded())
         return path
+
+
+@cache
+def _seed(kind: str, vocabulary: str | None) -> Document:
+    return model_zoo.model(kind, vocabulary)
 
 
 def write_parts(folder: Path, document: Document, count: int, mutation: Mutation | None = None) -> Path:
@@ -89,7 +95,7 @@ def cases(seeds: Sequence[tuple[str, str | None]], count: int, seed: int) -> Ite
 
 
 def _of_seed(seed: tuple[str, str | None], share: int, chance: random.Random) -> Iterator[Case]:
-    document = model_zoo.model(*seed)
+    document = _seed(*seed)
     single = list(gguf_mutants.mutations(document))
     # What llama.cpp computes with is worth more tries than what its reader refuses.
     rare = [*gguf_mutants.resized(*seed), *(each for each in single if each.part in ("value", "tokens", "array"))]

@@ -102,7 +102,8 @@ def combined(document: Document, chance: random.Random, parts: Sequence[Mutation
     return Mutation("several", " + ".join(f"{each.part}: {each.label}" for each in chosen), apply)
 
 
-def _put(part: str, label: str, name: str, kind: int, value: Value) -> Mutation:
+def put(part: str, label: str, name: str, kind: int, value: Value) -> Mutation:
+    """A key with another value."""
     return Mutation(part, f"{name} {label}", partial(Document.put, name=name, kind=kind, value=value))
 
 
@@ -136,16 +137,16 @@ def _retyped(pair: Pair) -> Iterator[Mutation]:
         if kind == pair.kind:
             continue
         fitted = float(number) if kind in (F32, F64) else bool(number) if kind == BOOL else int(number) & 0x7F
-        yield _put("type", f"as type {kind}", pair.name, kind, fitted)
+        yield put("type", f"as type {kind}", pair.name, kind, fitted)
     if pair.kind != STRING:
-        yield _put("type", "as text", pair.name, STRING, b"1")
+        yield put("type", "as text", pair.name, STRING, b"1")
     if pair.kind != ARRAY:
         for count in (0, 1, 2, 3, 600):
-            yield _put("type", f"as {count} of i32", pair.name, ARRAY, Array(I32, [int(number)] * count))
-        yield _put("type", "as 2 of f32", pair.name, ARRAY, Array(F32, [1.0, 2.0]))
-        yield _put("type", "as 2 texts", pair.name, ARRAY, Array(STRING, [b"a", b"b"]))
-    yield _put("type", "as an array of arrays", pair.name, ARRAY, Array(ARRAY, []))
-    yield _put("type", "as a type that is none", pair.name, 77, Raw(bytes(16)))
+            yield put("type", f"as {count} of i32", pair.name, ARRAY, Array(I32, [int(number)] * count))
+        yield put("type", "as 2 of f32", pair.name, ARRAY, Array(F32, [1.0, 2.0]))
+        yield put("type", "as 2 texts", pair.name, ARRAY, Array(STRING, [b"a", b"b"]))
+    yield put("type", "as an array of arrays", pair.name, ARRAY, Array(ARRAY, []))
+    yield put("type", "as a type that is none", pair.name, 77, Raw(bytes(16)))
 
 
 def _revalued(pair: Pair) -> Iterator[Mutation]:
@@ -155,17 +156,17 @@ def _revalued(pair: Pair) -> Iterator[Mutation]:
     elif isinstance(value, bytes):
         more = {"tokenizer.ggml.pre": _SPLITS, "tokenizer.ggml.model": _TOKENIZERS}.get(pair.name, ())
         for text in (*_TEXTS, *(each.encode() for each in more)):
-            yield _put("value", f"= {text[:12]!r} ({len(text)})", pair.name, STRING, text)
+            yield put("value", f"= {text[:12]!r} ({len(text)})", pair.name, STRING, text)
     elif isinstance(value, bool):
-        yield _put("value", f"= {not value}", pair.name, BOOL, not value)
+        yield put("value", f"= {not value}", pair.name, BOOL, not value)
     elif isinstance(value, float):
         for number in _REAL:
-            yield _put("value", f"= {number}", pair.name, pair.kind, number)
+            yield put("value", f"= {number}", pair.name, pair.kind, number)
     elif isinstance(value, int):
         near = (value - 1, value + 1, value * 2, value // 2, value * 3)
         for number in dict.fromkeys((*_WHOLE, *near, -1)):
             if number != value and _fits(pair.kind, number):
-                yield _put("value", f"= {number}", pair.name, pair.kind, number)
+                yield put("value", f"= {number}", pair.name, pair.kind, number)
 
 
 def _fits(kind: int, number: int) -> bool:
@@ -180,16 +181,16 @@ def _rearrayed(name: str, array: Array) -> Iterator[Mutation]:
     items = list(array.items)
     kept = {"empty": [], "one": items[:1], "without the last": items[:-1], "one more": [*items, *items[-1:]]}
     for label, changed in kept.items():
-        yield _put("array", label, name, ARRAY, Array(array.kind, changed))
+        yield put("array", label, name, ARRAY, Array(array.kind, changed))
     for count in (0, len(items) - 1, len(items) + 1, 2**31, 2**63, 2**64 - 1):
-        yield _put("array", f"says {count}", name, ARRAY, Array(array.kind, items, count))
+        yield put("array", f"says {count}", name, ARRAY, Array(array.kind, items, count))
     if array.kind in SCALARS and items:
         odd = [True, False] if array.kind == BOOL else [0, 1, 9, 100]
         if array.kind == I32:
             odd += [-1, 2**31 - 1, -(2**31)]
         for number in _REAL if array.kind == F32 else odd:
-            yield _put("array", f"all {number}", name, ARRAY, Array(array.kind, [number] * len(items)))
-            yield _put("array", f"first {number}", name, ARRAY, Array(array.kind, [number, *items[1:]]))
+            yield put("array", f"all {number}", name, ARRAY, Array(array.kind, [number] * len(items)))
+            yield put("array", f"first {number}", name, ARRAY, Array(array.kind, [number, *items[1:]]))
 
 
 def _of_absent_keys(document: Document) -> Iterator[Mutation]:
@@ -201,31 +202,31 @@ def _of_absent_keys(document: Document) -> Iterator[Mutation]:
         if document.value(name) is not None:
             continue
         for number in (0, 1, 2, 5, 2**31, 2**32 - 1):
-            yield _put("added", f"= {number}", name, U32, number)
+            yield put("added", f"= {number}", name, U32, number)
         for real in (0.0, 2.5, float("nan")):
-            yield _put("added", f"= {real}", name, F32, real)
+            yield put("added", f"= {real}", name, F32, real)
         for flag in (True, False):
-            yield _put("added", f"= {flag}", name, BOOL, flag)
-        yield _put("added", "= text", name, STRING, b"longrope")
+            yield put("added", f"= {flag}", name, BOOL, flag)
+        yield put("added", "= text", name, STRING, b"longrope")
         for items in ([0, 0], [1, 1], [1, 0], [4, 4, 4, 4], [2**31 - 1, -1]):
-            yield _put("added", f"= {items}", name, ARRAY, Array(I32, items))
-        yield _put("added", "= flags", name, ARRAY, Array(BOOL, [False, False]))
-        yield _put("added", "= texts", name, ARRAY, Array(STRING, [b"no", b"yes"]))
+            yield put("added", f"= {items}", name, ARRAY, Array(I32, items))
+        yield put("added", "= flags", name, ARRAY, Array(BOOL, [False, False]))
+        yield put("added", "= texts", name, ARRAY, Array(STRING, [b"no", b"yes"]))
     for short in _TOKENIZER_KEYS:
         name = f"tokenizer.ggml.{short}"
         if document.value(name) is not None:
             continue
         for number in (0, 1, 2**31, 2**32 - 1):
-            yield _put("added", f"= {number}", name, U32, number)
-        yield _put("added", "= True", name, BOOL, True)
-        yield _put("added", "= [0, 9]", name, ARRAY, Array(I32, [0, 9]))
-        yield _put("added", "= texts", name, ARRAY, Array(STRING, [b"a b", b""]))
+            yield put("added", f"= {number}", name, U32, number)
+        yield put("added", "= True", name, BOOL, True)
+        yield put("added", "= [0, 9]", name, ARRAY, Array(I32, [0, 9]))
+        yield put("added", "= texts", name, ARRAY, Array(STRING, [b"a b", b""]))
     for count in (0, 1, 2, 3, 65535):
-        yield _put("added", f"= {count}", "split.count", U16, count)
-    yield _put("added", "= yes", "general.alignment", U32, 64)
-    yield _put("added", "= 48", "general.alignment", U32, 48)
+        yield put("added", f"= {count}", "split.count", U16, count)
+    yield put("added", "= yes", "general.alignment", U32, 64)
+    yield put("added", "= 48", "general.alignment", U32, 48)
     for name, number in (("phi-3", 1), ("modern-bert", 2)):
-        yield _put("added", str(number), "general.name", STRING, name.encode())
+        yield put("added", str(number), "general.name", STRING, name.encode())
 
 
 def _of_tokenizer(document: Document) -> Iterator[Mutation]:
@@ -247,15 +248,15 @@ def _of_tokenizer(document: Document) -> Iterator[Mutation]:
         for label, text in wrong.items():
             chosen = texts[(index + 1) % len(texts)] if text is None else text
             changed = [*texts[:index], chosen, *texts[index + 1 :]]
-            yield _put("tokens", f"of kind {kind}: {label}", "tokenizer.ggml.tokens", ARRAY, Array(STRING, changed))
+            yield put("tokens", f"of kind {kind}: {label}", "tokenizer.ggml.tokens", ARRAY, Array(STRING, changed))
     for kind in (-1, 0, 1, 2, 3, 4, 5, 6, 7, 2**31 - 1):
         some = [kind if index % 7 == 3 else old for index, old in enumerate(types.items)]
         for label, changed in (("all", [kind] * len(texts)), ("some", some)):
-            yield _put("tokens", f"{label} of kind {kind}", "tokenizer.ggml.token_type", ARRAY, Array(I32, changed))
+            yield put("tokens", f"{label} of kind {kind}", "tokenizer.ggml.token_type", ARRAY, Array(I32, changed))
     for byte in (b"<0x0A>", b"<0x61>", b"<0xC3>", b"<0xF0>", b"\\x61"):
         if byte in texts:
             changed = [b"gone" if text == byte else text for text in texts]
-            yield _put("tokens", f"no {byte!r}", "tokenizer.ggml.tokens", ARRAY, Array(STRING, changed))
+            yield put("tokens", f"no {byte!r}", "tokenizer.ggml.tokens", ARRAY, Array(STRING, changed))
     charsmap = document.value("tokenizer.ggml.precompiled_charsmap")
     for seed in range(60) if isinstance(charsmap, Array) else ():
         yield Mutation("charsmap", f"changed {seed}", partial(_other_charsmap, seed=seed))
@@ -310,16 +311,16 @@ def _of_tensors(document: Document) -> Iterator[Mutation]:
         for kind in _TYPES:
             if kind == tensor.kind:
                 continue
-            if made := converted(tensor, kind):
-                yield _tensor("tensor type", f"{name} of type {kind}, all fits", index, made)
+            if _fits_blocks(tensor, kind):
+                apply = partial(_convert, index=index, kind=kind)
+                yield Mutation("tensor type", f"{name} of type {kind}, all fits", apply)
             yield _tensor("tensor type", f"{name} says type {kind}", index, tensor._replace(kind=kind))
         for shape in _shapes(tensor.shape):
             yield _tensor("tensor shape", f"{name} {shape}", index, tensor._replace(shape=shape))
         for offset in (0, 1, 32, 2**31, 2**63, 2**64 - 32):
             yield _tensor("tensor place", f"{name} at {offset}", index, tensor._replace(offset=offset))
         for label, pattern in (("NaN", b"\0\0\xc0\x7f"), ("inf", b"\0\0\x80\x7f"), ("zero", bytes(4))):
-            filled = pattern * (len(tensor.data) // 4)
-            yield _tensor("tensor data", f"{name} all {label}", index, tensor._replace(data=filled))
+            yield Mutation("tensor data", f"{name} all {label}", partial(_filled, index=index, pattern=pattern))
         yield Mutation("tensor", f"{name} missing", partial(_drop, index=index))
         yield Mutation("tensor", f"{name} twice", partial(_extra, tensor=tensor))
         for new in (tensor.name + b"\0x", tensor.name[:-1], b"", tensor.name * 4, b"\xff" + tensor.name):
@@ -332,6 +333,12 @@ def _of_tensors(document: Document) -> Iterator[Mutation]:
                 f"{name} {shape} of type {kind} added",
                 partial(_extra, tensor=Tensor(name.encode(), shape, bytes(size), kind)),
             )
+
+
+def _filled(document: Document, index: int, pattern: bytes) -> Document:
+    tensors = document.tensors
+    made = tensors[index]._replace(data=pattern * (len(tensors[index].data) // len(pattern)))
+    return replace(document, tensors=(*tensors[:index], made, *tensors[index + 1 :]))
 
 
 def _tensor(part: str, label: str, index: int, tensor: Tensor) -> Mutation:
@@ -349,20 +356,30 @@ def _extra(document: Document, tensor: Tensor) -> Document:
     return replace(document, tensors=(*document.tensors, tensor))
 
 
-def converted(tensor: Tensor, kind: int) -> Tensor | None:
-    """The tensor with data of another type, so that only its use is wrong; None where the rows are no whole blocks."""
+def _fits_blocks(tensor: Tensor, kind: int) -> bool:
+    """Whether its rows are whole blocks of a type."""
     try:
-        block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
+        block, _ = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
     except (ValueError, KeyError):
-        return None
+        return False
+    return bool(tensor.shape) and tensor.shape[0] % block == 0
+
+
+def converted(tensor: Tensor, kind: int) -> Tensor:
+    """The tensor with data of another type, so that only its use is wrong."""
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
     elements = 1
     for length in tensor.shape:
         elements *= length
-    if not tensor.shape or tensor.shape[0] % block:
-        return None
     # Small bytes, so that what they mean as numbers of any kind is finite.
     data = bytes(random.Random(kind).choices(range(0x2C), k=elements // block * size))
     return tensor._replace(kind=kind, data=data)
+
+
+def _convert(document: Document, index: int, kind: int) -> Document:
+    tensors = document.tensors
+    made = converted(tensors[index], kind)
+    return replace(document, tensors=(*tensors[:index], made, *tensors[index + 1 :]))
 
 
 def _shapes(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -456,10 +473,6 @@ RESIZED: tuple[tuple[str, dict[str, int], dict[str, int]], ...] = tuple(
 """Sizes changed in the keys and in the shapes alike, so that the file is consistent: a label, letters, keys."""
 
 
-def _in_place(made: Document, _of: Document) -> Document:
-    return made
-
-
 def resized(kind: str, vocabulary: str | None) -> Iterator[Mutation]:
     """The model made anew with other sizes. Keys that the architecture has not are left out."""
     plain = model_zoo.model(kind, vocabulary)
@@ -474,7 +487,12 @@ def resized(kind: str, vocabulary: str | None) -> Iterator[Mutation]:
             if "H" in letters and whole:
                 sizes["E"] = letters["D"] * letters["H"]
                 present[f"{prefix}.embedding_length"] = sizes["E"]
-            made = model_zoo.model(kind, vocabulary, sizes=sizes)
-            for key, value in present.items():
-                made = made.put(key, U32, value)
-            yield Mutation("resized", f"{label}{', and the rest' if whole else ''}", partial(_in_place, made))
+            apply = partial(_made_anew, kind=kind, vocabulary=vocabulary, sizes=sizes, keys=present)
+            yield Mutation("resized", f"{label}{', and the rest' if whole else ''}", apply)
+
+
+def _made_anew(_: Document, kind: str, vocabulary: str | None, sizes: dict[str, int], keys: dict[str, int]) -> Document:
+    made = model_zoo.model(kind, vocabulary, sizes=sizes)
+    for key, value in keys.items():
+        made = made.put(key, U32, value)
+    return made

@@ -1,0 +1,190 @@
+"""A file whose header is not verified is tried in a child first: what the child's end means, and what is remembered.
+
+The children are real where llama.cpp has to die or to live, and scripts where only their end counts.
+"""
+
+import json
+import os
+import sys
+import textwrap
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import model_zoo
+import pytest
+from gguf_bytes import U32, Document
+
+from engine import Engine
+from engine.diagnose import preflight
+from engine.errors import EngineWarning, ModelLoadError
+from engine.llama.gguf import GgufFile, read_gguf
+from engine.runtime.options import ContextOptions, ModelOptions
+
+MODEL, CONTEXT = ModelOptions(), ContextOptions(n_ctx=256)
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="POSIX signals, and limits of memory")
+
+
+def written(document: Document, folder: Path) -> Path:
+    path = folder / "m.gguf"
+    path.write_bytes(document.encoded())
+    return path
+
+
+@pytest.fixture
+def unverified(tmp_path: Path) -> GgufFile:
+    file = read_gguf(written(model_zoo.model("mamba"), tmp_path))
+    assert file.unverified
+    return file
+
+
+class StandIn:
+    """A child command that runs a script, and counts the orders that it was given in a file."""
+
+    def __init__(self, folder: Path, body: str) -> None:
+        self._seen = folder / "orders.jsonl"
+        script = folder / "child.py"
+        opening = f"import json, os, signal, sys, time\nopen({str(self._seen)!r}, 'a').write(sys.argv[1] + '\\n')\n"
+        script.write_text(opening + textwrap.dedent(body), encoding="utf-8")
+        self.command = (sys.executable, str(script))
+
+    @property
+    def orders(self) -> list[dict[str, object]]:
+        lines = self._seen.read_text(encoding="utf-8").splitlines() if self._seen.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+def tried(file: GgufFile, child: StandIn, folder: Path, context: ContextOptions = CONTEXT) -> None:
+    preflight.try_file(file, MODEL, context, command=child.command, directory=folder / "kept")
+
+
+def test_a_child_that_lives_is_asked_once(tmp_path: Path, unverified: GgufFile) -> None:
+    child = StandIn(tmp_path, "print('ok')")
+    tried(unverified, child, tmp_path)
+    tried(unverified, child, tmp_path, ContextOptions(n_ctx=4096, n_threads=2))
+    (order,) = child.orders
+    assert order["task"] == "try"
+    assert order["model"] == str(unverified.path)
+    assert isinstance(order["context"], dict)
+    assert order["context"]["n_ctx"] == 256
+    assert isinstance(order["room"], int)
+    assert order["room"] > 1 << 30
+
+
+def test_a_file_that_has_changed_is_tried_again(tmp_path: Path, unverified: GgufFile) -> None:
+    child = StandIn(tmp_path, "print('ok')")
+    tried(unverified, child, tmp_path)
+    os.utime(unverified.path, ns=(1, 1))
+    tried(unverified, child, tmp_path)
+    assert len(child.orders) == 2
+
+
+def test_a_verified_file_is_not_tried(tmp_path: Path) -> None:
+    child = StandIn(tmp_path, "raise SystemExit(1)")
+    tried(read_gguf(written(model_zoo.model("llama"), tmp_path)), child, tmp_path)
+    assert not child.orders
+
+
+@LINUX
+def test_a_death_is_an_error_and_is_remembered(tmp_path: Path, unverified: GgufFile) -> None:
+    body = """
+        print("/some/where/ggml.c:12: GGML_ASSERT(a == b) failed", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGABRT)
+    """
+    child = StandIn(tmp_path, body)
+    with pytest.raises(ModelLoadError) as caught:
+        tried(unverified, child, tmp_path)
+    with pytest.raises(ModelLoadError) as again:
+        tried(unverified, child, tmp_path)
+    said = str(caught.value)
+    assert str(again.value) == said
+    assert "A child process that tried it died by SIGABRT (ggml.c:12: GGML_ASSERT(a == b) failed)" in said
+    assert "because the architecture 'mamba' is none of those that are verified" in said
+    assert "preflight=False" in said
+    assert len(child.orders) == 1
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "ended with exit code -9"),  # the kernel, for memory, as a rule
+        ("sys.exit('MemoryError: no more')", r"ended with exit code 1 \(MemoryError: no more\)"),
+        ("time.sleep(60)", "did not end within 1 seconds"),
+    ],
+)
+def test_another_end_is_an_error_and_is_not_remembered(
+    tmp_path: Path, unverified: GgufFile, monkeypatch: pytest.MonkeyPatch, body: str, says: str
+) -> None:
+    monkeypatch.setattr(preflight, "_SECONDS", 1.0 if "sleep" in body else 60.0)
+    child = StandIn(tmp_path, body)
+    for _ in range(2):
+        with pytest.raises(ModelLoadError, match=says):
+            tried(unverified, child, tmp_path)
+    assert len(child.orders) == 2
+
+
+def test_where_no_child_can_be_started_a_warning_says_so(
+    tmp_path: Path, unverified: GgufFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "child_command", lambda: None)
+    with pytest.warns(EngineWarning, match=r"could not be tried in a child process first.*may end this process"):
+        preflight.try_file(unverified, MODEL, CONTEXT)
+    with pytest.raises(ModelLoadError, match="gave no answer"):
+        preflight.try_file(unverified, MODEL, CONTEXT, command=(str(tmp_path / "absent"),), directory=tmp_path)
+
+
+@LINUX
+def test_a_file_that_llama_cpp_dies_of_is_refused_by_load(tmp_path: Path) -> None:
+    """jamba's loader asserts its inner size; nothing else looks at it before."""
+    path = written(model_zoo.model("jamba").put("jamba.ssm.inner_size", U32, 127), tmp_path)
+    for isolated in (False, True):
+        with pytest.raises(
+            ModelLoadError, match=r"died by SIGABRT \(jamba\.cpp:\d+: GGML_ASSERT\(2 \* n_embd == d_inner"
+        ):
+            Engine.load(path, n_ctx=256, isolated=isolated)
+
+
+def test_a_sound_file_of_an_unverified_kind_loads_and_is_remembered(tmp_path: Path, own_cache: Path) -> None:
+    path = written(model_zoo.model("lfm2"), tmp_path)
+    before = set((own_cache / "preflight").glob("file-*.json"))
+    with Engine.load(path, n_ctx=256) as llm:
+        usage = llm.complete("hello", max_tokens=2).usage
+        assert usage is not None
+        assert usage.completion_tokens == 2
+    (record,) = set((own_cache / "preflight").glob("file-*.json")) - before
+    assert json.loads(record.read_text(encoding="utf-8")) == {"outcome": "sound", "reason": "ok"}
+    begun = time.perf_counter()
+    Engine.load(path, n_ctx=256).close()
+    assert set((own_cache / "preflight").glob("file-*.json")) - before == {record}
+    assert time.perf_counter() - begun < 60
+
+
+def test_what_llama_cpp_refuses_by_itself_is_its_own_error(tmp_path: Path) -> None:
+    """The child lives, so the parent hears what it heard."""
+    document = model_zoo.model("mamba")
+    path = written(replace(document, tensors=document.tensors[:-1]), tmp_path)
+    with pytest.raises(ModelLoadError, match=r"llama\.cpp could not load"):
+        Engine.load(path, n_ctx=256)
+
+
+@LINUX
+def test_a_child_may_not_take_all_memory(unverified: GgufFile) -> None:
+    """The real child, with room for nothing, and with enough."""
+    command = preflight.child_command()
+    assert command is not None
+    order = {"task": "try", "model": str(unverified.path), "load": {"tensor_split": ()}, "context": {"n_ctx": 256}}
+    assert preflight.run_child(command, {**order, "room": 1 << 20}).stdout.strip() != "ok"
+    assert preflight.run_child(command, {**order, "room": 4 << 30}).stdout.strip() == "ok"
+
+
+def test_preflight_false_takes_the_risk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(preflight, "run_child", never)
+    path = written(model_zoo.model("mamba"), tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Engine.load(path, n_ctx=256, preflight=False).close()
