@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
+from engine.template.affixes import Beginnings, Endings
 from engine.types import Message, Tool
 
 _PRIVATE = range(0xF0000, 0x10FFFE)
@@ -48,8 +49,7 @@ class Markers:
         # Some vocabularies have thousands of markers that begin alike, and few lengths.
         self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
         self._heads = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
-        self._prefixes = {text[:length] for text in texts for length in range(1, len(text))}
-        self._suffixes = {text[length:] for text in texts for length in range(1, len(text))}
+        self._prefixes, self._suffixes = Beginnings(texts), Endings(texts)
         self._longest = max(map(len, texts), default=0)
 
     def spans(self, text: str) -> list[Span]:
