@@ -90,8 +90,9 @@ class Engine:
         the model's own. family: read the output as this family's (a name of models.toml, or a record), or find the
         family among these (`Families`). seed: of every turn that names none. longest_draft: tokens guessed at once
         from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same
-        but for rounding, sooner where it repeats much. preflight: try these options in a child process first, so that a
-        native fault does not end this one. isolated: let the model live in a child process: a native fault later ends
+        but for rounding, sooner where it repeats much. preflight: try these options in a child process first, and the
+        file too where its header alone does not tell that llama.cpp lives with it, so that a native fault does not end
+        this one; both are remembered. isolated: let the model live in a child process: a native fault later ends
         only that (requests fail with EngineError), and Python threads that compute here do not hold its interpreter
         lock; logits processors must be functions of modules then. progress: called with 0.0 to 1.0, in another
         thread, answers False to stop.

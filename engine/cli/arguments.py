@@ -108,7 +108,7 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
         "--no-preflight",
         dest="preflight",
         action="store_false",
-        help="load without trying this build in a child process",
+        help="load without trying this build, or an unusual file, in a child process",
     )
     command.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
     command.add_argument("--seed", type=int, help="seed of the sampling, for answers that repeat")
