@@ -275,6 +275,7 @@ def _recurrent_state(header: Header, architecture: str) -> int:
 
     inner, state = key("ssm.inner_size"), key("ssm.state_size")
     convolution = max(0, key("ssm.conv_kernel") - 1) * (inner + 2 * key("ssm.group_count") * state)
-    rwkv = key("embedding_length") * (key("wkv.head_size") + 2) if key("wkv.head_size") else 0
+    shifted = max(2, key("token_shift_count"))
+    rwkv = key("embedding_length") * (key("wkv.head_size") + shifted) if key("wkv.head_size") else 0
     short = max(0, key("shortconv.l_cache") - 1) * key("embedding_length")
     return key("block_count") * (inner * state + convolution + rwkv + short)

@@ -84,7 +84,8 @@ _FATAL: tuple[Rule, ...] = (
 )
 """Of every architecture."""
 
-_SPLIT: tuple[Rule, ...] = (Rule("split.no", (U16,)), Rule("split.count", (U16,)))
+_PART = Rule("split.no", (U16,), required=True)
+"""Of each part of a split model."""
 
 _VERIFIED: tuple[Rule, ...] = (
     Rule("context_length", (U32,), 1, _MAX_SIZE, required=True),
@@ -157,10 +158,9 @@ def check_numbers(file: Path, headers: Sequence[Header]) -> None:
     for rule in _FATAL:
         if why := rule.broken(header.entry(prefix + rule.key)):
             raise damaged(file, f"{prefix}{rule.key} {why}")
-    for part in headers if len(headers) > 1 else ():
-        for rule in _SPLIT:
-            if why := rule._replace(required=True).broken(part.entry(rule.key)):
-                raise damaged(file, f"{rule.key} of one of its parts {why}")
+    for number, part in enumerate(headers if len(headers) > 1 else (), 1):
+        if why := _PART.broken(part.entry(_PART.key)):
+            raise damaged(file, f"{_PART.key} of part {number} {why}")
     layers = header.integer(f"{prefix}block_count", 0)
     later = header.integer(f"{prefix}nextn_predict_layers", 0)
     if later >= layers:

@@ -17,7 +17,7 @@ from engine.llama.gguf_header import CHARSMAP, TOKEN_TYPES, TOKENS, Header, dama
 # enum llama_token_type
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 _SPECIAL = frozenset((_UNKNOWN, _CONTROL, _USER_DEFINED))
-_SHORT = 16  # bytes of a token whose square is not worth a look
+_SHORT = 16  # bytes
 _LONGEST, _LONGEST_SPECIAL = 4096, 1024
 """Bytes of a token, and of one that stands for structure. Real vocabularies have at most 1,024 and about 50."""
 _MOST_SPECIAL = 1 << 27
@@ -48,7 +48,9 @@ def check_vocabulary(file: Path, header: Header) -> str:
             file, f"tokenizer.ggml.pre is 'whitespace', which tokenizer.ggml.model {model!r} cannot split texts by"
         )
     types = _types(header)
-    texts = [text.partition(b"\0")[0] for text in header.tokens]
+    texts = header.tokens
+    if b"\0" in b"".join(texts):
+        texts = [text.partition(b"\0")[0] for text in texts]
     _check_texts(file, texts, types)
     checks: dict[str, Callable[[Path, Header, Sequence[bytes], Sequence[int]], None]] = {
         "gpt2": _check_byte_level,
@@ -85,8 +87,8 @@ def _check_texts(file: Path, texts: Sequence[bytes], types: Sequence[int]) -> No
         token, before = next(_repeated(texts))
         raise damaged(file, f"the tokens {before} and {token} of {TOKENS} have the same text {_shown(texts[token])}")
     squares = 0
-    for token, text in enumerate(texts):
-        special = len(text) > _SHORT and _kind(types, token) in _SPECIAL
+    for token, text in _long(texts):
+        special = _kind(types, token) in _SPECIAL
         limit = _LONGEST_SPECIAL if special else _LONGEST
         if len(text) > limit:
             what = "control or user-defined token" if special else "token"
@@ -96,6 +98,11 @@ def _check_texts(file: Path, texts: Sequence[bytes], types: Sequence[int]) -> No
         squares += len(text) ** 2 if special else 0
     if squares > _MOST_SPECIAL:
         raise damaged(file, "its control and user-defined tokens are too many and too long")
+
+
+def _long(texts: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """The tokens, with their numbers, that are long enough for their squares to be worth a look."""
+    return [(token, text) for token, text in enumerate(texts) if len(text) > _SHORT]
 
 
 def _repeated(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
@@ -109,8 +116,8 @@ def _repeated(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 def _check_byte_level(file: Path, _header: Header, texts: Sequence[bytes], types: Sequence[int]) -> None:
     """For each character of an ordinary token that stands for no byte, llama.cpp writes the whole token once more."""
     total = 0
-    for token, text in enumerate(texts):
-        if len(text) > _SHORT and _kind(types, token) == _NORMAL:
+    for token, text in _long(texts):
+        if _kind(types, token) == _NORMAL:
             total += len("".join(_NOT_BYTE_LEVEL.findall(text.decode("utf-8", "replace")))) * len(text)
             if total > _MOST_DECODED:
                 raise damaged(
