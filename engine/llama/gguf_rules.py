@@ -95,7 +95,7 @@ _VERIFIED: tuple[Rule, ...] = (
     Rule("attention.head_count_kv", (U32,), 1, _MAX_SIZE),
     Rule("attention.key_length", (U32,), 1, _MAX_SIZE),
     Rule("attention.value_length", (U32,), 1, _MAX_SIZE),
-    Rule("attention.sliding_window", (U32,), 1, _MAX_SIZE),
+    Rule("attention.sliding_window", (U32,), 1, 1 << 20),  # memory is set aside for as many
     Rule("rope.dimension_count", (U32,), 2, _MAX_SIZE),
     Rule("rope.freq_base", (F32,), 1e-30, _FINITE[1]),
     Rule("rope.freq_base_swa", (F32,), 1e-30, _FINITE[1]),

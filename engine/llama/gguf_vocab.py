@@ -8,11 +8,13 @@ them, replacement maps that stay inside their arrays. Does not know: the rest of
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from engine.errors import ModelLoadError
 from engine.llama.gguf_header import CHARSMAP, TOKEN_TYPES, TOKENS, Header, damaged
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # enum llama_token_type
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
@@ -166,6 +168,8 @@ def _check_charsmap(file: Path, header: Header, _texts: Sequence[bytes], _types:
     entry = header.entry(CHARSMAP)
     if entry is None or not isinstance(entry.value, tuple) or entry.kind > 1:
         return  # none, or a type that llama.cpp refuses
+    import numpy as np
+
     blob = np.asarray(entry.value).astype(np.uint8).tobytes()
     size = int.from_bytes(blob[:4], "little")
     if len(blob) < 4 or size + 4 >= len(blob):
@@ -176,6 +180,8 @@ def _check_charsmap(file: Path, header: Header, _texts: Sequence[bytes], _types:
 
 
 def _stays_inside(units: "np.ndarray[tuple[int], np.dtype[np.int64]]", replacements: bytes) -> bool:
+    import numpy as np
+
     if not len(units):
         return True
     bases = (units >> 10) << ((units & (1 << 9)) >> 6)

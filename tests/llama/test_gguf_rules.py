@@ -134,6 +134,7 @@ def test_which_models_are_verified(tmp_path: Path) -> None:
         ("context_length", U32, 0, "context_length is 0"),
         ("feed_forward_length", U32, 0, "feed_forward_length is 0"),
         ("attention.sliding_window_pattern", U32, 1, "attention.sliding_window_pattern is unusual"),
+        ("attention.sliding_window", U32, 2**31 - 1, "attention.sliding_window is 2147483647"),
         ("embedding_length_out", U32, 7, "embedding_length_out is unusual"),
     ],
 )
