@@ -6,6 +6,7 @@ templates, sampling. A file is checked by `gguf_file` before llama.cpp sees it.
 
 import logging
 import os
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,10 @@ _ORDINARY_CONTEXT = 8192
 _FALLBACK_CONTEXT = 4096  # for a file that does not tell its training length
 # Never plan to take the last of it: other processes, and our own estimate's error.
 _RESERVE = 0.1
+_LOADING = re.compile(
+    r"\b\w+: (?=error loading|failed to)|error loading model: |failed to load model|(?<=: )\w+: (?=tensor)"
+)
+"""What llama.cpp's errors say of its own functions, and that there is an error."""
 _LEAST_SHARE = 512
 """Tokens of a conversation that is worth a buffer of its own."""
 
@@ -381,7 +386,7 @@ def _check_memory(file: GgufFile, options: ModelOptions, available: int | None) 
 def _load_failure(file: GgufFile, *, stopped: bool) -> str:
     if stopped:
         return f"Loading {file.path} was stopped by its progress callback."
-    said = last_errors() or "it gave no reason"
+    said = _LOADING.sub("", last_errors()).strip("; ") or "it gave no reason"
     return (
         f"llama.cpp could not load {file.path} (architecture {file.architecture}, {file.quantization}): {said}. "
         "The file may be damaged, or newer than the installed llama-cpp-python."
