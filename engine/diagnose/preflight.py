@@ -37,6 +37,8 @@ Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
 _KEEP_DEAD_STORES = "-fno-tree-dse -fno-dse"
 _WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__")
 CHILD = "engine.isolated.preflight_child"
+TRIED = "ok"
+"""What the child says of a file that it has loaded and used."""
 _PINNED = "llama-cpp-python==0.3.36"
 _SECONDS = 120.0
 _READ = 20 << 20  # bytes a second that a file is read at, at the least
@@ -157,14 +159,16 @@ def try_file(
         told = f"{file.path} could not be tried in a child process first, as none can be started from this program"
         warnings.warn(f"{told}; {file.unverified}, so llama.cpp may end this process.", EngineWarning, stacklevel=2)
         return
-    model, small = _reduced(model, context)
+    reduced, small = _reduced(model, context)
+    model = replace(reduced, check_memory=model.check_memory)
     small = replace(small, n_threads=None if file.weights > _SMALL else 1, n_threads_batch=None)
     stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in file.parts]
     path = (directory or cache_directory() / "preflight") / f"file-{_key(model, small, stats)}.json"
     verdict = _read(path)
     if verdict is None:
         verdict = _tried(file, model, small, command)
-        if verdict.outcome != "unknown":
+        # An error of ours, such as one about memory, may be another next time; this process will meet it itself.
+        if verdict.outcome == "faulty" or verdict.reason == TRIED:
             _write(path, verdict)
     if verdict.outcome != "sound":
         raise ModelLoadError(

@@ -72,6 +72,15 @@ def test_a_child_that_lives_is_asked_once(tmp_path: Path, unverified: GgufFile) 
     assert order["room"] > 1 << 30
 
 
+def test_an_error_of_ours_in_the_child_is_left_to_this_process_and_not_remembered(
+    tmp_path: Path, unverified: GgufFile
+) -> None:
+    child = StandIn(tmp_path, "print('ModelLoadError: no memory')")
+    tried(unverified, child, tmp_path)
+    tried(unverified, child, tmp_path)
+    assert len(child.orders) == 2
+
+
 def test_a_file_that_has_changed_is_tried_again(tmp_path: Path, unverified: GgufFile) -> None:
     child = StandIn(tmp_path, "print('ok')")
     tried(unverified, child, tmp_path)
