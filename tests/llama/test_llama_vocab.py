@@ -289,6 +289,17 @@ def test_long_runs_of_one_kind_end_no_process(published: tuple[str, LlamaVocab])
         assert spelt(vocab, tokens) == text, run
 
 
+@pytest.mark.parametrize("pre", ["gpt-4o", "tekken", "deepseek-v3", "exaone-moe", "bloom"])
+def test_long_runs_end_no_process_with_a_pattern_that_is_no_files(tmp_path: Path, pre: str) -> None:
+    document = model_zoo.model("llama", "bpe").put("tokenizer.ggml.pre", STRING, pre.encode())
+    path = tmp_path / "m.gguf"
+    path.write_bytes(document.encoded())
+    with Model.load(path) as model:
+        for run in RUNS:
+            text = run * (100_000 // len(run))
+            assert spelt(model.vocab, model.vocab.tokenize(text, special=False)) == text, run
+
+
 def test_long_texts_are_tokenised_in_windows_as_at_once(published: tuple[str, LlamaVocab]) -> None:
     _, vocab = published
     text = ("The quick brown fox, it's 12,345.67 o'clock!\n\tdef f(x): return x  # ok\n\n日本語 и русский " * 300)[
