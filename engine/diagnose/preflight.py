@@ -161,7 +161,8 @@ def try_file(
         return
     reduced, small = _reduced(model, context)
     model = replace(reduced, check_memory=model.check_memory)
-    small = replace(small, n_threads=None if file.weights > _SMALL else 1, n_threads_batch=None)
+    threads = None if file.weights > _SMALL else 1
+    small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
     stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in file.parts]
     path = (directory or cache_directory() / "preflight") / f"file-{_key(model, small, stats)}.json"
     verdict = _read(path)

@@ -122,7 +122,7 @@ def _of_parts(seed: tuple[str, str | None], share: int, chance: random.Random) -
 
 @dataclass(frozen=True)
 class End:
-    """How a file ended; what was said; seconds and bytes that it took."""
+    """How a file ended; what was said; seconds that it took, and bytes of the process that loaded it."""
 
     outcome: str
     said: str
@@ -152,7 +152,7 @@ def run(case: Case, folder: Path) -> End:
         number = os.WTERMSIG(status)
         outcome = "HANG" if number == signal.SIGALRM else "DEATH"
         said["said"] = f"{signal.Signals(number).name}, {said.get('said', 'while it loaded')}"
-    memory = usage.ru_maxrss * 1024
+    memory = int(said.get("memory", usage.ru_maxrss)) * 1024
     if memory > MEMORY and outcome not in NEVER:
         outcome = "MEMORY"
     return End(outcome, said.get("said", ""), seconds, memory)
@@ -166,7 +166,8 @@ def _said(data: bytes) -> dict[str, str]:
 
 def _in_the_child(path: Path, writing: int) -> None:
     def tell(**said: str) -> None:
-        os.write(writing, json.dumps(said).encode() + b"\n")
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # without that of a trial's child
+        os.write(writing, json.dumps({**said, "memory": str(own)}).encode() + b"\n")
 
     signal.alarm(SECONDS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
