@@ -9,8 +9,9 @@ anchor, whose tokens are dropped.
 
 The other two would end the process. Most byte-level vocabularies are split into words by std::regex, which recurses
 once for each character of a match: some 25,000 letters, spaces or signs in a row overflow a stack of 8 MiB. So a long
-text is tokenised in windows. And a sentencepiece vocabulary without byte tokens throws an exception, through C, at a
-character that it does not have: such a text is refused.
+text is tokenised in windows; with sentencepiece too, where llama.cpp takes time with the square of a text's emoji and
+control tokens. And a sentencepiece vocabulary without byte tokens throws an exception, through C, at a character that
+it does not have: such a text is refused.
 """
 
 import ctypes
@@ -26,8 +27,8 @@ from engine.parsing.reader import Piece
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1 << 0, 1 << 3, 1 << 4, 1 << 5
 _SENTENCEPIECE, _BYTE_PAIRS = 1, 2  # enum llama_vocab_type
 _WINDOW = 4096
-"""Characters of a text that is split into words at once; none of the patterns' words is as long but in a row of one
-kind."""
+"""Characters of a text that is tokenised at once; no word of a text is as long but in a row of one kind."""
+_STEPS = 4
 _BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 _SPECIAL = _CONTROL | _USER_DEFINED
 # Characters that no merge crosses in the vocabularies seen; each is checked before it is believed.
@@ -59,7 +60,7 @@ class LlamaVocab:
         self._forgeable = Spellings(text for text in texts.values() if len(text) > 1 and text.strip(" \t\r\n▁"))
         self._bos = int(lib.llama_vocab_bos(vocab)) if lib.llama_vocab_get_add_bos(vocab) else -1
         kind = int(lib.llama_vocab_type(vocab))
-        self._in_windows = kind == _BYTE_PAIRS
+        self._in_windows = kind in (_BYTE_PAIRS, _SENTENCEPIECE)
         self._spellable = self._find_spellable(attributes) if kind == _SENTENCEPIECE else None
         self._anchor = self._find_anchor()
 
@@ -135,11 +136,29 @@ class LlamaVocab:
         return tokens
 
     def _raw(self, text: str, *, special: bool) -> list[int]:
-        if self._in_windows and len(text) > _WINDOW:
-            return [token for part in windows(text, _WINDOW) for token in self._at_once(part, special=special)]
+        first, *others = self._parts(text)
+        tokens = self._at_once(first, special=special)
+        for part in others:
+            tokens += self._behind_anchor(part, special=special)
+        return tokens
+
+    def _continue(self, text: str, *, special: bool) -> list[int]:
+        if not text:
+            return []
+        return [token for part in self._parts(text) for token in self._behind_anchor(part, special=special)]
+
+    def _parts(self, text: str) -> list[str]:
+        """The text in windows. Raises RequestError for a character that no tokens spell."""
         if self._spellable is not None:
             self._check_spellable(text)
-        return self._at_once(text, special=special)
+        return self._forgeable.windows(text, _WINDOW) if self._in_windows and len(text) > _WINDOW else [text]
+
+    def _behind_anchor(self, text: str, *, special: bool) -> list[int]:
+        if self._anchor is None:
+            return self._at_once(text, special=special)
+        anchor, expected = self._anchor
+        tokens = self._at_once(anchor + text, special=special)
+        return tokens[len(expected) :] if tokens[: len(expected)] == expected else self._at_once(text, special=special)
 
     def _at_once(self, text: str, *, special: bool) -> list[int]:
         # A lone surrogate has no UTF-8; llama.cpp would throw on it, through ctypes.
@@ -153,15 +172,6 @@ class LlamaVocab:
             if count == -(2**31):
                 raise EngineError(f"A text of {len(data):,} bytes is too long to tokenise; shorten it.")
             capacity = -count
-
-    def _continue(self, text: str, *, special: bool) -> list[int]:
-        if not text:
-            return []
-        if self._anchor is None:
-            return self._raw(text, special=special)
-        anchor, expected = self._anchor
-        tokens = self._raw(anchor + text, special=special)
-        return tokens[len(expected) :] if tokens[: len(expected)] == expected else self._raw(text, special=special)
 
     def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
         """The texts of all tokens, where some byte is not among them; None for a vocabulary that spells everything."""
@@ -204,19 +214,6 @@ class LlamaVocab:
         return b"".join(map(self.token_bytes, tokens))
 
 
-def windows(text: str, size: int) -> list[str]:
-    """A text in parts of at most `size` characters, cut before a space between two words where there is one: no
-    vocabulary's words go on there, so the tokens stay the same."""
-    parts: list[str] = []
-    start = 0
-    while len(text) - start > size:
-        cuts = [found.start() for found in _BETWEEN_WORDS.finditer(text, start + size // 2, start + size)]
-        end = cuts[-1] if cuts else start + size
-        parts.append(text[start:end])
-        start = end
-    return [*parts, text[start:]]
-
-
 class Spellings:
     """The texts of tokens that a caller must not write, and where to cut a text so that none stands in it whole.
 
@@ -232,6 +229,7 @@ class Spellings:
                 lengths.append(len(text))
         for lengths in self._lengths.values():
             lengths.sort(reverse=True)
+        self._longest_text = max(map(len, self._texts), default=0)
 
     def cuts(self, text: str, pieces: Sequence[Piece]) -> list[int]:
         """Positions, ascending, such that no token is spelt between two of them with a character of a plain piece in
@@ -250,6 +248,37 @@ class Spellings:
                     found.append(end)
             start = end
         return sorted(set(found))
+
+    def windows(self, text: str, size: int) -> list[str]:
+        """A text in parts of at most `size` characters, none of the tokens cut, before a space between two words where
+        there is one: no vocabulary's words go on there, so that the tokens stay the same."""
+        parts: list[str] = []
+        start = 0
+        while len(text) - start > size:
+            found = [match.start() for match in _BETWEEN_WORDS.finditer(text, start + size // 2, start + size)]
+            cut = next((cut for cut in reversed(found) if self._whole(text, cut) == cut), start + size)
+            cut = max(self._whole(text, cut), start + 1)
+            parts.append(text[start:cut])
+            start = cut
+        return [*parts, text[start:]]
+
+    def _whole(self, text: str, cut: int) -> int:
+        """A place up to `cut`, not far from it, that lies inside none of the tokens; in a row of tokens that overlap,
+        such as "====" where "==" is one, inside one all the same."""
+        for _ in range(_STEPS):
+            position = self._across(text, cut)
+            if position == cut:
+                break
+            cut = position
+        return cut
+
+    def _across(self, text: str, cut: int) -> int:
+        """Where the first of the tokens that stand across a cut begins; the cut itself where none does."""
+        for position in range(max(0, cut - self._longest_text + 1), cut):
+            for length in self._lengths.get(text[position], ()):
+                if length > cut - position and text[position : position + length] in self._texts:
+                    return position
+        return cut
 
     def _candidates(self, text: str, start: int, end: int) -> list[int]:
         positions: list[int] = []

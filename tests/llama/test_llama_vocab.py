@@ -2,8 +2,9 @@
 it."""
 
 import os
+import time
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from engine.errors import EngineError, RequestError
 from engine.llama import vocab as llama_vocab
 from engine.llama.lib import library
 from engine.llama.model import Model
-from engine.llama.vocab import LlamaVocab, Spellings, windows
+from engine.llama.vocab import LlamaVocab, Spellings
 from engine.parsing.reader import Piece
 
 # Vocabulary-only files of llama.cpp's repository (folder models/): byte-level, sentencepiece with a space prefix and
@@ -313,14 +314,45 @@ def test_long_texts_are_tokenised_in_windows_as_at_once(published: tuple[str, Ll
     assert anchored[-len(whole) + 5 :] == whole[5:]
 
 
-@given(st.text(alphabet="ab 1\n\t.é▁", max_size=300), st.integers(2, 40))
-def test_windows_are_the_text_in_parts_that_fit(text: str, size: int) -> None:
-    parts = windows(text, size)
+@given(st.text(alphabet="ab 1\n\t.é▁<>", max_size=300), st.integers(8, 40))
+def test_windows_are_the_text_in_parts_that_cut_no_token(text: str, size: int) -> None:
+    tokens = ("<a b>", "<>", "ab", "a <")
+    spellings = Spellings(tokens)
+    parts = spellings.windows(text, size)
     assert "".join(parts) == text
     assert all(0 < len(part) <= size for part in parts) or text == ""
-    for before, after in pairwise(parts):
+    places = [0, *accumulate(map(len, parts))]
+    for place, before, after in zip(places[1:], parts, parts[1:], strict=False):
         between = before[-1].isalpha() and after[0] == " " and after[1:2].isalpha()
-        assert between or len(before) == size
+        inside = [token for token in tokens if token in text[max(0, place - len(token) + 1) : place + len(token) - 1]]
+        assert not inside or len(before) == 1, (text, place)
+        assert between or len(before) <= size
+
+
+def test_windows_over_tokens_that_overlap_are_no_crumbs() -> None:
+    parts = Spellings(["==", "==="]).windows("=" * 100_000, 4096)
+    assert len(parts) == pytest.approx(100_000 / 4096, abs=2)
+
+
+def test_control_tokens_at_the_border_of_a_window_stay_whole(tiny: LlamaVocab) -> None:
+    end = tiny.tokenize("<|end|>", special=True)
+    for filler in (4090, 4091, 4093, 4095, 4096, 2047):
+        text = ("a" * filler + "<|end|>") * 3
+        assert tiny.tokenize(text, special=True).count(end[0]) == 3
+
+
+def test_a_long_prompt_takes_time_in_proportion(published: tuple[str, LlamaVocab]) -> None:
+    """Control tokens and emoji took llama.cpp time with their square where the vocabulary is sentencepiece."""
+    name, vocab = published
+    before, after = PROMPTS[name]
+
+    def cost(turns: int) -> float:
+        begun = time.process_time()
+        vocab.encode([Piece((before + "hi 😀" + after) * turns, True)], add_bos=False)
+        return time.process_time() - begun
+
+    cost(50)
+    assert cost(4000) < 12 * max(cost(1000), 0.01)
 
 
 def test_a_vocabulary_that_cannot_spell_a_character_says_so(tmp_path: Path) -> None:
