@@ -4,11 +4,11 @@ Knows: the assertions of llama.cpp that a header's numbers reach (llama-model.cp
 architectures in `_DENSE`; the operations of ggml-cpu), as tables of keys, types and ranges. Does not know: texts of
 tokens, shapes of tensors: llama.cpp compares each tensor's shape with the numbers itself, and says so in an error.
 
-Two questions are asked. What is certain to end the process, whatever the architecture, is refused. What is left is
-either `verified`, of an architecture whose every number is looked at here, or not; then a child process has to try it.
+Two questions are asked. What is certain to end the process, whatever the architecture, is refused (`check_numbers`).
+What is left is either verified, of an architecture whose every number is looked at here, or there are `doubts`; then a
+child process has to try the file.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,7 @@ _MATRIX = frozenset((0, 1, 2, 3, 6, 7, 8, *range(10, 15), *range(16, 24), 29, 30
 _VECTOR = frozenset((0,))
 _MAX_SIZE = 1 << 31
 _FINITE = (-1e30, 1e30)
+_LARGEST = 3.4e38
 
 
 class Rule(NamedTuple):
@@ -67,7 +68,7 @@ class Rule(NamedTuple):
 
 
 def _range(low: float, high: float) -> str:
-    return f"{low} to {high} are possible" if high < math.inf else f"it must be at least {low}, and finite"
+    return f"it must be at least {low}, and finite" if high == _LARGEST else f"{low} to {high} are possible"
 
 
 _FATAL: tuple[Rule, ...] = (
@@ -78,9 +79,9 @@ _FATAL: tuple[Rule, ...] = (
     Rule("expert_group_count", (U32,), 0, _MAX_EXPERTS),
     Rule("expert_group_used_count", (U32,), 0, _MAX_EXPERTS),
     Rule("rope.scaling.type", (STRING,), texts=_SCALINGS),
-    Rule("attention.layer_norm_epsilon", (F32,), 0, 3.4e38),
-    Rule("attention.layer_norm_rms_epsilon", (F32,), 0, 3.4e38),
-    Rule("attention.group_norm_epsilon", (F32,), 0, 3.4e38),
+    Rule("attention.layer_norm_epsilon", (F32,), 0, _LARGEST),
+    Rule("attention.layer_norm_rms_epsilon", (F32,), 0, _LARGEST),
+    Rule("attention.group_norm_epsilon", (F32,), 0, _LARGEST),
 )
 """Of every architecture."""
 

@@ -1,8 +1,8 @@
 """A vocabulary as a header describes it: what llama.cpp would end the process over is refused, by the token.
 
 Knows: what llama.cpp's tokenizers take for granted (llama-vocab.cpp): each text once, texts of a bounded length (some
-of its structures grow with the square of it, others recurse once for each character), byte tokens where a text needs
-them, replacement maps that stay inside their arrays. Does not know: the rest of a header, llama.cpp itself.
+of its structures grow with the square of it, others recurse once for each character), a token for each byte that others
+begin with, replacement maps that stay inside their arrays. Does not know: the rest of a header, llama.cpp itself.
 """
 
 import re

@@ -274,7 +274,7 @@ def test_an_epsilon_that_llama_cpp_would_die_of(tmp_path: Path, epsilon: float) 
     data = path.read_bytes()
     assert data.count(old) == 1
     path.write_bytes(data.replace(old, key + struct.pack("<f", epsilon)))
-    with pytest.raises(ModelLoadError, match=r"layer_norm_rms_epsilon is .*; 0 to"):
+    with pytest.raises(ModelLoadError, match=r"layer_norm_rms_epsilon is .*; it must be at least 0, and finite"):
         read_gguf(path)
 
 
