@@ -62,6 +62,11 @@ class LlamaVocab:
         kind = int(lib.llama_vocab_type(vocab))
         self._in_windows = kind in (_BYTE_PAIRS, _SENTENCEPIECE)
         self._spellable = self._find_spellable(attributes) if kind == _SENTENCEPIECE else None
+        self._whole_tokens: dict[bool, re.Pattern[str]] = {}
+        if self._spellable is not None:
+            users = (text for token, text in texts.items() if attributes[token] & _USER_DEFINED)
+            # What is one token in a text where control tokens are recognised, and where they are not.
+            self._whole_tokens = {True: _any_of(texts.values()), False: _any_of(users)}
         self._anchor = self._find_anchor()
 
     @property
@@ -136,7 +141,7 @@ class LlamaVocab:
         return tokens
 
     def _raw(self, text: str, *, special: bool) -> list[int]:
-        first, *others = self._parts(text)
+        first, *others = self._parts(text, special=special)
         tokens = self._at_once(first, special=special)
         for part in others:
             tokens += self._behind_anchor(part, special=special)
@@ -145,12 +150,14 @@ class LlamaVocab:
     def _continue(self, text: str, *, special: bool) -> list[int]:
         if not text:
             return []
-        return [token for part in self._parts(text) for token in self._behind_anchor(part, special=special)]
+        return [
+            token for part in self._parts(text, special=special) for token in self._behind_anchor(part, special=special)
+        ]
 
-    def _parts(self, text: str) -> list[str]:
+    def _parts(self, text: str, *, special: bool) -> list[str]:
         """The text in windows. Raises RequestError for a character that no tokens spell."""
         if self._spellable is not None:
-            self._check_spellable(text)
+            self._check_spellable(self._whole_tokens[special].sub("", text))
         return self._forgeable.windows(text, _WINDOW) if self._in_windows and len(text) > _WINDOW else [text]
 
     def _behind_anchor(self, text: str, *, special: bool) -> list[int]:
@@ -212,6 +219,11 @@ class LlamaVocab:
 
     def _spelt(self, tokens: Sequence[int]) -> bytes:
         return b"".join(map(self.token_bytes, tokens))
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """One of these texts, the longest that stands in a place."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
 
 
 class Spellings:

@@ -367,6 +367,10 @@ def test_a_vocabulary_that_cannot_spell_a_character_says_so(tmp_path: Path) -> N
         assert spelt(vocab, vocab.tokenize("ab os", special=False)).strip() == "ab os"
         with pytest.raises(RequestError, match="no token for the character 'z', nor for its bytes"):
             vocab.tokenize("ab z", special=False)
+        # Its control tokens are written with characters that it cannot spell.
+        assert len(vocab.tokenize("<|end|>", special=True)) == 1
+        with pytest.raises(RequestError, match="no token for the character 'd'"):
+            vocab.tokenize("<|end|>", special=False)
 
 
 def test_a_vocabulary_that_can_spell_nothing_loads(tmp_path: Path) -> None:
