@@ -1,295 +1,349 @@
-"""Text that callers wrote cannot pass for structure: it is marked before rendering and found again afterwards.
+"""Who wrote which characters of a render, so that callers' text cannot pass for structure.
 
-Knows: a marking that survives whatever a template does. Each character of a suspicious text is replaced by a
-stand-in, one for one, from Unicode's private planes: lengths stay, whitespace, quotes and backslashes stay (so that
-trim, split and tojson do what they would have done), and after rendering every stand-in still says "a caller wrote
-this character". Does not know: tokens' ids, messages, templates. Only texts that hold a control token, or could
-complete one at either end, are marked; a conversation without any renders exactly as it would have.
+Knows: how to mark text so that the marks survive whatever a template does, and how much to mark. Each character that a
+caller wrote is replaced by a stand-in, one for one, from Unicode's private planes: lengths stay, and so do white space,
+quotes and backslashes (trim, split and tojson do what they would have done). After the render every stand-in still says
+"a caller wrote this character". Does not know: how a render is made, what a message is for, tokens' ids.
+
+What is sent is a render without marks. A marked render only tells whose its characters are, and it does if it says the
+same. A template may look into what callers wrote (compare a schema's type, split at `</think>`, sort keys); the marked
+render then says something else, and another one marks less (see `Sparing`).
 """
 
 import json
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
-from engine.types import Message, Tool
+from engine.errors import RequestError, TemplateError
+from engine.template.markers import Markers, Span, merged, overlaps
+from engine.types import Message
 
 _PRIVATE = range(0xF0000, 0x10FFFE)
-_KEPT = frozenset('"\\')
-_LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|<｜[^｜\n]{1,80}｜>")
-_ESCAPE_OR_TEXT = re.compile(r'(\\u[0-9a-fA-F]{4}|\\.)|([^"\\]+)', re.DOTALL)
+_STAND_INS = "\U000f0000-\U0010fffd"
+_KEPT = " \t\n\r\f\v\"'\\"
 # As `repr` and as `json.dumps` write a character of the private planes.
-_ESCAPED_STAND_IN = r"\\U[0-9a-f]{8}|\\u[0-9a-f]{4}\\u[0-9a-f]{4}"
-_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ESCAPED = r"\\U00(?:0[fF]|10)[0-9a-fA-F]{4}|\\u[dD][bB][89a-fA-F][0-9a-fA-F]\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+# White space and quotes between two stand-ins go with them: whoever wrote them, no marker consists of them.
+_MARKED = re.compile(rf"[{_STAND_INS}](?:[\s\"'\\{_STAND_INS}]*[{_STAND_INS}])?|{_ESCAPED}")
+_TAKEN = re.compile(f"[{_STAND_INS}]|{_ESCAPED}")
+_JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_SHORT_ESCAPE_OR_TEXT = re.compile(r'(\\["\\/bfnrt])|((?:[^\\]|\\u)+)')
+_BLOCK = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
+_QUOTED_OR_NAMED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|\.\s*([A-Za-z_]\w*)", re.DOTALL)
+_ALWAYS = frozenset({"string", "number", "integer", "boolean", "object", "array", "null", "code"})
 
 
-class Span(NamedTuple):
-    """Characters `start` to `end` (exclusive) of a text."""
+def words_of(source: str) -> frozenset[str]:
+    """The words that a template may look for in what callers wrote: its literals and the names that it reads; JSON
+    Schema's types, which some compare in upper case; and "code", which `engine.template.history` looks for."""
+    found = (word for block in _BLOCK.findall(source) for each in _QUOTED_OR_NAMED.findall(block) for word in each)
+    return _ALWAYS | {word for word in found if word.strip(_KEPT)}
 
-    start: int
-    end: int
 
+class Sparing(IntEnum):
+    """What a marked render leaves unmarked.
 
-class Markers:
-    """The control-token texts of a vocabulary, or, where none is known, a guess by their looks.
-
-    Whitespace alone is never a marker, though many vocabularies have user-defined tokens of it.
+    - NOTHING: only texts that are one of the template's words, and could not become part of a marker that the render
+      has.
+    - WORDS: texts that are one of the template's words; such words inside texts, and keys, if they could not become
+      part of a marker that callers had a hand in.
+    - HARMLESS: also every text that could not.
     """
 
-    def __init__(self, known: Iterable[str] | None, also: Iterable[str] = ()) -> None:
-        texts = {text for text in (*(known or ()), *also) if text.strip()}
-        self._guess = known is None
-        self._texts = texts
-        lengths: dict[str, set[int]] = {}
-        for text in texts:
-            lengths.setdefault(text[0], set()).add(len(text))
-        # Some vocabularies have thousands of markers that begin alike, and few lengths.
-        self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
-        self._heads = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
-        self._prefixes = {text[:length] for text in texts for length in range(1, len(text))}
-        self._suffixes = {text[length:] for text in texts for length in range(1, len(text))}
-        self._longest = max(map(len, texts), default=0)
-
-    def spans(self, text: str) -> list[Span]:
-        """Where markers stand in a text: at each position the longest, overlaps included."""
-        found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self._guess else []
-        for head in self._heads.finditer(text) if self._heads else ():
-            start = head.start()
-            for length in self._lengths[text[start]]:
-                if text[start : start + length] in self._texts:
-                    found.append(Span(start, start + length))
-                    break
-        return sorted(set(found))
-
-    def suspects(self, text: str) -> bool:
-        """Whether a text holds a marker, or a part of one at an end, where a template could complete it."""
-        if self.spans(text):
-            return True
-        bare = text.strip()
-        head, tail = bare[: self._longest], bare[-self._longest :] if self._longest else ""
-        return any(head[:length] in self._suffixes for length in range(1, len(head) + 1)) or any(
-            tail[-length:] in self._prefixes for length in range(1, len(tail) + 1)
-        )
+    NOTHING = 0
+    WORDS = 1
+    HARMLESS = 2
 
 
-class Guard:
-    """The marking of one render. Make it with everything that will be rendered, so that no stand-in occurs there.
+class Alphabet:
+    """The stand-ins of one request: made with every text that its renders may hold, so that none of them occurs
+    there."""
 
-    Without markers nothing is marked. `everything`: also texts that are not suspicious, to learn which characters of a
-    render are the callers'; a template that looks into them may render something else then.
-    """
-
-    def __init__(self, markers: Markers | None, taken: Iterable[str], *, everything: bool = False) -> None:
-        self._markers = markers or Markers(())
-        self._everything = everything
-        private = _private(taken)
-        self._free = (chr(code) for code in _PRIVATE if chr(code) not in private)
-        self._stand_in: dict[str, str] = {}
+    def __init__(self, texts: Iterable[str]) -> None:
+        taken = _taken(texts)
+        self._free = (chr(code) for code in _PRIVATE if chr(code) not in taken)
         self._original: dict[str, str] = {}
+        self._stand_ins = _StandIns(self._next)
+        for character in sorted(map(chr, range(33, 127)), key=lambda each: (each.lower(), each)):
+            _ = self._stand_ins[character]  # marked keys are sorted as the keys would be
+        self._of_kept: dict[str, str] = {}
 
-    @property
-    def used(self) -> bool:
-        """Whether anything was marked."""
-        return bool(self._original)
+    def _next(self, character: str) -> str:
+        stand_in = next(self._free, None)
+        if stand_in is None:
+            raise RequestError(
+                f"The request has more than {len(self._original):,} different characters, which no text has. Leave out "
+                "what is not text."
+            )
+        self._original[stand_in] = character
+        return stand_in
+
+    def mark(self, text: str) -> str:
+        """The text in stand-ins, but for white space, quotes and backslashes."""
+        return "".join(map(self._stand_ins.__getitem__, text))
+
+    def mark_all(self, text: str) -> str:
+        """The text in stand-ins."""
+        for character in set(text) - self._of_kept.keys():
+            self._of_kept[character] = self._next(character)
+        return "".join(map(self._of_kept.__getitem__, text))
 
     @property
     def escapes(self) -> dict[str, str]:
-        """What HTML's escape would make of the marked characters; also marked."""
-        escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&#39;"}
-        found = [
-            (self._stand_in[character], text) for character, text in escaped.items() if character in self._stand_in
-        ]
-        return {stand_in: self._mark(text) for stand_in, text in found}
-
-    def hide(self, text: str) -> str:
-        """The text, marked if it is suspicious."""
-        return self._mark(text) if self._markers.suspects(text) else text
-
-    def hide_prose(self, text: str) -> str:
-        """A text that says nothing to the template: marked if it is suspicious, or if everything is."""
-        return self._mark(text) if self._everything else self.hide(text)
-
-    def _mark(self, text: str) -> str:
-        return "".join(map(self._stand_in_for, text))
-
-    def _stand_in_for(self, character: str) -> str:
-        if character in _KEPT or character.isspace() or character < " ":
-            return character
-        known = self._stand_in.get(character)
-        if known is None:
-            known = self._stand_in[character] = next(self._free)
-            self._original[known] = character
-            self._original[repr(known)[1:-1]] = repr(character)[1:-1]
-            self._original[json.dumps(known)[1:-1]] = json.dumps(character)[1:-1]
-        return known
-
-    def hide_json(self, text: str) -> str:
-        """JSON text with its strings marked; its structure stays, so it parses as before."""
-        return _JSON_STRING.sub(lambda match: '"' + self._hide_literal(match.group()[1:-1]) + '"', text)
-
-    def _hide_literal(self, body: str) -> str:
-        suspects = self._markers.suspects
-        if not (self._everything or suspects(body) or suspects(_unescaped(body))):
-            return body
-
-        def swap(match: re.Match[str]) -> str:
-            escape, plain = match.groups()
-            if escape is None:
-                return self._mark(plain)
-            return self._mark(_unescaped(escape)) if _is_plain(_unescaped(escape)) else escape
-
-        return _ESCAPE_OR_TEXT.sub(swap, body)
-
-    def hide_value(self, value: Any) -> Any:
-        """A JSON value with every text in it marked as prose, keys where suspicious."""
-        if isinstance(value, str):
-            return self.hide_prose(value)
-        if isinstance(value, Mapping):
-            items = cast("Mapping[str, Any]", value).items()
-            return {self.hide(str(key)): self.hide_value(item) for key, item in items}
-        if isinstance(value, list | tuple):
-            return [self.hide_value(item) for item in cast("list[Any]", value)]
-        return value
-
-    def hide_message(self, message: Message) -> Message:
-        """A message with what its author wrote marked. System and developer text is trusted."""
-        if message.role in ("system", "developer"):
-            return message
-        hidden: dict[str, object] = {"parts": ()}
-        for field, hide in _FIELDS.items():
-            text = getattr(message, field)
-            hidden[field] = text if text is None else hide(self, text)
-        hidden["tool_calls"] = tuple(
-            call.model_copy(
-                update={
-                    "id": self.hide(call.id),
-                    "name": self.hide(call.name),
-                    "arguments": self.hide_json(call.arguments),
-                }
-            )
-            for call in message.tool_calls
-        )
-        return message.model_copy(update=hidden)
-
-    def hide_tool(self, tool: Tool) -> Tool:
-        """A tool with its name, description and schema marked where suspicious."""
-        return tool.model_copy(
-            update={
-                "name": self.hide(tool.name),
-                "description": self.hide_prose(tool.description),
-                "parameters": self._hide_schema(tool.parameters),
-            }
-        )
-
-    def _hide_schema(self, schema: Any) -> Any:
-        """A JSON Schema: its words are the template's to read, its descriptions are prose."""
-        if isinstance(schema, Mapping):
-            items = cast("Mapping[str, Any]", schema).items()
-            return {
-                self.hide(str(key)): self.hide_prose(item)
-                if key == "description" and isinstance(item, str)
-                else self._hide_schema(item)
-                for key, item in items
-            }
-        if isinstance(schema, list | tuple):
-            return [self._hide_schema(item) for item in cast("list[Any]", schema)]
-        return self.hide(schema) if isinstance(schema, str) else schema
+        """What HTML's escape makes of the marked characters; also marked."""
+        escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+        return {self._stand_ins[character]: self.mark(text) for character, text in escaped.items()}
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
         """The text as it would have been, and the spans of the marked characters in it."""
-        if not self._original:
-            return text, []
-        shown = re.compile(f"[{''.join(self._stand_in.values())}]+|{_ESCAPED_STAND_IN}")
         parts: list[str] = []
         spans: list[Span] = []
         position = length = 0
-        for match in shown.finditer(text):
+        for match in _MARKED.finditer(text):
             found = match.group()
-            if found[0] != "\\":
-                original = "".join(map(self._original.__getitem__, found))
-            elif (known := self._original.get(found)) is not None:
-                original = known
-            else:
-                continue
+            original = self._unescaped(found) if found[0] == "\\" else self._plain(found)
+            if original == found:
+                continue  # private characters of the template's own
             before = text[position : match.start()]
             start = length + len(before)
             length = start + len(original)
-            if spans and spans[-1].end == start:
-                spans[-1] = Span(spans[-1].start, length)
-            else:
-                spans.append(Span(start, length))
+            spans.append(Span(start, length))
             parts += (before, original)
             position = match.end()
         parts.append(text[position:])
         return "".join(parts), spans
 
-    def forged(self, text: str, spans: list[Span]) -> list[Span]:
-        """Where `text` must be cut: markers with a character that a caller wrote, less those that the template wrote
-        whole."""
-        if not spans:
-            return []
-        touched: list[Span] = []
-        legitimate: list[Span] = []
-        for marker in self._markers.spans(text):
-            (touched if _overlaps(marker, spans) else legitimate).append(marker)
-        return _without(_merged(touched), legitimate)
+    def _plain(self, text: str) -> str:
+        known = self._original
+        return "".join([known.get(character, character) for character in text])
+
+    def _unescaped(self, escape: str) -> str:
+        """The escape, by `repr` or `json.dumps`, of the character that an escaped stand-in stands for."""
+        original = self._original.get(_character(escape))
+        if original is None:
+            return escape
+        return (repr(original) if escape[1] == "U" else json.dumps(original))[1:-1]
 
 
-_FIELDS = {
-    "content": Guard.hide_prose,
-    "reasoning": Guard.hide_prose,
-    "name": Guard.hide,
-    "tool_call_id": Guard.hide,
-}
+class _StandIns(dict[str, str]):
+    """The stand-in of each character, chosen when it is first asked for. White space, quotes and backslashes stand for
+    themselves, for templates and JSON treat them in a way of their own; so do characters that no UTF-8 can hold."""
+
+    def __init__(self, choose: Callable[[str], str]) -> None:
+        super().__init__({character: character for character in _KEPT})
+        self._choose = choose
+
+    def __missing__(self, character: str) -> str:
+        keeps = character.isspace() or character < " " or "\ud800" <= character <= "\udfff"
+        found = self[character] = character if keeps else self._choose(character)
+        return found
 
 
-def absent(taken: Iterable[str], count: int) -> list[str]:
-    """Characters that none of the texts has, and that no guard made for them uses before thousands of others."""
-    private = _private(taken)
-    free = (chr(code) for code in reversed(_PRIVATE) if chr(code) not in private)
-    return list(islice(free, count))
+def absent(texts: Iterable[str], count: int) -> list[str]:
+    """Characters that none of the texts has, and that no alphabet made for them uses before thousands of others."""
+    taken = _taken(texts)
+    free = (chr(code) for code in reversed(_PRIVATE) if chr(code) not in taken)
+    return [next(free) for _ in range(count)]
 
 
-def _private(texts: Iterable[str]) -> set[str]:
-    return {character for text in texts if text and max(text) >= "\U000f0000" for character in text}
+def _taken(texts: Iterable[str]) -> set[str]:
+    """The characters of the private planes that the texts have, or that their escapes would be read as."""
+    suspects = (text for text in texts if not text.isascii() or "\\" in text)
+    return {_character(found) for text in suspects for found in _TAKEN.findall(text)}
 
 
-def _unescaped(body: str) -> str:
-    try:
-        return json.loads(f'"{body}"', strict=False)
-    except ValueError:
-        return body
+def _character(text: str) -> str:
+    """A character, given it or its escape."""
+    if text[0] != "\\":
+        return text
+    return chr(int(text[2:], 16)) if text[1] == "U" else json.loads(f'"{text}"')
 
 
-def _is_plain(character: str) -> bool:
-    return len(character) == 1 and character not in _KEPT and character.isprintable() and not character.isspace()
+class Marking:
+    """One way of marking what callers wrote. `near`: the markers that what is spared must not become part of."""
+
+    def __init__(self, alphabet: Alphabet, sparing: Sparing, near: Iterable[str], words: frozenset[str]) -> None:
+        self._alphabet = alphabet
+        self._sparing = sparing
+        self._near = Markers(near)
+        self._near_in_any_case = Markers(text.lower() for text in near)
+        self._words = words
+        self._risked: set[str] = set()
+
+    @property
+    def escapes(self) -> dict[str, str]:
+        """What HTML's escape makes of the marked characters."""
+        return self._alphabet.escapes
+
+    def hide(self, text: str) -> str:
+        """The text, marked."""
+        if not text:
+            return text
+        if text in self._words:
+            return self._hide_word(text)
+        if not text.strip(_KEPT):
+            return self._alphabet.mark_all(text) if self._near.reach(text) else text
+        if self._sparing == Sparing.HARMLESS and not self._near_in_any_case.reach(text.lower()):
+            return text
+        return self._alphabet.mark(text) if self._sparing == Sparing.NOTHING else self._around_words(text)
+
+    def _hide_word(self, word: str) -> str:
+        if not self._near.reach(word):
+            return word
+        if self._sparing == Sparing.NOTHING:
+            return self._alphabet.mark(word)
+        self._risked.add(word)
+        return word
+
+    def hide_key(self, text: str) -> str:
+        """A key of an object, marked: templates sort them."""
+        return text if self._sparing and not self._near.reach(text) else self.hide(text)
+
+    def _around_words(self, text: str) -> str:
+        there = [word for word in self._words if len(word) > 1 and word in text]
+        if not there:
+            return self._alphabet.mark(text)
+        near, parts, position = self._near.reach(text), list[str](), 0
+        for match in re.finditer("|".join(map(re.escape, sorted(there, key=len, reverse=True))), text):
+            if not overlaps(Span(*match.span()), near):
+                parts += (self._alphabet.mark(text[position : match.start()]), match.group())
+                position = match.end()
+        return "".join((*parts, self._alphabet.mark(text[position:])))
+
+    def risks(self, text: str) -> list[Span]:
+        """Where a render has markers that words left unmarked may have become part of."""
+        spans = self._near.spans(text) if self._risked else []
+        return [span for span in spans if any(word in text[span.start : span.end] for word in self._risked)]
+
+    def hide_value(self, value: Any) -> Any:
+        """A JSON value with every text in it marked."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, Mapping):
+            items = cast("Mapping[str, Any]", value).items()
+            return {self.hide_key(str(key)): self.hide_value(item) for key, item in items}
+        if isinstance(value, list | tuple):
+            return [self.hide_value(item) for item in cast("list[Any]", value)]
+        return value
+
+    def hide_arguments(self, text: str, *, parsed: bool) -> str:
+        """The arguments of a call. `parsed`: what reads them gets the values, not the text; else only the strings in
+        the text are marked, so that it parses as before. What is no JSON is marked whole."""
+        try:
+            value: object = json.loads(text or "{}")
+            if not parsed:
+                return _JSON_STRING.sub(self._hide_literal, text)
+            return json.dumps(self.hide_value(value), ensure_ascii=False) if isinstance(value, dict) else self.hide(text)
+        except (ValueError, RecursionError):
+            return self.hide(text)
+
+    def _hide_literal(self, match: re.Match[str]) -> str:
+        """A string of a JSON text. What is printed as it stands has its escapes marked; then it does not parse, so the
+        next marking reads them."""
+        whole, body = match.group(0, 1)
+        if self._sparing > Sparing.NOTHING or body in self._words:
+            text: str = json.loads(whole)
+            hidden = self.hide(text)
+            return whole if hidden == text else json.dumps(hidden, ensure_ascii=False)
+        return '"' + _SHORT_ESCAPE_OR_TEXT.sub(lambda part: part[1] or self._alphabet.mark(part[2]), body) + '"'
+
+    def hide_message(self, message: Message, *, parsed: bool) -> Message:
+        """A message with what its author wrote marked. System and developer text is trusted. `parsed`: see
+        `hide_arguments`."""
+        if message.role in ("system", "developer"):
+            return message
+        calls = (
+            call.model_copy(
+                update={
+                    "id": self.hide(call.id),
+                    "name": self.hide(call.name),
+                    "arguments": self.hide_arguments(call.arguments, parsed=parsed),
+                }
+            )
+            for call in message.tool_calls
+        )
+        texts = {field: getattr(message, field) for field in ("content", "reasoning", "name", "tool_call_id")}
+        hidden = {field: text and self.hide(text) for field, text in texts.items()}
+        return message.model_copy(update={**hidden, "tool_calls": tuple(calls), "parts": ()})
+
+    def hide_tool(self, tool: Mapping[str, Any]) -> dict[str, Any]:
+        """A tool in OpenAI's form, with its function's name, description and schema marked."""
+        return {**tool, "function": {field: self.hide_value(value) for field, value in tool["function"].items()}}
 
 
-def _overlaps(span: Span, spans: list[Span]) -> bool:
-    index = bisect_right(spans, span.start, key=lambda other: other.end)
-    return index < len(spans) and spans[index].start < span.end
+class Authored(NamedTuple):
+    """A render, and the spans of it that callers wrote. `marking`: what its text is marked by; None: it is that without
+    marks. `complete`: the spans are all that callers wrote, but for words of the template's and white space at the
+    edges; else the template looks into their text, and only what could become a marker is sure to be among them."""
+
+    text: str
+    callers: Sequence[Span]
+    marking: Marking | None
+    complete: bool
 
 
-def _merged(spans: list[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for span in spans:
-        if merged and span.start < merged[-1].end:
-            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
-        else:
-            merged.append(span)
-    return merged
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """A marked render, revealed. How often each marker stands in it: in all, and without any character of callers'."""
+
+    marking: Marking
+    text: str
+    callers: list[Span]
+    all: Counter[str]
+    own: Counter[str]
 
 
-def _without(spans: list[Span], others: list[Span]) -> list[Span]:
-    """The spans less the parts that lie inside others."""
-    left: list[Span] = []
-    for span in spans:
-        start = span.start
-        for other in others:
-            if other.end > start and other.start < span.end:
-                left.append(Span(start, other.start))
-                start = other.end
-        left.append(Span(start, span.end))
-    return [span for span in left if span.start < span.end]
+class Guard:
+    """What tells callers' characters from the template's, for one request. `texts`: all that its renders may hold."""
+
+    def __init__(self, markers: Markers, words: frozenset[str], texts: Iterable[str]) -> None:
+        self._markers = markers
+        self._words = words
+        self._alphabet = Alphabet(texts)
+
+    def authored(self, render: Callable[[Marking | None], str]) -> Authored:
+        """The text to send, and who wrote it. `render` renders with callers' text marked so (None: as it is).
+
+        The text is the plain render's, unless the template looks into a text that could become part of a marker: then
+        it is that of a render in which the template could not. Raises what rendering without marks raises.
+        """
+        plain = render(None)
+        there = self._markers.counted(plain)
+        near: Iterable[str] = there
+        strict: _Marked | None = None
+        for sparing in Sparing:
+            found = self._marked(render, Marking(self._alphabet, sparing, near, self._words))
+            if found is None:
+                continue
+            if sparing == Sparing.HARMLESS:
+                # What was spared is only presumed harmless: no marker may come of it that was not there before.
+                sent = strict if strict is not None and found.own - strict.own else found
+                return Authored(sent.text, sent.callers, None if sent.text == plain else sent.marking, complete=False)
+            if found.text == plain:
+                return Authored(plain, found.callers, None, complete=sparing == Sparing.NOTHING)
+            if strict is None:
+                strict = found
+                near = {*(found.all - found.own), *(there - found.own)}
+        if strict is not None:
+            return Authored(strict.text, strict.callers, strict.marking, complete=False)
+        raise TemplateError(
+            "The chat template fails on text that could become one of its control tokens, so it cannot be kept from "
+            "becoming one. Leave such text out, or pass another template with chat_template=."
+        )
+
+    def _marked(self, render: Callable[[Marking | None], str], marking: Marking) -> _Marked | None:
+        """None where the template rejects the marked text."""
+        try:
+            text, callers = self._alphabet.reveal(render(marking))
+        except TemplateError:
+            return None  # the render without marks was taken: this one tells nothing
+        callers, markers = merged([*callers, *marking.risks(text)]), self._markers
+        return _Marked(marking, text, callers, markers.counted(text), markers.counted(text, callers))
+
+    def reveal(self, text: str) -> tuple[str, list[Span]]:
+        """A marked text as it would have been, and the spans of it that are marked."""
+        return self._alphabet.reveal(text)

@@ -1,0 +1,97 @@
+"""Where the texts of control tokens stand in a text, and which of its characters could become part of one.
+
+Knows: the texts of a vocabulary's control and user-defined tokens, or what they look like. Does not know: templates,
+who wrote a text, tokens' ids.
+"""
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+_LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|<｜[^｜\n]{1,80}｜>")
+
+
+class Span(NamedTuple):
+    """Characters `start` to `end` (exclusive) of a text."""
+
+    start: int
+    end: int
+
+
+class Markers:
+    """The texts of control and user-defined tokens.
+
+    `known`: those of a vocabulary; None where there is none, then texts that look like control tokens count. White
+    space and single characters are no markers, though many vocabularies have such tokens: they open and close nothing.
+    """
+
+    def __init__(self, known: Iterable[str] | None, also: Iterable[str] = ()) -> None:
+        self._by_looks = known is None
+        self._texts = frozenset(text for text in (*(known or ()), *also) if len(text) > 1 and text.strip())
+        self._longest = max(map(len, self._texts), default=0)
+        lengths: dict[str, set[int]] = {}
+        for text in self._texts:
+            lengths.setdefault(text[0], set()).add(len(text))
+        # Some vocabularies have thousands of markers that begin alike, and few lengths.
+        self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
+        self._heads = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
+
+    def spans(self, text: str) -> list[Span]:
+        """Where markers stand, ascending: at each position the longest, overlaps included."""
+        found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self._by_looks else []
+        for head in self._heads.finditer(text) if self._heads else ():
+            start = head.start()
+            for length in self._lengths[text[start]]:
+                if text[start : start + length] in self._texts:
+                    found.append(Span(start, start + length))
+                    break
+        return sorted(set(found))
+
+    def counted(self, text: str, beside: Sequence[Span] = ()) -> Counter[str]:
+        """How often each marker stands in a text, less those that overlap one of the spans `beside`."""
+        return Counter(text[span.start : span.end] for span in self.spans(text) if not overlaps(span, beside))
+
+    def reach(self, text: str) -> list[Span]:
+        """The characters that are part of a marker, or would be if a template wrote the rest of it next to the text
+        or to the text less the white space around it."""
+        found = self.spans(text)
+        bare = text.strip()
+        for part, offset in {text: 0, bare: len(text) - len(text.lstrip())}.items():
+            if not part:
+                continue
+            if len(part) <= self._longest and any(part in marker for marker in self._texts):
+                found.append(Span(offset, offset + len(part)))
+            end = offset + len(part)
+            lengths = range(min(self._longest - 1, len(part)), 0, -1)
+            head = next((length for length in lengths if part[:length] in self._tails), 0)
+            tail = next((length for length in lengths if part[-length:] in self._beginnings), 0)
+            found += [Span(offset, offset + head)] * bool(head) + [Span(end - tail, end)] * bool(tail)
+        return merged(found)
+
+    @cached_property
+    def _beginnings(self) -> frozenset[str]:
+        return frozenset(text[:length] for text in self._texts for length in range(1, len(text)))
+
+    @cached_property
+    def _tails(self) -> frozenset[str]:
+        return frozenset(text[-length:] for text in self._texts for length in range(1, len(text)))
+
+
+def overlaps(span: Span, others: Sequence[Span]) -> bool:
+    """Whether a span overlaps one of others, which are ascending and do not overlap each other."""
+    index = bisect_right(others, span.start, key=lambda other: other.end)
+    return index < len(others) and others[index].start < span.end
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same characters as spans that are ascending and do not touch."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and span.start <= found[-1].end:
+            found[-1] = Span(found[-1].start, max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return found
