@@ -12,14 +12,16 @@ render then says something else, and another one marks less (see `Sparing`).
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 from engine.errors import RequestError, TemplateError
-from engine.template.markers import Markers, Span, merged, overlaps
+from engine.template.markers import Markers, Span, merged
 from engine.types import Message
 
 _PRIVATE = range(0xF0000, 0x10FFFE)
@@ -204,15 +206,19 @@ class Marking:
         return text if self._sparing and not self._near.reach(text) else self.hide(text)
 
     def _around_words(self, text: str) -> str:
-        there = [word for word in self._words if len(word) > 1 and word in text]
+        """The text, marked but for the template's words in it. Of what could become part of a marker some character is
+        marked, which is enough to know it by."""
+        there = [word for word in self._words if (len(word) > 1 or not word.isalnum()) and word in text]
         if not there:
             return self._alphabet.mark(text)
-        near, parts, position = self._near.reach(text), list[str](), 0
-        for match in re.finditer("|".join(map(re.escape, sorted(there, key=len, reverse=True))), text):
-            if not overlaps(Span(*match.span()), near):
-                parts += (self._alphabet.mark(text[position : match.start()]), match.group())
-                position = match.end()
-        return "".join((*parts, self._alphabet.mark(text[position:])))
+        words = "|".join(map(re.escape, sorted(there, key=len, reverse=True)))
+        spared = [Span(*match.span()) for match in re.finditer(rf"(?:{words}|[\s\"'\\])+", text)]
+        ends = [span.end for span in spared]
+        covering = ((bisect_left(ends, part.end), part) for part in self._near.reach(text))
+        unsafe = {index for index, part in covering if index < len(ends) and spared[index].start <= part.start}
+        edges = [edge for index, span in enumerate(spared) if index not in unsafe for edge in span]
+        parts = [text[start:end] for start, end in pairwise([0, *edges, len(text)])]
+        return "".join(part if index % 2 else self._alphabet.mark(part) for index, part in enumerate(parts))
 
     def risks(self, text: str) -> list[Span]:
         """Where a render has markers that words left unmarked may have become part of."""

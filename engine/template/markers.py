@@ -55,21 +55,20 @@ class Markers:
         return Counter(text[span.start : span.end] for span in self.spans(text) if not overlaps(span, beside))
 
     def reach(self, text: str) -> list[Span]:
-        """The characters that are part of a marker, or would be if a template wrote the rest of it next to the text
-        or to the text less the white space around it."""
+        """The parts of a text that are a marker, or would be a part of one if a template wrote the rest of it next to
+        the text, or to the text less the white space around it."""
         found = self.spans(text)
         bare = text.strip()
-        for part, offset in {text: 0, bare: len(text) - len(text.lstrip())}.items():
-            if not part:
-                continue
-            if len(part) <= self._longest and any(part in marker for marker in self._texts):
-                found.append(Span(offset, offset + len(part)))
-            end = offset + len(part)
-            lengths = range(min(self._longest - 1, len(part)), 0, -1)
-            head = next((length for length in lengths if part[:length] in self._tails), 0)
-            tail = next((length for length in lengths if part[-length:] in self._beginnings), 0)
-            found += [Span(offset, offset + head)] * bool(head) + [Span(end - tail, end)] * bool(tail)
-        return merged(found)
+        for part, start in {text: 0, bare: len(text) - len(text.lstrip())}.items():
+            end = start + len(part)
+            if 0 < len(part) <= self._longest and any(part in marker for marker in self._texts):
+                found.append(Span(start, end))
+            for length in range(1, min(self._longest, len(part) + 1)):
+                if part[:length] in self._tails:
+                    found.append(Span(start, start + length))
+                if part[-length:] in self._beginnings:
+                    found.append(Span(end - length, end))
+        return found
 
     @cached_property
     def _beginnings(self) -> frozenset[str]:

@@ -1,0 +1,113 @@
+"""Where control tokens stand in a prompt, and the refusal to send one that callers' text has become.
+
+Knows: pieces and who wrote them, tokens and their bytes. Does not know: templates, how the pieces became tokens, where
+tokens come from. It is the last look at a prompt, and does not rest on any of the steps before: not on how texts were
+marked, cut or tokenised, nor on what was remembered of earlier turns.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+
+from engine.errors import ForgedPromptError
+from engine.parsing.reader import Piece
+from engine.runtime.backend import Vocab
+
+_SPACE = b" \t\r\n\v\f"
+
+
+class ControlTokens:
+    """The control and user-defined tokens of a vocabulary, but for white space and single characters, which mean
+    nothing else when callers write them. Its methods may be called from any thread."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+        self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, bytes] = {}
+        self._bos = vocab.encode((), add_bos=True)
+
+    def _learn(self, tokens: Sequence[int]) -> None:
+        for token in set(tokens) - self._texts.keys():
+            data = self._bytes[token] = self._vocab.token_bytes(token)
+            means = len(data.decode(errors="replace")) > 1 and data.strip(_SPACE)
+            self._texts[token] = data if means and self._vocab.is_special(token) else b""
+
+    def standing(self, tokens: Sequence[int]) -> Iterator[tuple[int, str]]:
+        """Each control token, and the text between it and the one before, less the white space at its edges: some
+        control tokens take what is beside them."""
+        self._learn(tokens)
+        places = [index for index, token in enumerate(tokens) if self._texts[token]]
+        for before, place in pairwise((-1, *places)):
+            yield tokens[place], self._spelt(tokens[before + 1 : place]).decode()
+
+    def check(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> None:
+        """Raise ForgedPromptError where a control token stands in what callers wrote: in a piece that is not
+        `special`."""
+        if all(piece.special for piece in pieces):
+            return
+        self._learn(tokens)
+        callers = _Callers(pieces)
+        offsets = list(accumulate(map(len, map(self._bytes.__getitem__, tokens)), initial=0))
+        position = first = 0
+        if list(tokens[:1]) == self._bos and not callers.template_begins_with(self._texts[tokens[0]]):
+            first = 1  # the vocabulary's own, which stands in no text
+        for index, token in enumerate(tokens):
+            text = self._texts[token]
+            if not text or index < first:
+                continue
+            found = position + offsets[index] - offsets[first]
+            if not callers.text.startswith(text, found):
+                found = self._found(callers, position, tokens[first:index], text)
+            if found < 0 or callers.wrote(found, found + len(text)):
+                raise ForgedPromptError(
+                    f"The prompt was not sent: text that callers wrote, which must stay text, became the control token "
+                    f"{text.decode(errors='replace')!r} (token {index:,} of {len(tokens):,}). Leave that text out, and "
+                    "report this as a bug: it should have been tokenised as ordinary characters."
+                )
+            position, first = found + len(text), index + 1
+
+    def _found(self, callers: "_Callers", position: int, between: Sequence[int], text: bytes) -> int:
+        """Where a control token stands, if it does not begin where the tokens before it end: a vocabulary may put a
+        space before a text, and control tokens take the white space beside them. In a vocabulary that does not spell
+        what it was given, the next place of that text that the template wrote; -1 for none."""
+        spelt = self._spelt(between)
+        found = callers.after_space(position)
+        if callers.text.startswith(spelt, found):
+            found += len(spelt)
+            for place in (found, callers.after_space(found)):
+                if callers.text.startswith(text, place):
+                    return place
+        found = callers.text.find(text, position)
+        while found >= 0 and callers.wrote(found, found + len(text)):
+            found = callers.text.find(text, found + 1)
+        return found
+
+    def _spelt(self, tokens: Sequence[int]) -> bytes:
+        """What the tokens spell, in UTF-8, less white space at the edges."""
+        data = b"".join(map(self._bytes.__getitem__, tokens))
+        return data.decode(errors="replace").encode().strip(_SPACE)
+
+
+class _Callers:
+    """A prompt's text in UTF-8, and who wrote which of its bytes."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        parts = [piece.text.encode(errors="replace") for piece in pieces]
+        self.text = b"".join(parts)
+        self._starts = list(accumulate(map(len, parts), initial=0))
+        self._callers = [not piece.special for piece in pieces]
+
+    def wrote(self, start: int, end: int) -> bool:
+        """Whether any of these bytes is the callers'."""
+        first, last = bisect_right(self._starts, start) - 1, bisect_right(self._starts, end - 1)
+        return any(self._callers[first:last])
+
+    def template_begins_with(self, text: bytes) -> bool:
+        """Whether the template wrote this at the beginning."""
+        return bool(text) and self.text.startswith(text) and not self.wrote(0, len(text))
+
+    def after_space(self, position: int) -> int:
+        """The position of the first byte from here on that is not white space."""
+        while position < len(self.text) and self.text[position] in _SPACE:
+            position += 1
+        return position
