@@ -14,8 +14,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
@@ -166,13 +165,22 @@ def _character(text: str) -> str:
 
 
 class Marking:
-    """One way of marking what callers wrote. `near`: the markers that what is spared must not become part of."""
+    """One way of marking what callers wrote. `near`: the markers that what is spared must not become part of; `risky`
+    are those among them that a word spared all the same may have become part of."""
 
-    def __init__(self, alphabet: Alphabet, sparing: Sparing, near: Iterable[str], words: frozenset[str]) -> None:
+    def __init__(
+        self,
+        alphabet: Alphabet,
+        sparing: Sparing,
+        words: frozenset[str],
+        near: Collection[str],
+        risky: Collection[str] = (),
+    ) -> None:
         self._alphabet = alphabet
         self._sparing = sparing
         self._near = Markers(near)
         self._near_in_any_case = Markers(text.lower() for text in near)
+        self._risky = risky
         self._words = words
         self._risked: set[str] = set()
 
@@ -222,8 +230,8 @@ class Marking:
 
     def risks(self, text: str) -> list[Span]:
         """Where a render has markers that words left unmarked may have become part of."""
-        spans = self._near.spans(text) if self._risked else []
-        return [span for span in spans if any(word in text[span.start : span.end] for word in self._risked)]
+        risked = [marker for marker in self._risky if any(word in marker for word in self._risked)]
+        return Markers(risked).spans(text)
 
     def hide_value(self, value: Any) -> Any:
         """A JSON value with every text in it marked."""
@@ -292,15 +300,12 @@ class Authored(NamedTuple):
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Marked:
-    """A marked render, revealed. How often each marker stands in it: in all, and without any character of callers'."""
+class _Marked(NamedTuple):
+    """A marked render, revealed."""
 
     marking: Marking
     text: str
     callers: list[Span]
-    all: Counter[str]
-    own: Counter[str]
 
 
 class Guard:
@@ -319,21 +324,24 @@ class Guard:
         """
         plain = render(None)
         there = self._markers.counted(plain)
-        near: Iterable[str] = there
+        near, risky = set(there), set(there)
         strict: _Marked | None = None
+        own = Counter[str]()
         for sparing in Sparing:
-            found = self._marked(render, Marking(self._alphabet, sparing, near, self._words))
+            found = self._marked(render, Marking(self._alphabet, sparing, self._words, near, risky))
             if found is None:
                 continue
             if sparing == Sparing.HARMLESS:
                 # What was spared is only presumed harmless: no marker may come of it that was not there before.
-                sent = strict if strict is not None and found.own - strict.own else found
+                more = self._markers.counted(found.text, found.callers) - own
+                sent = strict if strict is not None and more else found
                 return Authored(sent.text, sent.callers, None if sent.text == plain else sent.marking, complete=False)
             if found.text == plain:
                 return Authored(plain, found.callers, None, complete=sparing == Sparing.NOTHING)
             if strict is None:
-                strict = found
-                near = {*(found.all - found.own), *(there - found.own)}
+                strict, own = found, self._markers.counted(found.text, found.callers)
+                risky = set(there - own)
+                near = {*(self._markers.counted(found.text) - own), *risky}
         if strict is not None:
             return Authored(strict.text, strict.callers, strict.marking, complete=False)
         raise TemplateError(
@@ -347,8 +355,7 @@ class Guard:
             text, callers = self._alphabet.reveal(render(marking))
         except TemplateError:
             return None  # the render without marks was taken: this one tells nothing
-        callers, markers = merged([*callers, *marking.risks(text)]), self._markers
-        return _Marked(marking, text, callers, markers.counted(text), markers.counted(text, callers))
+        return _Marked(marking, text, merged([*callers, *marking.risks(text)]))
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
         """A marked text as it would have been, and the spans of it that are marked."""
