@@ -23,21 +23,24 @@ class ControlTokens:
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
         self._bytes: dict[int, bytes] = {}
+        self._lengths: dict[int, int] = {}
         self._texts: dict[int, bytes] = {}
         self._bos = vocab.encode((), add_bos=True)
 
-    def _learn(self, tokens: Sequence[int]) -> None:
+    def _places(self, tokens: Sequence[int]) -> list[int]:
+        """Where control tokens are among others."""
         for token in set(tokens) - self._texts.keys():
             data = self._bytes[token] = self._vocab.token_bytes(token)
+            self._lengths[token] = len(data)
             means = len(data.decode(errors="replace")) > 1 and data.strip(_SPACE)
             self._texts[token] = data if means and self._vocab.is_special(token) else b""
+        texts = self._texts
+        return [index for index, token in enumerate(tokens) if texts[token]]
 
     def standing(self, tokens: Sequence[int]) -> Iterator[tuple[int, str]]:
         """Each control token, and the text between it and the one before, less the white space at its edges: some
         control tokens take what is beside them."""
-        self._learn(tokens)
-        places = [index for index, token in enumerate(tokens) if self._texts[token]]
-        for before, place in pairwise((-1, *places)):
+        for before, place in pairwise((-1, *self._places(tokens))):
             yield tokens[place], self._spelt(tokens[before + 1 : place]).decode()
 
     def check(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> None:
@@ -45,19 +48,17 @@ class ControlTokens:
         `special`."""
         if all(piece.special for piece in pieces):
             return
-        self._learn(tokens)
-        callers = _Callers(pieces)
-        offsets = list(accumulate(map(len, map(self._bytes.__getitem__, tokens)), initial=0))
+        places, callers = self._places(tokens), _Callers(pieces)
         position = first = 0
         if list(tokens[:1]) == self._bos and not callers.template_begins_with(self._texts[tokens[0]]):
             first = 1  # the vocabulary's own, which stands in no text
-        for index, token in enumerate(tokens):
-            text = self._texts[token]
-            if not text or index < first:
+        for index in places:
+            if index < first:
                 continue
-            found = position + offsets[index] - offsets[first]
+            text, between = self._texts[tokens[index]], tokens[first:index]
+            found = position + sum(map(self._lengths.__getitem__, between))
             if not callers.text.startswith(text, found):
-                found = self._found(callers, position, tokens[first:index], text)
+                found = self._found(callers, position, between, text)
             if found < 0 or callers.wrote(found, found + len(text)):
                 raise ForgedPromptError(
                     f"The prompt was not sent: text that callers wrote, which must stay text, became the control token "

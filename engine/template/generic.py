@@ -31,6 +31,11 @@ def writable(syntax: ToolSyntax) -> ToolSyntax:
     return GENERIC if syntax.shape in ("dictionary", "nested") or typed else syntax
 
 
+def reads_values(syntax: ToolSyntax) -> bool:
+    """Whether calls of this syntax are written from the values of their arguments, not from their text."""
+    return writable(syntax).shape in ("pythonic", "tagged_args")
+
+
 def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
     """The calls as a model of this syntax writes them."""
     syntax = writable(syntax)

@@ -16,8 +16,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
-from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from engine.errors import RequestError, TemplateError
 from engine.template.markers import Markers, Span, merged
@@ -29,34 +29,42 @@ _KEPT = " \t\n\r\f\v\"'\\"
 # As `repr` and as `json.dumps` write a character of the private planes.
 _ESCAPED = r"\\U00(?:0[fF]|10)[0-9a-fA-F]{4}|\\u[dD][bB][89a-fA-F][0-9a-fA-F]\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 # White space and quotes between two stand-ins go with them: whoever wrote them, no marker consists of them.
-_MARKED = re.compile(rf"[{_STAND_INS}](?:[\s\"'\\{_STAND_INS}]*[{_STAND_INS}])?|{_ESCAPED}")
+_RUNS = re.compile(rf"[{_STAND_INS}](?:[\s\"'\\{_STAND_INS}]*[{_STAND_INS}])?")
+_MARKED = re.compile(rf"{_RUNS.pattern}|{_ESCAPED}")
 _TAKEN = re.compile(f"[{_STAND_INS}]|{_ESCAPED}")
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _SHORT_ESCAPE_OR_TEXT = re.compile(r'(\\["\\/bfnrt])|((?:[^\\]|\\u)+)')
-_BLOCK = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
-_QUOTED_OR_NAMED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|\.\s*([A-Za-z_]\w*)", re.DOTALL)
+# What is not closed goes on to the end, so that nothing is read twice.
+_BLOCK = re.compile(r"\{[{%].*?(?:[%}]\}|\Z)", re.DOTALL)
+_QUOTED_OR_NAMED = re.compile(
+    r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)|\.\s*([A-Za-z_]\w*)", re.DOTALL
+)
 _ALWAYS = frozenset({"string", "number", "integer", "boolean", "object", "array", "null", "code"})
+
+
+_MOST_WORDS = 2000
+"""Templates have up to three hundred."""
 
 
 def words_of(source: str) -> frozenset[str]:
     """The words that a template may look for in what callers wrote: its literals and the names that it reads; JSON
     Schema's types, which some compare in upper case; and "code", which `engine.template.history` looks for."""
     found = (word for block in _BLOCK.findall(source) for each in _QUOTED_OR_NAMED.findall(block) for word in each)
-    return _ALWAYS | {word for word in found if word.strip(_KEPT)}
+    words = dict.fromkeys(word for word in found if word.strip(_KEPT))
+    return _ALWAYS | frozenset(islice(words, _MOST_WORDS))
 
 
 class Sparing(IntEnum):
-    """What a marked render leaves unmarked.
+    """What a marked render leaves unmarked, so that the template can read it.
 
-    - NOTHING: only texts that are one of the template's words, and could not become part of a marker that the render
-      has.
-    - WORDS: texts that are one of the template's words; such words inside texts, and keys, if they could not become
-      part of a marker that callers had a hand in.
+    - WORDS: texts that are one of the template's words.
+    - PARTS: also such words inside texts, and keys, which are sorted, if they could not become part of a marker that
+      callers had a hand in.
     - HARMLESS: also every text that could not.
     """
 
-    NOTHING = 0
-    WORDS = 1
+    WORDS = 0
+    PARTS = 1
     HARMLESS = 2
 
 
@@ -67,7 +75,7 @@ class Alphabet:
     def __init__(self, texts: Iterable[str]) -> None:
         taken = _taken(texts)
         self._free = (chr(code) for code in _PRIVATE if chr(code) not in taken)
-        self._original: dict[str, str] = {}
+        self._original = _Originals()
         self._stand_ins = _StandIns(self._next)
         for character in sorted(map(chr, range(33, 127)), key=lambda each: (each.lower(), each)):
             _ = self._stand_ins[character]  # marked keys are sorted as the keys would be
@@ -101,33 +109,38 @@ class Alphabet:
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
         """The text as it would have been, and the spans of the marked characters in it."""
+        known = self._original.__getitem__
+        if "\\U00" not in text and "\\ud" not in text:
+            return "".join(map(known, text)), [Span(*match.span()) for match in _RUNS.finditer(text)]
         parts: list[str] = []
         spans: list[Span] = []
         position = length = 0
         for match in _MARKED.finditer(text):
             found = match.group()
-            original = self._unescaped(found) if found[0] == "\\" else self._plain(found)
-            if original == found:
-                continue  # private characters of the template's own
+            original = self._unescaped(found) if found[0] == "\\" else "".join(map(known, found))
             before = text[position : match.start()]
             start = length + len(before)
             length = start + len(original)
-            spans.append(Span(start, length))
+            spans += [Span(start, length)] if original != found else []
             parts += (before, original)
             position = match.end()
         parts.append(text[position:])
         return "".join(parts), spans
 
-    def _plain(self, text: str) -> str:
-        known = self._original
-        return "".join([known.get(character, character) for character in text])
-
     def _unescaped(self, escape: str) -> str:
         """The escape, by `repr` or `json.dumps`, of the character that an escaped stand-in stands for."""
-        original = self._original.get(_character(escape))
-        if original is None:
+        stand_in = _character(escape)
+        if stand_in not in self._original:
             return escape
+        original = self._original[stand_in]
         return (repr(original) if escape[1] == "U" else json.dumps(original))[1:-1]
+
+
+class _Originals(dict[str, str]):
+    """The character that each stand-in stands for, and any other character for itself."""
+
+    def __missing__(self, character: str) -> str:
+        return character
 
 
 class _StandIns(dict[str, str]):
@@ -165,24 +178,27 @@ def _character(text: str) -> str:
 
 
 class Marking:
-    """One way of marking what callers wrote. `near`: the markers that what is spared must not become part of; `risky`
-    are those among them that a word spared all the same may have become part of."""
+    """One way of marking what callers wrote.
+
+    near: markers that what is spared must not become part of. wary: those that words must not either.
+    """
 
     def __init__(
         self,
         alphabet: Alphabet,
         sparing: Sparing,
         words: frozenset[str],
-        near: Collection[str],
-        risky: Collection[str] = (),
+        near: Collection[str] = (),
+        wary: Collection[str] = (),
     ) -> None:
         self._alphabet = alphabet
         self._sparing = sparing
+        self._words = words
         self._near = Markers(near)
         self._near_in_any_case = Markers(text.lower() for text in near)
-        self._risky = risky
-        self._words = words
-        self._risked: set[str] = set()
+        self._wary = Markers(text.lower() for text in wary)
+        self.spared: set[str] = set()
+        """The words that were left as they are."""
 
     @property
     def escapes(self) -> dict[str, str]:
@@ -193,24 +209,20 @@ class Marking:
         """The text, marked."""
         if not text:
             return text
-        if text in self._words:
-            return self._hide_word(text)
+        if text in self._words and not self._wary.reach(text.lower()):
+            self.spared.add(text)
+            return text
         if not text.strip(_KEPT):
             return self._alphabet.mark_all(text) if self._near.reach(text) else text
-        if self._sparing == Sparing.HARMLESS and not self._near_in_any_case.reach(text.lower()):
+        if self._sparing == Sparing.HARMLESS and self._is_harmless(text):
             return text
-        return self._alphabet.mark(text) if self._sparing == Sparing.NOTHING else self._around_words(text)
+        return self._around_words(text) if self._sparing else self._alphabet.mark(text)
 
-    def _hide_word(self, word: str) -> str:
-        if not self._near.reach(word):
-            return word
-        if self._sparing == Sparing.NOTHING:
-            return self._alphabet.mark(word)
-        self._risked.add(word)
-        return word
+    def _is_harmless(self, text: str) -> bool:
+        return not self._near_in_any_case.reach(text.lower())
 
     def hide_key(self, text: str) -> str:
-        """A key of an object, marked: templates sort them."""
+        """A key of an object, marked."""
         return text if self._sparing and not self._near.reach(text) else self.hide(text)
 
     def _around_words(self, text: str) -> str:
@@ -228,11 +240,6 @@ class Marking:
         parts = [text[start:end] for start, end in pairwise([0, *edges, len(text)])]
         return "".join(part if index % 2 else self._alphabet.mark(part) for index, part in enumerate(parts))
 
-    def risks(self, text: str) -> list[Span]:
-        """Where a render has markers that words left unmarked may have become part of."""
-        risked = [marker for marker in self._risky if any(word in marker for word in self._risked)]
-        return Markers(risked).spans(text)
-
     def hide_value(self, value: Any) -> Any:
         """A JSON value with every text in it marked."""
         if isinstance(value, str):
@@ -245,24 +252,23 @@ class Marking:
         return value
 
     def hide_arguments(self, text: str, *, parsed: bool) -> str:
-        """The arguments of a call. `parsed`: what reads them gets the values, not the text; else only the strings in
-        the text are marked, so that it parses as before. What is no JSON is marked whole."""
+        """The arguments of a call. `parsed`: the template reads their values; else it prints their text, of which the
+        strings are marked. What is no JSON, or no object where one is read, is marked whole."""
         try:
             value: object = json.loads(text or "{}")
             if not parsed:
                 return _JSON_STRING.sub(self._hide_literal, text)
-            return json.dumps(self.hide_value(value), ensure_ascii=False) if isinstance(value, dict) else self.hide(text)
+            return (
+                json.dumps(self.hide_value(value), ensure_ascii=False) if isinstance(value, dict) else self.hide(text)
+            )
         except (ValueError, RecursionError):
             return self.hide(text)
 
     def _hide_literal(self, match: re.Match[str]) -> str:
-        """A string of a JSON text. What is printed as it stands has its escapes marked; then it does not parse, so the
-        next marking reads them."""
+        """A string of a JSON text, its escapes marked as they stand."""
         whole, body = match.group(0, 1)
-        if self._sparing > Sparing.NOTHING or body in self._words:
-            text: str = json.loads(whole)
-            hidden = self.hide(text)
-            return whole if hidden == text else json.dumps(hidden, ensure_ascii=False)
+        if self._sparing == Sparing.HARMLESS and self._is_harmless(body) and self._is_harmless(json.loads(whole)):
+            return whole
         return '"' + _SHORT_ESCAPE_OR_TEXT.sub(lambda part: part[1] or self._alphabet.mark(part[2]), body) + '"'
 
     def hide_message(self, message: Message, *, parsed: bool) -> Message:
@@ -305,7 +311,11 @@ class _Marked(NamedTuple):
 
     marking: Marking
     text: str
-    callers: list[Span]
+    callers: Sequence[Span]
+
+
+Render: TypeAlias = Callable[[Marking | None], str]
+"""Renders with callers' text marked so; None: as it is."""
 
 
 class Guard:
@@ -316,46 +326,69 @@ class Guard:
         self._words = words
         self._alphabet = Alphabet(texts)
 
-    def authored(self, render: Callable[[Marking | None], str]) -> Authored:
-        """The text to send, and who wrote it. `render` renders with callers' text marked so (None: as it is).
+    def authored(self, render: Render) -> Authored:
+        """The text to send, and who wrote it.
 
         The text is the plain render's, unless the template looks into a text that could become part of a marker: then
         it is that of a render in which the template could not. Raises what rendering without marks raises.
         """
         plain = render(None)
+        found, complete = self._found(render, plain)
+        callers = self._with_words(render, found)
+        return Authored(found.text, callers, None if found.text == plain else found.marking, complete)
+
+    def _found(self, render: Render, plain: str) -> tuple[_Marked, bool]:
+        """The marked render that says the same, or the one to send in place of the plain one; and whether everything is
+        marked in it."""
         there = self._markers.counted(plain)
-        near, risky = set(there), set(there)
-        strict: _Marked | None = None
-        own = Counter[str]()
-        for sparing in Sparing:
-            found = self._marked(render, Marking(self._alphabet, sparing, self._words, near, risky))
-            if found is None:
-                continue
-            if sparing == Sparing.HARMLESS:
-                # What was spared is only presumed harmless: no marker may come of it that was not there before.
-                more = self._markers.counted(found.text, found.callers) - own
-                sent = strict if strict is not None and more else found
-                return Authored(sent.text, sent.callers, None if sent.text == plain else sent.marking, complete=False)
-            if found.text == plain:
-                return Authored(plain, found.callers, None, complete=sparing == Sparing.NOTHING)
-            if strict is None:
-                strict, own = found, self._markers.counted(found.text, found.callers)
-                risky = set(there - own)
-                near = {*(self._markers.counted(found.text) - own), *risky}
+        first = self._marked(render, Sparing.WORDS, near=there.keys())
+        if first is not None and first.text == plain:
+            return first, True
+        # Where all is marked, markers that callers had a hand in show; and what it lacks may be theirs.
+        own = self._own(first) if first else Counter[str]()
+        near = ((self._markers.counted(first.text) - own) | (there - own) if first else there).keys()
+        parts = self._marked(render, Sparing.PARTS, near)
+        if parts is not None and parts.text == plain:
+            return parts, False
+        strict = first or parts
+        harmless = self._marked(render, Sparing.HARMLESS, near)
+        # What this spares is only presumed harmless: no marker may come of it that is not there without.
+        if harmless is not None and (strict is None or self._own(harmless) <= self._own(strict)):
+            return harmless, False
         if strict is not None:
-            return Authored(strict.text, strict.callers, strict.marking, complete=False)
+            return strict, False
         raise TemplateError(
             "The chat template fails on text that could become one of its control tokens, so it cannot be kept from "
             "becoming one. Leave such text out, or pass another template with chat_template=."
         )
 
-    def _marked(self, render: Callable[[Marking | None], str], marking: Marking) -> _Marked | None:
+    def _with_words(self, render: Render, found: _Marked) -> Sequence[Span]:
+        """What callers wrote of a render, with the words of the template's in it that became part of a marker."""
+        own = self._own(found)
+        spared = {word.lower() for word in found.marking.spared}
+        wary = {marker for marker in own if any(word in marker.lower() for word in spared)}
+        if not wary:
+            return found.callers
+        without = self._marked(render, Sparing.WORDS, wary=wary)
+        if without is not None and without.text == found.text:
+            return merged([*found.callers, *without.callers])
+        # The template looks for these words: of a marker that there are fewer of without them, none is trusted.
+        more = own - self._own(without) if without else own
+        return merged([*found.callers, *Markers(wary & more.keys()).spans(found.text)])
+
+    def _own(self, marked: _Marked) -> Counter[str]:
+        """How often each marker stands in a render that has no marked character in it."""
+        return self._markers.counted(marked.text, marked.callers)
+
+    def _marked(
+        self, render: Render, sparing: Sparing, near: Collection[str] = (), wary: Collection[str] = ()
+    ) -> _Marked | None:
         """None where the template rejects the marked text."""
+        marking = Marking(self._alphabet, sparing, self._words, near, wary)
         try:
-            text, callers = self._alphabet.reveal(render(marking))
+            return _Marked(marking, *self._alphabet.reveal(render(marking)))
         except TemplateError:
             return None  # the render without marks was taken: this one tells nothing
-        return _Marked(marking, text, merged([*callers, *marking.risks(text)]))
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
         """A marked text as it would have been, and the spans of it that are marked."""

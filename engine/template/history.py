@@ -196,7 +196,7 @@ class _Writer:
 def parses_arguments(format_: Format, can: Capabilities) -> bool:
     """Whether the template gets a call's arguments as values, not as their text."""
     declared = format_.tools.arguments_as if format_.tools else "object"
-    return can.calls and (declared if declared in can.arguments else min(can.arguments)) == "object"
+    return (declared if declared in can.arguments else min(can.arguments)) == "object"
 
 
 def _has_preambles(format_: Format) -> bool:

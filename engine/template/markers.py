@@ -45,7 +45,7 @@ class Markers:
         for head in self._heads.finditer(text) if self._heads else ():
             start = head.start()
             for length in self._lengths[text[start]]:
-                if text[start : start + length] in self._texts:
+                if start + length <= len(text) and text[start : start + length] in self._texts:
                     found.append(Span(start, start + length))
                     break
         return sorted(set(found))

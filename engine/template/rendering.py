@@ -14,7 +14,7 @@ from engine.families import Format
 from engine.template.capabilities import Capabilities
 from engine.template.conversation import without_inline_reasoning
 from engine.template.env import Template, closed, described, values, with_parameters, without_null
-from engine.template.generic import with_statement
+from engine.template.generic import GENERIC, reads_values, with_statement
 from engine.template.guard import Authored, Guard, Marking, absent
 from engine.template.history import (
     BUILTIN_VARIABLE,
@@ -160,7 +160,7 @@ class _Run:
         documents: Any = asked.documents
         variables: Any = {**asked.variables, **({BUILTIN_VARIABLE: list(asked.builtin)} if asked.builtin else {})}
         if marking is not None:
-            parsed = parses_arguments(self._format, can)
+            parsed = self._reads_values()
             conversation = [marking.hide_message(message, parsed=parsed) for message in conversation]
             tools = [marking.hide_tool(tool) for tool in tools]
             documents = marking.hide_value(documents)
@@ -173,6 +173,14 @@ class _Run:
         elif functions and not can.tools and self._format.tools:
             conversation, tools = with_statement(conversation, functions, self._format.tools), []
         self._conversation, self._tools, self._documents, self._variables = conversation, tools, documents, variables
+
+    def _reads_values(self) -> bool:
+        """Whether the arguments of calls are read, by the template or by what writes calls in its place; else their
+        text is printed."""
+        can = self._setting.can
+        if not can.calls:
+            return reads_values(self._format.tools or GENERIC)
+        return parses_arguments(self._format, can) or "from_json" in self._setting.template.source
 
     def _with_builtin(self, message: Message, plain: Message) -> Message:
         """Calls of built-in tools with a mark before their names, where their history is rewritten (`as_written`)."""

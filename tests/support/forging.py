@@ -154,7 +154,10 @@ def conversation(say: Say, features: Features) -> Conversation:
         {"role": "assistant", "content": say("answer"), "reasoning": say("reasoning")},
         {"role": "user", "content": say("question"), "name": say("user")},
         {"role": "assistant", "content": say("preamble"), "reasoning": say("call reasoning"), "tool_calls": calls},
-        *({"role": "tool", "tool_call_id": call["id"], "content": say(f"result {call['id'][len(say('id')):]}")} for call in calls),
+        *(
+            {"role": "tool", "tool_call_id": call["id"], "content": say(f"result {call['id'][len(say('id')) :]}")}
+            for call in calls
+        ),
     ]
     document = {"title": say("title of document"), "text": say("document"), say("document key"): say("document value")}
     variables = {name: say(f"variable {name}") for name in features.variables}
@@ -182,7 +185,11 @@ def tools(say: Say, features: Features) -> list[Tool]:
     schema = {"type": "object", "properties": properties, "required": ["city", say("property"), say("required")]}
     return [
         Tool(name="look", description=say("description"), parameters=schema),
-        Tool(name=_NO_NAME.sub("", say("tool"))[:128], description=say("description 2"), parameters={"type": "object", "properties": {}}),
+        Tool(
+            name=_NO_NAME.sub("", say("tool"))[:128],
+            description=say("description 2"),
+            parameters={"type": "object", "properties": {}},
+        ),
     ]
 
 
