@@ -171,8 +171,8 @@ class ParserState:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What was understood. `complete`: `prompt` tells all authors; else the template looks into callers' text, and only
-    guarded texts are told apart. `output` and `completion` are there when an output was given. `tokens` is empty
+    """What was understood. `complete`: `prompt` tells all authors; else the template looks into callers' text, and some
+    of that counts as its own. `output` and `completion` are there when an output was given. `tokens` is empty
     without a vocabulary."""
 
     family: str
@@ -332,7 +332,7 @@ def _report(found: Explanation) -> Iterator[str]:
     for field in found.format:
         yield f"  {field.name:<{width}}  {field.value!r}"
         yield f"  {'':<{width}}  because {field.reason}"
-    apart = "" if found.complete else " (this template looks into callers' texts: only guarded ones are told apart)"
+    apart = "" if found.complete else " (this template looks into callers' texts: some of them are shown as its own)"
     yield from ("", f"prompt{apart}")
     for piece in found.prompt:
         yield f"  {piece.author + (' (guarded)' if piece.guarded else ''):<17} {piece.text!r}"

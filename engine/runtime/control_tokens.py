@@ -14,11 +14,12 @@ from engine.parsing.reader import Piece
 from engine.runtime.backend import Vocab
 
 _SPACE = b" \t\r\n\v\f"
+_IN_NO_VOCABULARY = "\U0003fffd"  # a plane without any character
 
 
 class ControlTokens:
-    """The control and user-defined tokens of a vocabulary, but for white space and single characters, which mean
-    nothing else when callers write them. Its methods may be called from any thread."""
+    """The control and user-defined tokens of a vocabulary that open or close something: not white space, not single
+    characters, not the one for characters that the vocabulary lacks. Its methods may be called from any thread."""
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
@@ -26,6 +27,7 @@ class ControlTokens:
         self._lengths: dict[int, int] = {}
         self._texts: dict[int, bytes] = {}
         self._bos = vocab.encode((), add_bos=True)
+        self._unknown = frozenset(vocab.tokenize(_IN_NO_VOCABULARY, special=False))
 
     def _places(self, tokens: Sequence[int]) -> list[int]:
         """Where control tokens are among others."""
@@ -33,7 +35,8 @@ class ControlTokens:
             data = self._bytes[token] = self._vocab.token_bytes(token)
             self._lengths[token] = len(data)
             means = len(data.decode(errors="replace")) > 1 and data.strip(_SPACE)
-            self._texts[token] = data if means and self._vocab.is_special(token) else b""
+            opens = means and token not in self._unknown and self._vocab.is_special(token)
+            self._texts[token] = data if opens else b""
         texts = self._texts
         return [index for index, token in enumerate(tokens) if texts[token]]
 

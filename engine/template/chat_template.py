@@ -171,11 +171,11 @@ class ChatTemplate:
 
         messages: a user's text, or a list of messages. tools: functions, pydantic models, `Tool`s, OpenAI dictionaries;
         they are stated unless `tool_choice` is "none". reasoning: None is the model's default. template_kwargs:
-        variables for the template, which win; their texts are guarded like those of messages. documents: texts, or dictionaries such as {"title", "text"}, for
-        templates that take some. builtin_tools: names of tools that the model was trained with ("browser" and "python"
-        of gpt-oss), declared in the template's own words; give tools of the same names to run their calls. guard:
-        control-token text that callers wrote stays text. System and developer messages are trusted: in their text it
-        becomes control tokens.
+        variables for the template, which win; their text is guarded like that of messages. documents: texts, or
+        dictionaries such as {"title", "text"}, for templates that take some. builtin_tools: names of tools that the
+        model was trained with ("browser" and "python" of gpt-oss), declared in the template's own words; give tools of
+        the same names to run their calls. guard: control-token text that callers wrote stays text. System and developer
+        messages are trusted: in their text it becomes control tokens.
 
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
         rejects them.

@@ -174,7 +174,7 @@ def _character(text: str) -> str:
     """A character, given it or its escape."""
     if text[0] != "\\":
         return text
-    return chr(int(text[2:], 16)) if text[1] == "U" else json.loads(f'"{text}"')
+    return chr(int(f"0x{text[2:]}", 0)) if text[1] == "U" else json.loads(f'"{text}"')
 
 
 class Marking:

@@ -1,6 +1,7 @@
 """engine.runtime.control_tokens: a control token that callers' text became is seen, wherever it came from."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import model_files
@@ -98,6 +99,22 @@ def test_a_vocabulary_that_spells_something_else() -> None:
     assert forged([Piece("Ä<a>")], tokens("a<a>"))
 
 
+def test_what_a_vocabulary_lacks() -> None:
+    """Its token for that is a control token in some; it stands for a character, and opens nothing."""
+
+    class Poor(ByteVocab):
+        def tokenize(self, text: str, *, special: bool) -> list[int]:
+            known = "".join(character if character.isascii() else "[UNK]" for character in text)
+            return super().tokenize(known, special=special or known != text)
+
+    vocab = Poor(["<a>", "[UNK]"])
+    pieces = [Piece("<a>", True), Piece("ä <a>")]
+    control = ControlTokens(vocab)
+    control.check(pieces, [vocab.token("<a>"), vocab.token("[UNK]"), *b" <a>"])
+    with pytest.raises(ForgedPromptError):
+        control.check(pieces, [vocab.token("<a>"), vocab.token("[UNK]"), ord(" "), vocab.token("<a>")])
+
+
 def test_bytes_that_are_no_text() -> None:
     pieces = [Piece("<u>", True), Piece("x\ufffd\ufffd <a> \ud800"), Piece("<a>", True)]
     assert not forged(pieces, [*tokens("<u>x"), 0xC3, 0xE2, 0x82, *b" <a> ?", *tokens("<a>")])
@@ -126,8 +143,8 @@ def test_a_forged_prompt_is_not_sent() -> None:
     class Naive(ByteVocab):
         """A vocabulary that makes control tokens of whatever looks like them."""
 
-        def encode(self, pieces: object, *, add_bos: bool) -> list[int]:
-            return self.tokenize("".join(piece.text for piece in pieces), special=True)  # pyright: ignore
+        def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
+            return self.tokenize("".join(piece.text for piece in pieces), special=True)
 
     backend = ScriptedBackend(["x"], vocab=Naive(["<a>"]))
     with Service(backend) as service:

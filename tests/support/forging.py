@@ -25,6 +25,7 @@ from engine.llama.lib import library
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.control_tokens import ControlTokens
 from engine.template.chat_template import ChatTemplate
+from engine.template.env import Template
 from engine.template.prompt import Prompt
 from engine.types import Record, Tool
 
@@ -40,6 +41,7 @@ _LOOKS_LIKE_CONTROL = re.compile(
 )
 _KEYWORDS = ("type", "description", "title", "enum", "default", "examples", "properties", "items", "required", "const")
 _NO_NAME = re.compile(r"[^A-Za-z0-9_./-]")  # other tool names are refused
+_GIVEN = {"messages", "tools", "documents", "builtin_tools", "add_generation_prompt", "bos_token", "eos_token"}
 Say: TypeAlias = Callable[[str], str]
 """What stands in a field, by the field's name."""
 
@@ -86,9 +88,10 @@ def families_tokens() -> list[str]:
 
 
 def _markers(record: Record) -> Iterator[str]:
-    values = [getattr(record, name) for name in type(record).model_fields]
-    for value in values:
-        for item in value if isinstance(value, tuple) else (value,):
+    for name in type(record).model_fields:
+        value: Any = getattr(record, name)
+        items: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        for item in items:
             if isinstance(item, Record):
                 yield from _markers(item)
             elif isinstance(item, str) and _LOOKS_LIKE_CONTROL.fullmatch(item.strip()):
@@ -228,10 +231,13 @@ def forms(marker: str) -> list[str]:
 
 
 class Tried(NamedTuple):
-    """What became of one prompt: control tokens too many or too few, whether it has the text of the unguarded one,
-    whether its tokens spell that text; and a sentence about what is odd ("" for nothing)."""
+    """What became of one prompt: how many texts it had, control tokens that callers forged, those of the template's own
+    that it lacks, whether it has the text of the unguarded one, whether its tokens spell that text; and a sentence
+    about what is odd ("" for nothing)."""
 
+    texts: int
     forged: int
+    lost: int
     same_text: bool
     same_bytes: bool
     about: str
@@ -244,7 +250,11 @@ _AROUND = 64
 
 
 class Probe:
-    """One template with one vocabulary. `takes` is None where the template refuses a harmless conversation."""
+    """One template with one vocabulary.
+
+    `takes` is None where the template refuses a harmless conversation. `kinds` are the conversations that it takes (0 a
+    tool loop, 1 and 2 answers to go on with), with the control tokens of each.
+    """
 
     def __init__(self, source: Path, vocab: LlamaVocab) -> None:
         self.name = source.stem
@@ -258,7 +268,7 @@ class Probe:
         self.takes = self._features()
         if self.takes is not None:
             expected = {kind: self._expected(kind) for kind in range(3)}
-            self._kinds = {kind: tokens for kind, tokens in expected.items() if tokens is not None}
+            self.kinds = {kind: tokens for kind, tokens in expected.items() if tokens is not None}
 
     def _harmless(self, field: str) -> str:
         return _HARMLESS.format(self._fields.setdefault(field, len(self._fields)))
@@ -269,7 +279,7 @@ class Probe:
         if self._prompt(conversation(self._harmless, nothing)) is None:
             return None
         takes = nothing
-        further = sorted(_variables(self._template))
+        further = sorted(Template(self._template.source).variables - _GIVEN)
         for change in (
             {"malformed": True},
             {"documents": True},
@@ -299,7 +309,7 @@ class Probe:
         for token in tokens:
             for length in range(len(token)):
                 heads.setdefault(token[:length], []).append((token, length))
-        for kind in self._kinds:
+        for kind in self.kinds:
             prompt = self._prompt(self._made(kind, self._harmless))
             assert prompt is not None
             yield from ((kind, filled) for filled in _packed(_parts(prompt.text, heads, self._names())))
@@ -317,27 +327,37 @@ class Probe:
             texts = (text for form in ways for text in (form[0], form[1 + number % (len(form) - 1)]))
             return f"{harmless} {' '.join(texts)}"
 
-        return self._tried(kind, say, guard=guard)
+        return self._tried(kind, say, 2 * len(ways), guard=guard)
 
     def filled(self, kind: int, texts: Mapping[str, str], *, guard: bool = True) -> Tried:
         """What becomes of a text in each of some fields, which have nothing else."""
-        return self._tried(kind, lambda field: texts.get(field, self._harmless(field)), guard=guard)
+        return self._tried(kind, lambda field: texts.get(field, self._harmless(field)), 0, guard=guard)._replace(
+            texts=len(texts)
+        )
 
-    def _tried(self, kind: int, say: Say, *, guard: bool) -> Tried:
-        made = self._made(kind, say)
+    def _tried(self, kind: int, say: Say, texts: int, *, guard: bool) -> Tried:
+        said: set[str] = set()
+
+        def counting(field: str) -> str:
+            said.add(field)
+            return say(field)
+
+        made = self._made(kind, counting)
         guarded, plain = self._prompt(made, guard=guard), self._prompt(made, guard=False)
+        texts *= len(said)
         if guarded is None or plain is None:
-            return Tried(0, same_text=guarded is plain, same_bytes=True, about="refused")
+            same = guarded is plain
+            return Tried(texts, 0, 0, same, same_bytes=True, about="" if same else "refused one way only")
         tokens = self._tokens(guarded)
         if guard:
             self._control.check(guarded.pieces, tokens)
-        more = self._specials(tokens)
-        more.subtract(self._kinds[kind])
-        forged = {token: count for token, count in more.items() if count}
+        specials, expected = self._specials(tokens), self.kinds[kind]
+        more, fewer = specials - expected, expected - specials
         same_text = guarded.text == plain.text
         same_bytes = self._spells(tokens, guarded.text)
-        about = f"forged {forged}" if forged else "" if same_text else "another text"
-        return Tried(sum(map(abs, forged.values())), same_text, same_bytes, about or ("" if same_bytes else "bytes"))
+        odd = {"forged": dict(more), "lost": dict(fewer), "another text": not same_text, "other bytes": not same_bytes}
+        about = ", ".join(f"{what} {how}" for what, how in odd.items() if how)
+        return Tried(texts, more.total(), fewer.total(), same_text, same_bytes, about)
 
     def clean(self, text: str) -> bool:
         """Whether a conversation with nothing to guard is token for token the unguarded one."""
@@ -369,9 +389,10 @@ class Probe:
     def _spells(self, tokens: list[int], text: str) -> bool:
         """Whether the tokens spell the text.
 
-        A vocabulary with a space prefix puts a space before the first token, and reads `▁` as a space. Where some tokens swallow the white space
-        after them, that space is left out of the comparison. A vocabulary that changes texts (word pieces lose case,
-        accents and spaces) is asked for what it makes of the same text as ordinary characters.
+        A vocabulary with a space prefix puts a space before the first token, and reads `▁` as a space. Where some
+        tokens swallow the white space after them, that space is left out of the comparison. A vocabulary that changes
+        texts (word pieces lose case, accents and spaces) is asked for what it makes of the same text as ordinary
+        characters.
         """
         spelt = b"".join(map(self._vocab.token_bytes, tokens)).replace("▁".encode(), b" ")
         wanted = text.encode().replace("▁".encode(), b" ")
@@ -383,12 +404,6 @@ class Probe:
                 return True
         same = self._vocab.tokenize(text, special=False)
         return spelt.lstrip(b" ") == b"".join(map(self._vocab.token_bytes, same)).lstrip(b" ")
-
-
-def _variables(template: ChatTemplate) -> frozenset[str]:
-    """The names of variables that a template reads beside those that every template gets."""
-    names = frozenset(re.findall(r"\b[a-z_]{3,40}\b", template.source))
-    return names & template._setting.template.variables - {"messages", "tools", "documents", "builtin_tools"}
 
 
 def _swallows(vocab: LlamaVocab, token: str) -> bool:

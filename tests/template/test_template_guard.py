@@ -13,7 +13,7 @@ from engine.errors import RequestError, TemplateError
 from engine.parsing import Piece
 from engine.template.chat_template import ChatTemplate
 from engine.template.guard import Alphabet, Authored, Guard, Marking, Sparing, absent, words_of
-from engine.template.markers import Markers, Span
+from engine.template.markers import Markers
 from engine.template.prompt import Prompt
 from engine.types import Message, Tool
 
@@ -85,7 +85,8 @@ class TestAlphabet:
         marked = alphabet.mark(text)
         assert len(marked) == len(text)
         assert not set(marked) & set(text) - set(" \n\t\"'\\")
-        for write in (str, repr, json.dumps, lambda value: json.dumps(value, ensure_ascii=False)):
+        writers: list[Callable[[str], str]] = [str, repr, json.dumps, lambda text: json.dumps(text, ensure_ascii=False)]
+        for write in writers:
             assert alphabet.reveal(write(marked))[0] == write(text)
 
     def test_the_marked_characters_are_told(self) -> None:
@@ -153,7 +154,7 @@ class TestMarking:
         near = ["<|im_end|>"]
         schema = {"b": "text", "|im_end|": 1, "end": {"c": ["text"]}}
         spared = marking(sparing=Sparing.PARTS, near=near).hide_value(schema)
-        assert list(spared)[0] == "b"
+        assert next(iter(spared)) == "b"
         assert not {"|im_end|", "end"} & set(spared)
         assert "b" not in marking(near=near).hide_value(schema)
 
@@ -289,12 +290,13 @@ class TestAuthored:
         def fail(say: Callable[[str], str]) -> str:
             raise TemplateError(say("no"))
 
-        with pytest.raises(TemplateError, match="^no$"):
+        with pytest.raises(TemplateError, match=r"^no$"):
             self.authored(fail)
 
 
 def test_the_words_of_a_template() -> None:
-    source = """{{ 'a' ~ "b\\"c" }} 'not' {% if x.type == 'string' and x['long name'] %} {{ x . y }} {# 'c' #} {{ ' ' }}{% 'open"""
+    source = """{{ 'a' ~ "b\\"c" }} 'not' {% if x.type == 'string' and x['long name'] %} {{ x . y }}"""
+    source += " {# 'c' #} {{ ' ' }}{% 'open"
     assert words_of(source) >= {"a", 'b\\"c', "type", "string", "long name", "y", "open", "object"}
     assert not words_of(source) & {"not", "c", " ", ""}
 
@@ -479,7 +481,8 @@ RUNS = {
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_twice_the_text_takes_about_twice_the_time(run: str) -> None:
     """The best of several, each of the two in turn: other processes compute as well."""
-    source = "{% for m in messages %}{{ '/no_think' in m.content }}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}"
+    shown = "{{ '/no_think' in m.content }}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}"
+    source = "{% for m in messages %}" + shown + "{% endfor %}"
     template = ChatTemplate(source, control_tokens=VOCABULARY)
 
     def seconds(length: int) -> float:
