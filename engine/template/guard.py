@@ -29,7 +29,7 @@ _KEPT = " \t\n\r\f\v\"'\\"
 # As `repr` and as `json.dumps` write a character of the private planes.
 _ESCAPED = r"\\U00(?:0[fF]|10)[0-9a-fA-F]{4}|\\u[dD][bB][89a-fA-F][0-9a-fA-F]\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 # White space and quotes between two stand-ins go with them: whoever wrote them, no marker consists of them.
-_RUNS = re.compile(rf"[{_STAND_INS}](?:[\s\"'\\{_STAND_INS}]*[{_STAND_INS}])?")
+_RUNS = re.compile(rf"[{_STAND_INS}](?:[\x00-\x20\s\"'\\{_STAND_INS}]*[{_STAND_INS}])?")
 _MARKED = re.compile(rf"{_RUNS.pattern}|{_ESCAPED}")
 _TAKEN = re.compile(f"[{_STAND_INS}]|{_ESCAPED}")
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
@@ -57,7 +57,7 @@ def words_of(source: str) -> frozenset[str]:
 class Sparing(IntEnum):
     """What a marked render leaves unmarked, so that the template can read it.
 
-    - WORDS: texts that are one of the template's words.
+    - WORDS: names and values that are one of the template's words.
     - PARTS: also such words inside texts, and keys, which are sorted, if they could not become part of a marker that
       callers had a hand in.
     - HARMLESS: also every text that could not.
@@ -125,7 +125,7 @@ class Alphabet:
             parts += (before, original)
             position = match.end()
         parts.append(text[position:])
-        return "".join(parts), spans
+        return "".join(parts), merged(spans)
 
     def _unescaped(self, escape: str) -> str:
         """The escape, by `repr` or `json.dumps`, of the character that an escaped stand-in stands for."""
@@ -206,12 +206,14 @@ class Marking:
         return self._alphabet.escapes
 
     def hide(self, text: str) -> str:
-        """The text, marked."""
-        if not text:
-            return text
+        """A name or a value, marked."""
         if text in self._words and not self._wary.reach(text.lower()):
             self.spared.add(text)
             return text
+        return self.hide_prose(text)
+
+    def hide_prose(self, text: str) -> str:
+        """What is said to a reader, marked."""
         if not text.strip(_KEPT):
             return self._alphabet.mark_all(text) if self._near.reach(text) else text
         if self._sparing == Sparing.HARMLESS and self._is_harmless(text):
@@ -286,8 +288,12 @@ class Marking:
             )
             for call in message.tool_calls
         )
-        texts = {field: getattr(message, field) for field in ("content", "reasoning", "name", "tool_call_id")}
-        hidden = {field: text and self.hide(text) for field, text in texts.items()}
+        hidden = {
+            "content": message.content and self.hide_prose(message.content),
+            "reasoning": message.reasoning and self.hide_prose(message.reasoning),
+            "name": message.name and self.hide(message.name),
+            "tool_call_id": message.tool_call_id and self.hide(message.tool_call_id),
+        }
         return message.model_copy(update={**hidden, "tool_calls": tuple(calls), "parts": ()})
 
     def hide_tool(self, tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -364,6 +370,8 @@ class Guard:
 
     def _with_words(self, render: Render, found: _Marked) -> Sequence[Span]:
         """What callers wrote of a render, with the words of the template's in it that became part of a marker."""
+        if self._markers.by_looks:
+            return found.callers  # too much looks like a marker, and the template's words are trusted
         own = self._own(found)
         spared = {word.lower() for word in found.marking.spared}
         wary = {marker for marker in own if any(word in marker.lower() for word in spared)}

@@ -29,7 +29,7 @@ class Markers:
     """
 
     def __init__(self, known: Iterable[str] | None, also: Iterable[str] = ()) -> None:
-        self._by_looks = known is None
+        self.by_looks = known is None
         self._texts = frozenset(text for text in (*(known or ()), *also) if len(text) > 1 and text.strip())
         self._longest = max(map(len, self._texts), default=0)
         lengths: dict[str, set[int]] = {}
@@ -41,7 +41,7 @@ class Markers:
 
     def spans(self, text: str) -> list[Span]:
         """Where markers stand, ascending: at each position the longest, overlaps included."""
-        found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self._by_looks else []
+        found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self.by_looks else []
         for head in self._heads.finditer(text) if self._heads else ():
             start = head.start()
             for length in self._lengths[text[start]]:

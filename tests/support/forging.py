@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import model_files
 
@@ -89,9 +89,8 @@ def families_tokens() -> list[str]:
 
 def _markers(record: Record) -> Iterator[str]:
     for name in type(record).model_fields:
-        value: Any = getattr(record, name)
-        items: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
-        for item in items:
+        value: object = getattr(record, name)
+        for item in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
             if isinstance(item, Record):
                 yield from _markers(item)
             elif isinstance(item, str) and _LOOKS_LIKE_CONTROL.fullmatch(item.strip()):
