@@ -92,9 +92,9 @@ class ChatTemplate:
         states = self.capabilities.tools or self.capabilities.tools_in_system
         self.format: Format = declared if states else with_generic_tools(declared)
         also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
-        self._setting = Setting(
-            template, self.format, self.capabilities, fixed, Markers(control_tokens, also), words_of(source)
-        )
+        markers = Markers(control_tokens, also)
+        words = words_of(source, markers)
+        self._setting = Setting(template, self.format, self.capabilities, fixed, markers, words)
         self._with_tools: ChatTemplate | None = None
         self._with_documents: Callable[[], ChatTemplate] = lambda: self
         self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}

@@ -39,18 +39,16 @@ _BLOCK = re.compile(r"\{[{%].*?(?:[%}]\}|\Z)", re.DOTALL)
 _QUOTED_OR_NAMED = re.compile(
     r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)|\.\s*([A-Za-z_]\w*)", re.DOTALL
 )
+_MOST_WORDS = 2000  # real templates have up to 130
 _ALWAYS = frozenset({"string", "number", "integer", "boolean", "object", "array", "null", "code"})
 
 
-_MOST_WORDS = 2000
-"""Templates have up to three hundred."""
-
-
-def words_of(source: str) -> frozenset[str]:
-    """The words that a template may look for in what callers wrote: its literals and the names that it reads; JSON
-    Schema's types, which some compare in upper case; and "code", which `engine.template.history` looks for."""
+def words_of(source: str, markers: Markers) -> frozenset[str]:
+    """The words that a template may look for in what callers wrote: its literals and the names that it reads, less the
+    markers among them; JSON Schema's types, which some compare in upper case; and "code", which
+    `engine.template.history` looks for."""
     found = (word for block in _BLOCK.findall(source) for each in _QUOTED_OR_NAMED.findall(block) for word in each)
-    words = dict.fromkeys(word for word in found if word.strip(_KEPT))
+    words = dict.fromkeys(word for word in found if word.strip(_KEPT) and not markers.spans(word))
     return _ALWAYS | frozenset(islice(words, _MOST_WORDS))
 
 

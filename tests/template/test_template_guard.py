@@ -296,9 +296,10 @@ class TestAuthored:
 
 def test_the_words_of_a_template() -> None:
     source = """{{ 'a' ~ "b\\"c" }} 'not' {% if x.type == 'string' and x['long name'] %} {{ x . y }}"""
-    source += " {# 'c' #} {{ ' ' }}{% 'open"
-    assert words_of(source) >= {"a", 'b\\"c', "type", "string", "long name", "y", "open", "object"}
-    assert not words_of(source) & {"not", "c", " ", ""}
+    source += " {# 'c' #} {{ ' ' ~ '<|im_end|>' }}{% 'open"
+    words = words_of(source, Markers(VOCABULARY))
+    assert words >= {"a", 'b\\"c', "type", "string", "long name", "y", "open", "object"}
+    assert not words & {"not", "c", " ", "", "<|im_end|>"}
 
 
 def forging(marker: str) -> list[str]:
