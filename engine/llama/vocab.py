@@ -9,6 +9,7 @@ anchor, whose tokens are dropped.
 """
 
 import ctypes
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
@@ -172,6 +173,7 @@ class Spellings:
                 lengths.append(len(text))
         for lengths in self._lengths.values():
             lengths.sort(reverse=True)
+        self._heads = re.compile("[" + re.escape("".join(self._lengths)) + "]") if self._texts else None
 
     def cuts(self, text: str, pieces: Sequence[Piece]) -> list[int]:
         """Positions, ascending, such that no token is spelt between two of them with a character of a plain piece in
@@ -180,7 +182,8 @@ class Spellings:
         start = 0
         for piece in pieces:
             end = start + len(piece.text)
-            for position in self._candidates(text, start, end):
+            for head in self._heads.finditer(text, start, end) if self._heads else ():
+                position = head.start()
                 length = self._longest(text, position)
                 if not length:
                     continue
@@ -190,15 +193,6 @@ class Spellings:
                     found.append(end)
             start = end
         return sorted(set(found))
-
-    def _candidates(self, text: str, start: int, end: int) -> list[int]:
-        positions: list[int] = []
-        for first in self._lengths:
-            position = text.find(first, start, end)
-            while position >= 0:
-                positions.append(position)
-                position = text.find(first, position + 1, end)
-        return positions
 
     def _longest(self, text: str, position: int) -> int:
         room = len(text) - position

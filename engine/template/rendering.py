@@ -95,7 +95,12 @@ class Rendering:
         whole = [without_inline_reasoning(message, setting.format) for message in conversation]
         # Callers' words against the switch are taken out here, where they can still be read.
         whole = with_ids(with_words(whole, replace(asked.switch, words="")), setting.format, setting.can)
-        texts = [setting.template.source, *_texts((whole, stated, asked.documents, asked.variables, asked.builtin))]
+        try:
+            texts = [setting.template.source, *_texts((whole, stated, asked.documents, asked.variables, asked.builtin))]
+        except RecursionError as error:
+            raise TemplateError(
+                "The conversation or its tools are nested too deeply for a chat template. Flatten them."
+            ) from error
         self._given = _Given(whole, stated, asked, *absent(texts, 3))
         self._guard = Guard(setting.markers, setting.words, texts) if asked.guarded else None
 

@@ -432,6 +432,13 @@ def test_template_variables_cannot_forge() -> None:
     assert [piece.text for piece in prompt.pieces if piece.special] == ["<|im_start|>", ", "]
 
 
+def test_what_holds_itself_is_refused() -> None:
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        ours("qwen3").render("Hi", template_kwargs={"x": endless})
+
+
 @pytest.mark.parametrize(
     "shown",
     ["'<b>'|safe + {}", "{} + '<b>'|safe", "'<b>'|safe + {} + {}", "{}|e", "{}|escape", "({}|e)|e", "{}|e + '<&>'"],
