@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         EngineError,
         EngineWarning,
         FamilyError,
+        ForgedPromptError,
         MissingTemplateError,
         ModelLoadError,
         RequestError,
@@ -76,6 +77,7 @@ __all__ = [
     "FamilyError",
     "FinishReason",
     "Finished",
+    "ForgedPromptError",
     "Format",
     "Inspection",
     "Message",
@@ -120,8 +122,8 @@ _MODULES = {
     "engine.agent.loop": "Run RunStream Step",
     "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",
-    "engine.errors": "ContextOverflowError DecodeError EngineError EngineWarning FamilyError MissingTemplateError "
-    "ModelLoadError RequestError TemplateError",
+    "engine.errors": "ContextOverflowError DecodeError EngineError EngineWarning FamilyError ForgedPromptError "
+    "MissingTemplateError ModelLoadError RequestError TemplateError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
     "engine.diagnose.explain": "Explanation",

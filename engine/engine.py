@@ -403,7 +403,6 @@ class Engine:
         asked = Asked(
             restored.messages,
             prompt,
-            self._prompts.rendered(restored, tools, prompt_options(options), authors=True),
             as_tools(tools),
             prompt_options(options).tool_choice,
             options.get("builtin_tools", ()),

@@ -34,6 +34,10 @@ class RequestError(EngineError):
     """The caller's messages, tools or options are not valid."""
 
 
+class ForgedPromptError(RequestError):
+    """Text of the caller's messages or tools became a control token, so the prompt was not sent."""
+
+
 class FamilyError(EngineError):
     """A family table (models.toml, or a user's own) is unknown, incomplete or contradicts itself."""
 

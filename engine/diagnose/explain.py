@@ -5,9 +5,10 @@ Knows: which room tells what, what evidence for a field a template and a vocabul
 Does not know: how any of it came about; nothing is decided here.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias, cast
 
 from engine.events import Event, fold
@@ -16,6 +17,7 @@ from engine.parsing import Parser, Piece
 from engine.runtime.backend import Vocab
 from engine.template.capabilities import Capabilities
 from engine.template.chat_template import ChatTemplate
+from engine.template.markers import Span, overlaps
 from engine.template.prompt import Prompt, prefix_of
 from engine.types import Completion, Message, Record, Tool, ToolChoice
 
@@ -169,8 +171,8 @@ class ParserState:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What was understood. `complete`: `prompt` tells all authors; else the template looks into callers' text, and only
-    guarded texts are told apart. `output` and `completion` are there when an output was given. `tokens` is empty
+    """What was understood. `complete`: `prompt` tells all authors; else the template looks into callers' text, and some
+    of that counts as its own. `output` and `completion` are there when an output was given. `tokens` is empty
     without a vocabulary."""
 
     family: str
@@ -201,7 +203,6 @@ class Asked:
 
     conversation: Sequence[Message]
     prompt: Prompt
-    authors: Prompt
     tools: Sequence[Tool] = ()
     tool_choice: ToolChoice = "auto"
     builtin_tools: Sequence[str] = ()
@@ -210,16 +211,15 @@ class Asked:
 
 
 def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = None) -> Explanation:
-    """The explanation of one turn. `asked.authors` is `asked.prompt` rendered with all authors marked."""
-    complete = asked.authors.text == asked.prompt.text
+    """The explanation of one turn."""
     output, completion = _read(template, asked, vocab)
     return Explanation(
         family=template.family.name,
         title=template.family.title,
         reason=template.detection.reason,
         format=tuple(reasons(template)),
-        prompt=tuple(_written(asked.authors if complete else asked.prompt, asked.prompt)),
-        complete=complete,
+        prompt=tuple(_written(asked.prompt, template.forgeries(asked.prompt))),
+        complete=asked.prompt.complete,
         tokens=tuple(_tokens(asked.tokens, vocab)) if vocab else (),
         restored=tuple(_restored(asked.conversation, asked.prompt)),
         state=_state(template, asked, vocab),
@@ -228,52 +228,22 @@ def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = Non
     )
 
 
-def _written(authors: Prompt, prompt: Prompt) -> Iterator[Written]:
-    """The prompt cut at its authors, and within the callers' text at what is guarded."""
-    plain: list[tuple[int, int]] = []
-    position = 0
-    for piece in prompt.pieces:
-        if not piece.special:
-            plain.append((position, position + len(piece.text)))
-        position += len(piece.text)
-    bounds = list(_joined(authors))
-    cuts = sorted({0, len(prompt.text), *(edge for pair in (*bounds, *plain) for edge in pair)})
+def _written(prompt: Prompt, forgeries: Sequence[Span]) -> Iterator[Written]:
+    """The prompt cut at its authors, and at what is guarded, which counts as the callers'."""
+    pieces = list(accumulate((len(piece.text) for piece in prompt.pieces), initial=0))
+    cuts = sorted({*pieces, *(edge for span in forgeries for edge in span)})
     before: Written | None = None
     for start, end in pairwise(cuts):
-        guarded = _within(start, plain)
-        author: Author = "caller" if guarded or _within(start, bounds) else "template"
-        now = Written(author, prompt.text[start:end], guarded)
+        guarded = overlaps(Span(start, end), forgeries)
+        special = prompt.pieces[bisect_right(pieces, start) - 1].special
+        now = Written("template" if special and not guarded else "caller", prompt.text[start:end], guarded)
         if before is not None and (before.author, before.guarded) == (now.author, now.guarded):
-            before = replace(before, text=before.text + now.text)
-            continue
-        if before is not None:
+            now = replace(now, text=before.text + now.text)
+        elif before is not None:
             yield before
         before = now
     if before is not None:
         yield before
-
-
-def _joined(authors: Prompt) -> Iterator[tuple[int, int]]:
-    """The callers' spans, with the characters between that the guard leaves as they are: white space, quotes. At a
-    text's edges these count as the template's."""
-    before: tuple[int, int] | None = None
-    for span in authors.callers:
-        if before is not None and all(map(_unmarked, authors.text[before[1] : span.start])):
-            before = (before[0], span.end)
-            continue
-        if before is not None:
-            yield before
-        before = (span.start, span.end)
-    if before is not None:
-        yield before
-
-
-def _unmarked(character: str) -> bool:
-    return character.isspace() or character < " " or character in '"\\'
-
-
-def _within(position: int, bounds: Sequence[tuple[int, int]]) -> bool:
-    return any(start <= position < end for start, end in bounds)
 
 
 def _tokens(tokens: Sequence[int], vocab: Vocab) -> Iterator[PromptToken]:
@@ -362,7 +332,7 @@ def _report(found: Explanation) -> Iterator[str]:
     for field in found.format:
         yield f"  {field.name:<{width}}  {field.value!r}"
         yield f"  {'':<{width}}  because {field.reason}"
-    apart = "" if found.complete else " (this template looks into callers' texts: only guarded ones are told apart)"
+    apart = "" if found.complete else " (this template looks into callers' texts: some of them are shown as its own)"
     yield from ("", f"prompt{apart}")
     for piece in found.prompt:
         yield f"  {piece.author + (' (guarded)' if piece.guarded else ''):<17} {piece.text!r}"

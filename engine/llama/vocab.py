@@ -242,6 +242,7 @@ class Spellings:
         for lengths in self._lengths.values():
             lengths.sort(reverse=True)
         self._longest_text = max(map(len, self._texts), default=0)
+        self._heads = re.compile("[" + re.escape("".join(self._lengths)) + "]") if self._texts else None
 
     def cuts(self, text: str, pieces: Sequence[Piece]) -> list[int]:
         """Positions, ascending, such that no token is spelt between two of them with a character of a plain piece in
@@ -250,7 +251,8 @@ class Spellings:
         start = 0
         for piece in pieces:
             end = start + len(piece.text)
-            for position in self._candidates(text, start, end):
+            for head in self._heads.finditer(text, start, end) if self._heads else ():
+                position = head.start()
                 length = self._longest(text, position)
                 if not length:
                     continue
@@ -291,15 +293,6 @@ class Spellings:
                 if length > cut - position and text[position : position + length] in self._texts:
                     return position
         return cut
-
-    def _candidates(self, text: str, start: int, end: int) -> list[int]:
-        positions: list[int] = []
-        for first in self._lengths:
-            position = text.find(first, start, end)
-            while position >= 0:
-                positions.append(position)
-                position = text.find(first, position + 1, end)
-        return positions
 
     def _longest(self, text: str, position: int) -> int:
         room = len(text) - position

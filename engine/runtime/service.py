@@ -23,6 +23,7 @@ from engine.events import Finished
 from engine.parsing import Parser as TextParser
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Backend, Vocab
+from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.request import Reply, Request, check_fits
@@ -100,6 +101,7 @@ class Service:
         self._n_ctx = backend.n_ctx_sequence
         self._ids = itertools.count(1)
         self._origin = lambda: backend.origin
+        self._control = ControlTokens(backend.vocab)
         self._turns = TurnMemory(backend.vocab)
         self._post = _Post(self._turns)
         run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend)
@@ -121,8 +123,11 @@ class Service:
         return self._post.metrics
 
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
-        """The tokens that `submit` sends for a prompt: generated turns in it are those tokens that were generated."""
-        return self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
+        """The tokens that `submit` sends for a prompt: generated turns in it are those tokens that were generated.
+        Raises ForgedPromptError where callers' text has become a control token."""
+        tokens = self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
+        self._control.check(prompt.pieces, tokens)
+        return tokens
 
     def submit(
         self,

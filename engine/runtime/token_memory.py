@@ -3,8 +3,7 @@
 Knows: prompts, the tokens they were sent as, the tokens that followed. Does not know: caches, requests, templates. A
 model's output need not retokenise to itself; where a later prompt begins with the text of an earlier one and of what
 was generated then, those very tokens take the place of the retokenised ones. Only the cut of ordinary text into
-tokens may change by that, never which control tokens there are: a caller's text that looks like an earlier turn stays
-text.
+tokens may change by that, never where control tokens stand: a caller's text that looks like an earlier turn stays text.
 """
 
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.runtime.backend import Vocab
+from engine.runtime.control_tokens import ControlTokens
 
 
 @dataclass(slots=True)
@@ -33,6 +33,7 @@ class TurnMemory:
 
     def __init__(self, vocab: Vocab, *, capacity: int = 256, max_tokens: int = 1_000_000) -> None:
         self._vocab = vocab
+        self._control = ControlTokens(vocab)
         self._capacity = capacity
         self._max_tokens = max_tokens
         self._turns: OrderedDict[tuple[int, ...], _Turn] = OrderedDict()
@@ -57,32 +58,32 @@ class TurnMemory:
         own = tuple(tokens)
         with self._lock:
             turns = list(self._turns.items())
-        best: tuple[tuple[int, ...], int] | None = None
-        for known, turn in turns:
-            # The prompt is compared first: an output's text is put together once, when it may be needed.
-            if not text.startswith(turn.prompt):
-                continue
-            whole = self._text(turn)
-            if len(text) > len(whole) > (best[1] if best else 0) and text.startswith(whole):
-                best = known, len(whole)
-        if best is None or own[: len(best[0])] == best[0]:
-            return own
-        return self._joined(best[0], own, len(text[best[1] :].encode(errors="replace")))
+        # The prompt is compared first: an output's text is put together once, when it may be needed.
+        begun = [(known, self._text(turn)) for known, turn in turns if text.startswith(turn.prompt)]
+        continued = [(known, len(whole)) for known, whole in begun if len(text) > len(whole) and text.startswith(whole)]
+        # Two turns may have one text and differ in what of it is control tokens.
+        for known, length in sorted(continued, key=lambda turn: turn[1], reverse=True):
+            if own[: len(known)] == known:
+                return own
+            joined = self._joined(known, own, len(text[length:].encode(errors="replace")))
+            if joined is not None:
+                return joined
+        return own
 
-    def _joined(self, known: tuple[int, ...], own: tuple[int, ...], rest: int) -> tuple[int, ...]:
-        """`known`, then those of the prompt's own tokens that make up its last `rest` bytes, if a token begins
-        there."""
+    def _joined(self, known: tuple[int, ...], own: tuple[int, ...], rest: int) -> tuple[int, ...] | None:
+        """`known`, then those of the prompt's own tokens that make up its last `rest` bytes. None if no token begins
+        there, or if control tokens stand in other places than in the prompt's own."""
         vocab = self._vocab
         start = len(own)
         while rest > 0 and start:
             start -= 1
             rest -= len(vocab.token_bytes(own[start]))
-        if rest or self._special(known) != self._special(own[:start]):
-            return own
+        if rest:
+            return None
+        same = next((index for index, (one, other) in enumerate(zip(known, own, strict=False)) if one != other), 0)
+        if list(self._control.standing(known[same:])) != list(self._control.standing(own[same:start])):
+            return None
         return known + own[start:]
-
-    def _special(self, tokens: Sequence[int]) -> list[int]:
-        return [token for token in tokens if self._vocab.is_special(token)]
 
     def _text(self, turn: _Turn) -> str:
         if turn.text is None:

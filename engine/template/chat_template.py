@@ -22,8 +22,9 @@ from engine.template.conversation import check_last, conversation_of, documents_
 from engine.template.derive.derivation import derivation
 from engine.template.env import Template
 from engine.template.generic import with_generic_tools
-from engine.template.guard import Markers
+from engine.template.guard import words_of
 from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
+from engine.template.markers import Markers, Span, merged, overlaps
 from engine.template.prompt import Prompt, with_reasoning, with_tail
 from engine.template.reasoning import Switch, switch
 from engine.template.rendering import Asked, Rendering, Setting
@@ -91,7 +92,9 @@ class ChatTemplate:
         states = self.capabilities.tools or self.capabilities.tools_in_system
         self.format: Format = declared if states else with_generic_tools(declared)
         also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
-        self._setting = Setting(template, self.format, self.capabilities, fixed, Markers(control_tokens, also))
+        markers = Markers(control_tokens, also)
+        words = words_of(source, markers)
+        self._setting = Setting(template, self.format, self.capabilities, fixed, markers, words)
         self._with_tools: ChatTemplate | None = None
         self._with_documents: Callable[[], ChatTemplate] = lambda: self
         self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
@@ -163,17 +166,16 @@ class ChatTemplate:
         documents: Sequence[DocumentLike] | None = None,
         builtin_tools: Sequence[str] = (),
         guard: bool = True,
-        authors: bool = False,
     ) -> Prompt:
         """The prompt for a conversation.
 
         messages: a user's text, or a list of messages. tools: functions, pydantic models, `Tool`s, OpenAI dictionaries;
         they are stated unless `tool_choice` is "none". reasoning: None is the model's default. template_kwargs:
-        variables for the template, which win. documents: texts, or dictionaries such as {"title", "text"}, for
-        templates that take some. builtin_tools: names of tools that the model was trained with ("browser" and "python"
-        of gpt-oss), declared in the template's own words; give tools of the same names to run their calls. guard:
-        control-token text that callers wrote stays text. authors: mark all of the callers' text, so that
-        `Prompt.callers` has it all; a template that looks into that text may render something else then.
+        variables for the template, which win; their text is guarded like that of messages. documents: texts, or
+        dictionaries such as {"title", "text"}, for templates that take some. builtin_tools: names of tools that the
+        model was trained with ("browser" and "python" of gpt-oss), declared in the template's own words; give tools of
+        the same names to run their calls. guard: control-token text that callers wrote stays text. System and developer
+        messages are trusted: in their text it becomes control tokens.
 
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
         rejects them.
@@ -188,7 +190,6 @@ class ChatTemplate:
             documents=given,
             builtin=check_builtin(builtin_tools, template._setting.template),
             guarded=guard,
-            authors=authors,
         )
         rendering = Rendering(template._setting, conversation, stated, asked)
         if continue_final_message:
@@ -199,6 +200,14 @@ class ChatTemplate:
             prompt = rendering.answer()
             prompt = template._closed(prompt) if asked.switch.close else prompt
         return with_reasoning(prompt, template._opens(prompt))
+
+    def forgeries(self, prompt: Prompt) -> list[Span]:
+        """Where texts stand in a prompt that would be control tokens, had not callers written some of them."""
+        position, callers = 0, list[Span]()
+        for piece in prompt.pieces:
+            callers += [] if piece.special else [Span(position, position + len(piece.text))]
+            position += len(piece.text)
+        return merged(span for span in self._setting.markers.spans(prompt.text) if overlaps(span, callers))
 
     def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
         """The one of the model's templates that can state these."""
@@ -230,7 +239,7 @@ class ChatTemplate:
 
             def renders(turned: Switch) -> str | None:
                 try:
-                    return Rendering(self._setting, question, tools, Asked(switch=turned)).answer().text
+                    return Rendering(self._setting, question, tools, Asked(switch=turned, guarded=False)).answer().text
                 except TemplateError:
                     return None  # a refusal tells nothing of the switch
 

@@ -112,8 +112,6 @@ class Prompts:
         restored: Restored,
         tools: Sequence[ToolLike] | None,
         options: PromptOptions,
-        *,
-        authors: bool = False,
     ) -> Prompt:
         prompt = self._template.render(
             restored.messages,
@@ -124,7 +122,6 @@ class Prompts:
             template_kwargs=options.template_kwargs,
             documents=options.documents,
             builtin_tools=options.builtin_tools,
-            authors=authors,
         )
         return replace(prompt, restored=restored.numbers)
 

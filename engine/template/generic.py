@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from engine.families import Format, ToolSyntax
-from engine.types import Message, Tool, ToolCall
+from engine.types import Message, ToolCall
 
 GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
 """The syntax that models without one of their own are asked for: one JSON object between tags, which most have seen."""
@@ -29,6 +29,11 @@ def writable(syntax: ToolSyntax) -> ToolSyntax:
     own."""
     typed = syntax.type_end or syntax.attributes_end
     return GENERIC if syntax.shape in ("dictionary", "nested") or typed else syntax
+
+
+def reads_values(syntax: ToolSyntax) -> bool:
+    """Whether calls of this syntax are written from the values of their arguments, not from their text."""
+    return writable(syntax).shape in ("pythonic", "tagged_args")
 
 
 def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
@@ -102,18 +107,20 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def with_statement(messages: Sequence[Message], tools: Sequence[Tool], syntax: ToolSyntax) -> list[Message]:
-    """The conversation with the tools stated in its system message."""
-    text = statement(tools, syntax)
+def with_statement(
+    messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], syntax: ToolSyntax
+) -> list[Message]:
+    """The conversation with the tools' functions stated in its system message."""
+    text = statement(functions, syntax)
     if messages and messages[0].role in ("system", "developer"):
         first = messages[0].model_copy(update={"content": f"{messages[0].content or ''}\n\n{text}".lstrip()})
         return [first, *messages[1:]]
     return [Message(role="system", content=text), *messages]
 
 
-def statement(tools: Sequence[Tool], syntax: ToolSyntax) -> str:
-    """What a model is told about its tools and how to call them."""
-    listed = "\n".join(_json(tool.openai()["function"]) for tool in tools)
+def statement(functions: Sequence[Mapping[str, Any]], syntax: ToolSyntax) -> str:
+    """What a model is told about its tools' functions and how to call them."""
+    listed = "\n".join(map(_json, functions))
     example = written([_EXAMPLE], syntax).strip()
     return (
         "## Tools\n\nThese functions can be called. Each line describes one in JSON, its parameters as JSON Schema.\n\n"

@@ -1,295 +1,401 @@
-"""Text that callers wrote cannot pass for structure: it is marked before rendering and found again afterwards.
+"""Who wrote which characters of a render, so that callers' text cannot pass for structure.
 
-Knows: a marking that survives whatever a template does. Each character of a suspicious text is replaced by a
-stand-in, one for one, from Unicode's private planes: lengths stay, whitespace, quotes and backslashes stay (so that
-trim, split and tojson do what they would have done), and after rendering every stand-in still says "a caller wrote
-this character". Does not know: tokens' ids, messages, templates. Only texts that hold a control token, or could
-complete one at either end, are marked; a conversation without any renders exactly as it would have.
+Knows: how to mark text so that the marks survive whatever a template does, and how much to mark. Each character that a
+caller wrote is replaced by a stand-in, one for one, from Unicode's private planes: lengths stay, and so do white space,
+quotes and backslashes (trim, split and tojson do what they would have done). After the render every stand-in still says
+"a caller wrote this character". Does not know: how a render is made, what a message is for, tokens' ids.
+
+What is sent is a render without marks. A marked render only tells whose its characters are, and it does if it says the
+same. A template may look into what callers wrote (compare a schema's type, split at `</think>`, sort keys); the marked
+render then says something else, and another one marks less (see `Sparing`).
 """
 
 import json
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from itertools import islice
-from typing import Any, NamedTuple, cast
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import IntEnum
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from engine.template.affixes import Beginnings, Endings
-from engine.types import Message, Tool
+from engine.errors import RequestError, TemplateError
+from engine.template.markers import Markers, Span, merged
+from engine.types import Message
 
 _PRIVATE = range(0xF0000, 0x10FFFE)
-_KEPT = frozenset('"\\')
-_LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|<｜[^｜\n]{1,80}｜>")
-_ESCAPE_OR_TEXT = re.compile(r'(\\u[0-9a-fA-F]{4}|\\.)|([^"\\]+)', re.DOTALL)
+_STAND_INS = "\U000f0000-\U0010fffd"
+_KEPT = " \t\n\r\f\v\"'\\"
 # As `repr` and as `json.dumps` write a character of the private planes.
-_ESCAPED_STAND_IN = r"\\U[0-9a-f]{8}|\\u[0-9a-f]{4}\\u[0-9a-f]{4}"
-_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ESCAPED = r"\\U00(?:0[fF]|10)[0-9a-fA-F]{4}|\\u[dD][bB][89a-fA-F][0-9a-fA-F]\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+# White space and quotes between two stand-ins go with them: whoever wrote them, no marker consists of them.
+_RUNS = re.compile(rf"[{_STAND_INS}](?:[\x00-\x20\s\"'\\{_STAND_INS}]*[{_STAND_INS}])?")
+_MARKED = re.compile(rf"{_RUNS.pattern}|{_ESCAPED}")
+_TAKEN = re.compile(f"[{_STAND_INS}]|{_ESCAPED}")
+_JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_SHORT_ESCAPE_OR_TEXT = re.compile(r'(\\["\\/bfnrt])|((?:[^\\]|\\u)+)')
+# What is not closed goes on to the end, so that nothing is read twice.
+_BLOCK = re.compile(r"\{[{%].*?(?:[%}]\}|\Z)", re.DOTALL)
+_QUOTED_OR_NAMED = re.compile(
+    r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)|\.\s*([A-Za-z_]\w*)", re.DOTALL
+)
+_MOST_WORDS = 2000  # real templates have up to 130
+_ALWAYS = frozenset({"string", "number", "integer", "boolean", "object", "array", "null", "code"})
 
 
-class Span(NamedTuple):
-    """Characters `start` to `end` (exclusive) of a text."""
+def words_of(source: str, markers: Markers) -> frozenset[str]:
+    """The words that a template may look for in what callers wrote: its literals and the names that it reads, less the
+    markers among them; JSON Schema's types, which some compare in upper case; and "code", which
+    `engine.template.history` looks for."""
+    found = (word for block in _BLOCK.findall(source) for each in _QUOTED_OR_NAMED.findall(block) for word in each)
+    words = dict.fromkeys(word for word in found if word.strip(_KEPT) and not markers.spans(word))
+    return _ALWAYS | frozenset(islice(words, _MOST_WORDS))
 
-    start: int
-    end: int
 
+class Sparing(IntEnum):
+    """What a marked render leaves unmarked, so that the template can read it.
 
-class Markers:
-    """The control-token texts of a vocabulary, or, where none is known, a guess by their looks.
-
-    Whitespace alone is never a marker, though many vocabularies have user-defined tokens of it.
+    - WORDS: names and values that are one of the template's words.
+    - PARTS: also such words inside texts, and keys, which are sorted, if they could not become part of a marker that
+      callers had a hand in.
+    - HARMLESS: also every text that could not.
     """
 
-    def __init__(self, known: Iterable[str] | None, also: Iterable[str] = ()) -> None:
-        texts = {text for text in (*(known or ()), *also) if text.strip()}
-        self._guess = known is None
-        self._texts = texts
-        lengths: dict[str, set[int]] = {}
-        for text in texts:
-            lengths.setdefault(text[0], set()).add(len(text))
-        # Some vocabularies have thousands of markers that begin alike, and few lengths.
-        self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
-        self._heads = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
-        self._prefixes, self._suffixes = Beginnings(texts), Endings(texts)
-        self._longest = max(map(len, texts), default=0)
-
-    def spans(self, text: str) -> list[Span]:
-        """Where markers stand in a text: at each position the longest, overlaps included."""
-        found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self._guess else []
-        for head in self._heads.finditer(text) if self._heads else ():
-            start = head.start()
-            for length in self._lengths[text[start]]:
-                if text[start : start + length] in self._texts:
-                    found.append(Span(start, start + length))
-                    break
-        return sorted(set(found))
-
-    def suspects(self, text: str) -> bool:
-        """Whether a text holds a marker, or a part of one at an end, where a template could complete it."""
-        if self.spans(text):
-            return True
-        bare = text.strip()
-        head, tail = bare[: self._longest], bare[-self._longest :] if self._longest else ""
-        return any(head[:length] in self._suffixes for length in range(1, len(head) + 1)) or any(
-            tail[-length:] in self._prefixes for length in range(1, len(tail) + 1)
-        )
+    WORDS = 0
+    PARTS = 1
+    HARMLESS = 2
 
 
-class Guard:
-    """The marking of one render. Make it with everything that will be rendered, so that no stand-in occurs there.
+class Alphabet:
+    """The stand-ins of one request: made with every text that its renders may hold, so that none of them occurs
+    there."""
 
-    Without markers nothing is marked. `everything`: also texts that are not suspicious, to learn which characters of a
-    render are the callers'; a template that looks into them may render something else then.
-    """
+    def __init__(self, texts: Iterable[str]) -> None:
+        taken = _taken(texts)
+        self._free = (chr(code) for code in _PRIVATE if chr(code) not in taken)
+        self._original = _Originals()
+        self._stand_ins = _StandIns(self._next)
+        for character in sorted(map(chr, range(33, 127)), key=lambda each: (each.lower(), each)):
+            _ = self._stand_ins[character]  # marked keys are sorted as the keys would be
+        self._of_kept: dict[str, str] = {}
 
-    def __init__(self, markers: Markers | None, taken: Iterable[str], *, everything: bool = False) -> None:
-        self._markers = markers or Markers(())
-        self._everything = everything
-        private = _private(taken)
-        self._free = (chr(code) for code in _PRIVATE if chr(code) not in private)
-        self._stand_in: dict[str, str] = {}
-        self._original: dict[str, str] = {}
+    def _next(self, character: str) -> str:
+        stand_in = next(self._free, None)
+        if stand_in is None:
+            raise RequestError(
+                f"The request has more than {len(self._original):,} different characters, which no text has. Leave out "
+                "what is not text."
+            )
+        self._original[stand_in] = character
+        return stand_in
 
-    @property
-    def used(self) -> bool:
-        """Whether anything was marked."""
-        return bool(self._original)
+    def mark(self, text: str) -> str:
+        """The text in stand-ins, but for white space, quotes and backslashes."""
+        return "".join(map(self._stand_ins.__getitem__, text))
+
+    def mark_all(self, text: str) -> str:
+        """The text in stand-ins."""
+        for character in set(text) - self._of_kept.keys():
+            self._of_kept[character] = self._next(character)
+        return "".join(map(self._of_kept.__getitem__, text))
 
     @property
     def escapes(self) -> dict[str, str]:
-        """What HTML's escape would make of the marked characters; also marked."""
-        escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "'": "&#39;"}
-        found = [
-            (self._stand_in[character], text) for character, text in escaped.items() if character in self._stand_in
-        ]
-        return {stand_in: self._mark(text) for stand_in, text in found}
+        """What HTML's escape makes of the marked characters; also marked."""
+        escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+        return {self._stand_ins[character]: self.mark(text) for character, text in escaped.items()}
+
+    def reveal(self, text: str) -> tuple[str, list[Span]]:
+        """The text as it would have been, and the spans of the marked characters in it."""
+        known = self._original.__getitem__
+        if "\\U00" not in text and "\\ud" not in text:
+            return "".join(map(known, text)), [Span(*match.span()) for match in _RUNS.finditer(text)]
+        parts: list[str] = []
+        spans: list[Span] = []
+        position = length = 0
+        for match in _MARKED.finditer(text):
+            found = match.group()
+            original = self._unescaped(found) if found[0] == "\\" else "".join(map(known, found))
+            before = text[position : match.start()]
+            start = length + len(before)
+            length = start + len(original)
+            spans += [Span(start, length)] if original != found else []
+            parts += (before, original)
+            position = match.end()
+        parts.append(text[position:])
+        return "".join(parts), merged(spans)
+
+    def _unescaped(self, escape: str) -> str:
+        """The escape, by `repr` or `json.dumps`, of the character that an escaped stand-in stands for."""
+        stand_in = _character(escape)
+        if stand_in not in self._original:
+            return escape
+        original = self._original[stand_in]
+        return (repr(original) if escape[1] == "U" else json.dumps(original))[1:-1]
+
+
+class _Originals(dict[str, str]):
+    """The character that each stand-in stands for, and any other character for itself."""
+
+    def __missing__(self, character: str) -> str:
+        return character
+
+
+class _StandIns(dict[str, str]):
+    """The stand-in of each character, chosen when it is first asked for. White space, quotes and backslashes stand for
+    themselves, for templates and JSON treat them in a way of their own; so do characters that no UTF-8 can hold."""
+
+    def __init__(self, choose: Callable[[str], str]) -> None:
+        super().__init__({character: character for character in _KEPT})
+        self._choose = choose
+
+    def __missing__(self, character: str) -> str:
+        keeps = character.isspace() or character < " " or "\ud800" <= character <= "\udfff"
+        found = self[character] = character if keeps else self._choose(character)
+        return found
+
+
+def absent(texts: Iterable[str], count: int) -> list[str]:
+    """Characters that none of the texts has, and that no alphabet made for them uses before thousands of others."""
+    taken = _taken(texts)
+    free = (chr(code) for code in reversed(_PRIVATE) if chr(code) not in taken)
+    return [next(free) for _ in range(count)]
+
+
+def _taken(texts: Iterable[str]) -> set[str]:
+    """The characters of the private planes that the texts have, or that their escapes would be read as."""
+    suspects = (text for text in texts if not text.isascii() or "\\" in text)
+    return {_character(found) for text in suspects for found in _TAKEN.findall(text)}
+
+
+def _character(text: str) -> str:
+    """A character, given it or its escape."""
+    if text[0] != "\\":
+        return text
+    return chr(int(f"0x{text[2:]}", 0)) if text[1] == "U" else json.loads(f'"{text}"')
+
+
+class Marking:
+    """One way of marking what callers wrote.
+
+    near: markers that what is spared must not become part of. wary: those that words must not either.
+    """
+
+    def __init__(
+        self,
+        alphabet: Alphabet,
+        sparing: Sparing,
+        words: frozenset[str],
+        near: Collection[str] = (),
+        wary: Collection[str] = (),
+    ) -> None:
+        self._alphabet = alphabet
+        self._sparing = sparing
+        self._words = words
+        self._near = Markers(near)
+        self._near_in_any_case = Markers(text.lower() for text in near)
+        self._wary = Markers(text.lower() for text in wary)
+        self.spared: set[str] = set()
+        """The words that were left as they are."""
+
+    @property
+    def escapes(self) -> dict[str, str]:
+        """What HTML's escape makes of the marked characters."""
+        return self._alphabet.escapes
 
     def hide(self, text: str) -> str:
-        """The text, marked if it is suspicious."""
-        return self._mark(text) if self._markers.suspects(text) else text
+        """A name or a value, marked."""
+        if text in self._words and not self._wary.reach(text.lower()):
+            self.spared.add(text)
+            return text
+        return self.hide_prose(text)
 
     def hide_prose(self, text: str) -> str:
-        """A text that says nothing to the template: marked if it is suspicious, or if everything is."""
-        return self._mark(text) if self._everything else self.hide(text)
+        """What is said to a reader, marked."""
+        if not text.strip(_KEPT):
+            return self._alphabet.mark_all(text) if self._near.reach(text) else text
+        if self._sparing == Sparing.HARMLESS and self._is_harmless(text):
+            return text
+        return self._around_words(text) if self._sparing else self._alphabet.mark(text)
 
-    def _mark(self, text: str) -> str:
-        return "".join(map(self._stand_in_for, text))
+    def _is_harmless(self, text: str) -> bool:
+        return not self._near_in_any_case.reach(text.lower())
 
-    def _stand_in_for(self, character: str) -> str:
-        if character in _KEPT or character.isspace() or character < " ":
-            return character
-        known = self._stand_in.get(character)
-        if known is None:
-            known = self._stand_in[character] = next(self._free)
-            self._original[known] = character
-            self._original[repr(known)[1:-1]] = repr(character)[1:-1]
-            self._original[json.dumps(known)[1:-1]] = json.dumps(character)[1:-1]
-        return known
+    def hide_key(self, text: str) -> str:
+        """A key of an object, marked."""
+        return text if self._sparing and not self._near.reach(text) else self.hide(text)
 
-    def hide_json(self, text: str) -> str:
-        """JSON text with its strings marked; its structure stays, so it parses as before."""
-        return _JSON_STRING.sub(lambda match: '"' + self._hide_literal(match.group()[1:-1]) + '"', text)
-
-    def _hide_literal(self, body: str) -> str:
-        suspects = self._markers.suspects
-        if not (self._everything or suspects(body) or suspects(_unescaped(body))):
-            return body
-
-        def swap(match: re.Match[str]) -> str:
-            escape, plain = match.groups()
-            if escape is None:
-                return self._mark(plain)
-            return self._mark(_unescaped(escape)) if _is_plain(_unescaped(escape)) else escape
-
-        return _ESCAPE_OR_TEXT.sub(swap, body)
+    def _around_words(self, text: str) -> str:
+        """The text, marked but for the template's words in it. Of what could become part of a marker some character is
+        marked, which is enough to know it by."""
+        there = [word for word in self._words if (len(word) > 1 or not word.isalnum()) and word in text]
+        if not there:
+            return self._alphabet.mark(text)
+        words = "|".join(map(re.escape, sorted(there, key=len, reverse=True)))
+        spared = [Span(*match.span()) for match in re.finditer(rf"(?:{words}|[\s\"'\\])+", text)]
+        ends = [span.end for span in spared]
+        covering = ((bisect_left(ends, part.end), part) for part in self._near.reach(text))
+        unsafe = {index for index, part in covering if index < len(ends) and spared[index].start <= part.start}
+        edges = [edge for index, span in enumerate(spared) if index not in unsafe for edge in span]
+        parts = [text[start:end] for start, end in pairwise([0, *edges, len(text)])]
+        return "".join(part if index % 2 else self._alphabet.mark(part) for index, part in enumerate(parts))
 
     def hide_value(self, value: Any) -> Any:
-        """A JSON value with every text in it marked as prose, keys where suspicious."""
+        """A JSON value with every text in it marked."""
         if isinstance(value, str):
-            return self.hide_prose(value)
+            return self.hide(value)
         if isinstance(value, Mapping):
             items = cast("Mapping[str, Any]", value).items()
-            return {self.hide(str(key)): self.hide_value(item) for key, item in items}
+            return {self.hide_key(str(key)): self.hide_value(item) for key, item in items}
         if isinstance(value, list | tuple):
             return [self.hide_value(item) for item in cast("list[Any]", value)]
         return value
 
-    def hide_message(self, message: Message) -> Message:
-        """A message with what its author wrote marked. System and developer text is trusted."""
+    def hide_arguments(self, text: str, *, parsed: bool) -> str:
+        """The arguments of a call. `parsed`: the template reads their values; else it prints their text, of which the
+        strings are marked. What is no JSON, or no object where one is read, is marked whole."""
+        try:
+            value: object = json.loads(text or "{}")
+            if not parsed:
+                return _JSON_STRING.sub(self._hide_literal, text)
+            return (
+                json.dumps(self.hide_value(value), ensure_ascii=False) if isinstance(value, dict) else self.hide(text)
+            )
+        except (ValueError, RecursionError):
+            return self.hide(text)
+
+    def _hide_literal(self, match: re.Match[str]) -> str:
+        """A string of a JSON text, its escapes marked as they stand."""
+        whole, body = match.group(0, 1)
+        if self._sparing == Sparing.HARMLESS and self._is_harmless(body) and self._is_harmless(json.loads(whole)):
+            return whole
+        return '"' + _SHORT_ESCAPE_OR_TEXT.sub(lambda part: part[1] or self._alphabet.mark(part[2]), body) + '"'
+
+    def hide_message(self, message: Message, *, parsed: bool) -> Message:
+        """A message with what its author wrote marked. System and developer text is trusted. `parsed`: see
+        `hide_arguments`."""
         if message.role in ("system", "developer"):
             return message
-        hidden: dict[str, object] = {"parts": ()}
-        for field, hide in _FIELDS.items():
-            text = getattr(message, field)
-            hidden[field] = text if text is None else hide(self, text)
-        hidden["tool_calls"] = tuple(
+        calls = (
             call.model_copy(
                 update={
                     "id": self.hide(call.id),
                     "name": self.hide(call.name),
-                    "arguments": self.hide_json(call.arguments),
+                    "arguments": self.hide_arguments(call.arguments, parsed=parsed),
                 }
             )
             for call in message.tool_calls
         )
-        return message.model_copy(update=hidden)
+        hidden = {
+            "content": message.content and self.hide_prose(message.content),
+            "reasoning": message.reasoning and self.hide_prose(message.reasoning),
+            "name": message.name and self.hide(message.name),
+            "tool_call_id": message.tool_call_id and self.hide(message.tool_call_id),
+        }
+        return message.model_copy(update={**hidden, "tool_calls": tuple(calls), "parts": ()})
 
-    def hide_tool(self, tool: Tool) -> Tool:
-        """A tool with its name, description and schema marked where suspicious."""
-        return tool.model_copy(
-            update={
-                "name": self.hide(tool.name),
-                "description": self.hide_prose(tool.description),
-                "parameters": self._hide_schema(tool.parameters),
-            }
+    def hide_tool(self, tool: Mapping[str, Any]) -> dict[str, Any]:
+        """A tool in OpenAI's form, with its function's name, description and schema marked."""
+        return {**tool, "function": {field: self.hide_value(value) for field, value in tool["function"].items()}}
+
+
+class Authored(NamedTuple):
+    """A render, and the spans of it that callers wrote. `marking`: what its text is marked by; None: it is that without
+    marks. `complete`: the spans are all that callers wrote, but for words of the template's and white space at the
+    edges; else the template looks into their text, and only what could become a marker is sure to be among them."""
+
+    text: str
+    callers: Sequence[Span]
+    marking: Marking | None
+    complete: bool
+
+
+class _Marked(NamedTuple):
+    """A marked render, revealed."""
+
+    marking: Marking
+    text: str
+    callers: Sequence[Span]
+
+
+Render: TypeAlias = Callable[[Marking | None], str]
+"""Renders with callers' text marked so; None: as it is."""
+
+
+class Guard:
+    """What tells callers' characters from the template's, for one request. `texts`: all that its renders may hold."""
+
+    def __init__(self, markers: Markers, words: frozenset[str], texts: Iterable[str]) -> None:
+        self._markers = markers
+        self._words = words
+        self._alphabet = Alphabet(texts)
+
+    def authored(self, render: Render) -> Authored:
+        """The text to send, and who wrote it.
+
+        The text is the plain render's, unless the template looks into a text that could become part of a marker: then
+        it is that of a render in which the template could not. Raises what rendering without marks raises.
+        """
+        plain = render(None)
+        found, complete = self._found(render, plain)
+        callers = self._with_words(render, found)
+        return Authored(found.text, callers, None if found.text == plain else found.marking, complete)
+
+    def _found(self, render: Render, plain: str) -> tuple[_Marked, bool]:
+        """The marked render that says the same, or the one to send in place of the plain one; and whether everything is
+        marked in it."""
+        there = self._markers.counted(plain)
+        first = self._marked(render, Sparing.WORDS, near=there.keys())
+        if first is not None and first.text == plain:
+            return first, True
+        # Where all is marked, markers that callers had a hand in show; and what it lacks may be theirs.
+        own = self._own(first) if first else Counter[str]()
+        near = ((self._markers.counted(first.text) - own) | (there - own) if first else there).keys()
+        parts = self._marked(render, Sparing.PARTS, near)
+        if parts is not None and parts.text == plain:
+            return parts, False
+        strict = first or parts
+        harmless = self._marked(render, Sparing.HARMLESS, near)
+        # What this spares is only presumed harmless: no marker may come of it that is not there without.
+        if harmless is not None and (strict is None or self._own(harmless) <= self._own(strict)):
+            return harmless, False
+        if strict is not None:
+            return strict, False
+        raise TemplateError(
+            "The chat template fails on text that could become one of its control tokens, so it cannot be kept from "
+            "becoming one. Leave such text out, or pass another template with chat_template=."
         )
 
-    def _hide_schema(self, schema: Any) -> Any:
-        """A JSON Schema: its words are the template's to read, its descriptions are prose."""
-        if isinstance(schema, Mapping):
-            items = cast("Mapping[str, Any]", schema).items()
-            return {
-                self.hide(str(key)): self.hide_prose(item)
-                if key == "description" and isinstance(item, str)
-                else self._hide_schema(item)
-                for key, item in items
-            }
-        if isinstance(schema, list | tuple):
-            return [self._hide_schema(item) for item in cast("list[Any]", schema)]
-        return self.hide(schema) if isinstance(schema, str) else schema
+    def _with_words(self, render: Render, found: _Marked) -> Sequence[Span]:
+        """What callers wrote of a render, with the words of the template's in it that became part of a marker."""
+        if self._markers.by_looks:
+            return found.callers  # too much looks like a marker, and the template's words are trusted
+        own = self._own(found)
+        spared = {word.lower() for word in found.marking.spared}
+        wary = {marker for marker in own if any(word in marker.lower() for word in spared)}
+        if not wary:
+            return found.callers
+        without = self._marked(render, Sparing.WORDS, wary=wary)
+        if without is not None and without.text == found.text:
+            return merged([*found.callers, *without.callers])
+        # The template looks for these words: of a marker that there are fewer of without them, none is trusted.
+        more = own - self._own(without) if without else own
+        return merged([*found.callers, *Markers(wary & more.keys()).spans(found.text)])
+
+    def _own(self, marked: _Marked) -> Counter[str]:
+        """How often each marker stands in a render that has no marked character in it."""
+        return self._markers.counted(marked.text, marked.callers)
+
+    def _marked(
+        self, render: Render, sparing: Sparing, near: Collection[str] = (), wary: Collection[str] = ()
+    ) -> _Marked | None:
+        """None where the template rejects the marked text."""
+        marking = Marking(self._alphabet, sparing, self._words, near, wary)
+        try:
+            return _Marked(marking, *self._alphabet.reveal(render(marking)))
+        except TemplateError:
+            return None  # the render without marks was taken: this one tells nothing
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
-        """The text as it would have been, and the spans of the marked characters in it."""
-        if not self._original:
-            return text, []
-        shown = re.compile(f"[{''.join(self._stand_in.values())}]+|{_ESCAPED_STAND_IN}")
-        parts: list[str] = []
-        spans: list[Span] = []
-        position = length = 0
-        for match in shown.finditer(text):
-            found = match.group()
-            if found[0] != "\\":
-                original = "".join(map(self._original.__getitem__, found))
-            elif (known := self._original.get(found)) is not None:
-                original = known
-            else:
-                continue
-            before = text[position : match.start()]
-            start = length + len(before)
-            length = start + len(original)
-            if spans and spans[-1].end == start:
-                spans[-1] = Span(spans[-1].start, length)
-            else:
-                spans.append(Span(start, length))
-            parts += (before, original)
-            position = match.end()
-        parts.append(text[position:])
-        return "".join(parts), spans
-
-    def forged(self, text: str, spans: list[Span]) -> list[Span]:
-        """Where `text` must be cut: markers with a character that a caller wrote, less those that the template wrote
-        whole."""
-        if not spans:
-            return []
-        touched: list[Span] = []
-        legitimate: list[Span] = []
-        for marker in self._markers.spans(text):
-            (touched if _overlaps(marker, spans) else legitimate).append(marker)
-        return _without(_merged(touched), legitimate)
-
-
-_FIELDS = {
-    "content": Guard.hide_prose,
-    "reasoning": Guard.hide_prose,
-    "name": Guard.hide,
-    "tool_call_id": Guard.hide,
-}
-
-
-def absent(taken: Iterable[str], count: int) -> list[str]:
-    """Characters that none of the texts has, and that no guard made for them uses before thousands of others."""
-    private = _private(taken)
-    free = (chr(code) for code in reversed(_PRIVATE) if chr(code) not in private)
-    return list(islice(free, count))
-
-
-def _private(texts: Iterable[str]) -> set[str]:
-    return {character for text in texts if text and max(text) >= "\U000f0000" for character in text}
-
-
-def _unescaped(body: str) -> str:
-    try:
-        return json.loads(f'"{body}"', strict=False)
-    except ValueError:
-        return body
-
-
-def _is_plain(character: str) -> bool:
-    return len(character) == 1 and character not in _KEPT and character.isprintable() and not character.isspace()
-
-
-def _overlaps(span: Span, spans: list[Span]) -> bool:
-    index = bisect_right(spans, span.start, key=lambda other: other.end)
-    return index < len(spans) and spans[index].start < span.end
-
-
-def _merged(spans: list[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for span in spans:
-        if merged and span.start < merged[-1].end:
-            merged[-1] = Span(merged[-1].start, max(merged[-1].end, span.end))
-        else:
-            merged.append(span)
-    return merged
-
-
-def _without(spans: list[Span], others: list[Span]) -> list[Span]:
-    """The spans less the parts that lie inside others."""
-    left: list[Span] = []
-    for span in spans:
-        start = span.start
-        for other in others:
-            if other.end > start and other.start < span.end:
-                left.append(Span(start, other.start))
-                start = other.end
-        left.append(Span(start, span.end))
-    return [span for span in left if span.start < span.end]
+        """A marked text as it would have been, and the spans of it that are marked."""
+        return self._alphabet.reveal(text)

@@ -106,7 +106,8 @@ _SHORT = 9
 
 
 def entries(messages: Sequence[Message], format_: Format, can: Capabilities, preamble: str = "") -> list[Entry]:
-    """The conversation in the template's own terms. `messages` are checked (see `engine.template.conversation`).
+    """The conversation in the template's own terms. `messages` are checked (see `engine.template.conversation`), and
+    have the ids that the template wants (see `with_ids`).
 
     `preamble` is put before text beside a call that the template would write as reasoning (see `preamble_headers`).
     """
@@ -121,8 +122,7 @@ def entries(messages: Sequence[Message], format_: Format, can: Capabilities, pre
         messages = _system_in_user(messages)
     if not can.repeats:
         messages = generic.alternating(messages)
-    ids = _ids(messages, format_, can)
-    writer = _Writer(format_, can, ids, _place(format_, can), preamble)
+    writer = _Writer(format_, can, _place(format_, can), preamble)
     return [writer.entry(message, _kept(messages, index, format_)) for index, message in enumerate(messages)]
 
 
@@ -130,7 +130,6 @@ def entries(messages: Sequence[Message], format_: Format, can: Capabilities, pre
 class _Writer:
     format: Format
     can: Capabilities
-    ids: Mapping[str, str]
     field: str | None
     """Where reasoning goes: a field's name, "" for tags in the content, None for nowhere."""
     preamble: str
@@ -142,7 +141,7 @@ class _Writer:
         if message.role == "developer" and not self.can.developer:
             entry["role"] = "system"
         if message.role == "tool":
-            entry["tool_call_id"] = self.ids.get(message.tool_call_id or "", message.tool_call_id)
+            entry["tool_call_id"] = message.tool_call_id
         if message.name:
             entry["name"] = message.name
         return entry
@@ -180,12 +179,10 @@ class _Writer:
 
     def _call(self, call: ToolCall) -> Entry:
         function = {"name": call.name, "arguments": self._arguments(call.arguments)}
-        return {"id": self.ids.get(call.id, call.id), "type": "function", "function": function}
+        return {"id": call.id, "type": "function", "function": function}
 
     def _arguments(self, text: str) -> Any:
-        declared = self.format.tools.arguments_as if self.format.tools else "object"
-        form = declared if declared in self.can.arguments else min(self.can.arguments)
-        if form == "string":
+        if not parses_arguments(self.format, self.can):
             return text
         try:
             value = as_mapping(json.loads(text or "{}"))
@@ -194,6 +191,12 @@ class _Writer:
         if value is not None:
             return value
         return text if "string" in self.can.arguments else {"arguments": text}
+
+
+def parses_arguments(format_: Format, can: Capabilities) -> bool:
+    """Whether the template gets a call's arguments as values, not as their text."""
+    declared = format_.tools.arguments_as if format_.tools else "object"
+    return (declared if declared in can.arguments else min(can.arguments)) == "object"
 
 
 def _has_preambles(format_: Format) -> bool:
@@ -273,16 +276,30 @@ def _system_in_user(messages: Sequence[Message]) -> list[Message]:
     return merged
 
 
-def _ids(messages: Sequence[Message], format_: Format, can: Capabilities) -> dict[str, str]:
-    """The id under which each call is rendered: its own, or what the template insists on, alike in call and result."""
+def with_ids(messages: Sequence[Message], format_: Format, can: Capabilities) -> list[Message]:
+    """The conversation with the id under which each call is rendered: its own, or what the template insists on, alike
+    in call and result."""
     syntax = format_.tools
     length = syntax.id_length if syntax else None
     if length is None and can.short_ids:
         length = _SHORT
     calls = [call for message in messages for call in message.tool_calls]
+    if not can.calls:
+        return list(messages)
     if syntax is not None and syntax.name_is_id:
-        return {call.id: _named(call, number, syntax.name_prefix) for number, call in enumerate(calls)}
-    return {call.id: call.id if length is None else _fixed(call.id, length) for call in calls}
+        ids = {call.id: _named(call, number, syntax.name_prefix) for number, call in enumerate(calls)}
+    else:
+        ids = {call.id: call.id if length is None else _fixed(call.id, length) for call in calls}
+    return [_with_ids(message, ids) for message in messages]
+
+
+def _with_ids(message: Message, ids: Mapping[str, str]) -> Message:
+    if not message.tool_calls and not message.tool_call_id:
+        return message
+    calls = tuple(call.model_copy(update={"id": ids[call.id]}) for call in message.tool_calls)
+    answered = message.tool_call_id
+    update = {"tool_calls": calls, "tool_call_id": answered and ids.get(answered, answered), "parts": ()}
+    return message.model_copy(update=update)
 
 
 def _named(call: ToolCall, number: int, prefix: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.parsing.reader import Piece
-from engine.template.guard import Span
+from engine.template.markers import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +16,14 @@ class Prompt:
     """What is sent to the model.
 
     - `pieces`: the whole prompt, concatenating to `text`. In a piece with `special` control-token text becomes control
-      tokens; the text of the others never does (callers wrote it).
+      tokens; the text of the others never does: callers wrote it. System and developer text is trusted.
+    - `complete`: whether all that callers wrote is in such pieces, but for words of the template's and white space at
+      the edges. Else the template looks into their text, and that is in them which could become a control token.
     - `prefix`: the part of it that belongs to the turn the model is about to write, from the assistant's start on;
       it seeds the parser. Each of the family's control markers that the template wrote is a piece of its own there,
       with `special`.
     - `stop`: texts that end the turn, besides the vocabulary's own end tokens.
     - `in_reasoning`: whether the prompt leaves reasoning open.
-    - `callers`: the spans of `text` that are known to be the callers' characters, ascending: those of guarded texts, or
-      all that callers wrote (but system text, which is trusted) where `ChatTemplate.render` was asked for authors.
     - `restored`: the numbers of the messages whose reasoning was not sent and was put back from memory.
     """
 
@@ -32,7 +32,7 @@ class Prompt:
     prefix: tuple[Piece, ...] = ()
     stop: tuple[str, ...] = ()
     in_reasoning: bool = False
-    callers: tuple[Span, ...] = ()
+    complete: bool = True
     restored: tuple[int, ...] = ()
 
 
@@ -48,11 +48,11 @@ def with_tail(prompt: Prompt, text: str, control: Iterable[str]) -> Prompt:
     return replace(prompt, text=prompt.text + text, pieces=(*prompt.pieces, written), prefix=prefix)
 
 
-def pieces_of(text: str, forged: Sequence[Span]) -> tuple[Piece, ...]:
-    """The whole text, cut around the spans whose control-token text must stay text."""
+def pieces_of(text: str, callers: Sequence[Span]) -> tuple[Piece, ...]:
+    """The whole text, cut at the spans that callers wrote."""
     pieces: list[Piece] = []
     position = 0
-    for span in forged:
+    for span in callers:
         if span.start > position:
             pieces.append(Piece(text[position : span.start], True))
         pieces.append(Piece(text[span.start : span.end], False))

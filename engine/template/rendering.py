@@ -1,22 +1,31 @@
 """One render, from checked messages to a `Prompt`: the order of work, and how a partial answer is continued.
 
-Knows: adapt, guard, render, find the turn's start, cut; and, for a continuation, where the unfinished message stops.
+Knows: adapt, mark, render, find the turn's start, cut; and, for a continuation, where the unfinished message stops.
 Does not know: which template or family was chosen, what callers may ask for, parsers.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from engine.errors import RequestError, TemplateError
 from engine.families import Format
 from engine.template.capabilities import Capabilities
 from engine.template.conversation import without_inline_reasoning
 from engine.template.env import Template, closed, described, values, with_parameters, without_null
-from engine.template.generic import with_statement
-from engine.template.guard import Guard, Markers, absent
-from engine.template.history import BUILTIN_VARIABLE, builtin_as_written, entries, is_builtin, preamble_headers
+from engine.template.generic import GENERIC, reads_values, with_statement
+from engine.template.guard import Authored, Guard, Marking, absent
+from engine.template.history import (
+    BUILTIN_VARIABLE,
+    builtin_as_written,
+    entries,
+    is_builtin,
+    parses_arguments,
+    preamble_headers,
+    with_ids,
+)
+from engine.template.markers import Markers, Span
 from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
 from engine.template.reasoning import Switch, with_words
 from engine.types import Message, Tool
@@ -28,13 +37,14 @@ InReasoning: TypeAlias = Callable[[Prompt], bool]
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What all renders of one template share. `fixed` are the variables that never change, `markers` the control
-    texts."""
+    texts, `words` what the template may look for in callers' text."""
 
     template: Template
     format: Format
     can: Capabilities
     fixed: Mapping[str, str]
     markers: Markers
+    words: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +53,7 @@ class Asked:
 
     - `variables` are the caller's own, which win; `switch` is what was asked of reasoning;
     - `documents` as the template reads them; `builtin` are names of tools that the template declares itself;
-    - `guarded=False` lets callers' control-token text become control tokens; `authors`: every text of the callers' is
-      marked, to learn where it stands.
+    - `guarded=False` lets callers' control-token text become control tokens.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -52,7 +61,26 @@ class Asked:
     documents: Sequence[Mapping[str, Any]] = ()
     builtin: tuple[str, ...] = ()
     guarded: bool = True
-    authors: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What is rendered: a conversation with the ids that the template wants, and the tools to be stated. `end`,
+    `preamble` and `builtin` are characters that stand in none of it: see `_Run`."""
+
+    conversation: Sequence[Message]
+    tools: Sequence[Tool]
+    asked: Asked
+    end: str
+    preamble: str
+    builtin: str
+
+
+class _Composed(NamedTuple):
+    """A marked prompt, and where, in the revealed text, the turn begins that the model is about to write."""
+
+    text: str
+    start: Callable[[], int | None]
 
 
 class Rendering:
@@ -62,68 +90,27 @@ class Rendering:
         self, setting: Setting, conversation: Sequence[Message], tools: Sequence[Tool], asked: Asked | None = None
     ) -> None:
         self._setting = setting
-        self._format = setting.format
-        self._asked = asked = asked or Asked()
-        texts = [
-            setting.template.source,
-            *(message.model_dump_json() for message in conversation),
-            *map(repr, (*tools, *asked.documents)),
-        ]
-        self._guard = Guard(setting.markers if asked.guarded else None, texts, everything=asked.authors)
-        self._end, self._preamble, self._builtin = absent(texts, 3)
-        hidden = [self._guard.hide_message(without_inline_reasoning(message, self._format)) for message in conversation]
-        stated = [self._guard.hide_tool(tool) for tool in tools if not is_builtin(tool.name, asked.builtin)]
-        self._documents = [self._guard.hide_value(document) for document in asked.documents]
-        self._in_system = ""
-        if stated and not setting.can.tools and setting.can.tools_in_system:
-            functions = [tool.openai()["function"] for tool in stated]
-            self._in_system, stated = json.dumps(functions, ensure_ascii=False), []
-        elif stated and not setting.can.tools and self._format.tools:
-            hidden, stated = with_statement(hidden, stated, self._format.tools), []
-        self._conversation: list[Message] = list(map(self._with_builtin, hidden))
-        self._tools = [_told(tool, setting.can) for tool in stated]
-
-    def _with_builtin(self, message: Message) -> Message:
-        """Calls of built-in tools with a mark before their names, where their history is rewritten (`as_written`)."""
-        if self._format.channels is None or not self._asked.builtin:
-            return message
-        calls = tuple(
-            call.model_copy(update={"name": self._builtin + call.name})
-            if is_builtin(call.name, self._asked.builtin)
-            else call
-            for call in message.tool_calls
-        )
-        return message.model_copy(update={"tool_calls": calls, "parts": ()})
+        asked = asked or Asked()
+        stated = [tool for tool in tools if not is_builtin(tool.name, asked.builtin)]
+        whole = [without_inline_reasoning(message, setting.format) for message in conversation]
+        # Callers' words against the switch are taken out here, where they can still be read.
+        whole = with_ids(with_words(whole, replace(asked.switch, words="")), setting.format, setting.can)
+        try:
+            texts = [setting.template.source, *_texts((whole, stated, asked.documents, asked.variables, asked.builtin))]
+        except RecursionError as error:
+            raise TemplateError(
+                "The conversation or its tools are nested too deeply for a chat template. Flatten them."
+            ) from error
+        self._given = _Given(whole, stated, asked, *absent(texts, 3))
+        self._guard = Guard(setting.markers, setting.words, texts) if asked.guarded else None
 
     def plain(self) -> Prompt:
         """The conversation as it is, with no place for an answer."""
-        return self._cut(self._render(self._conversation, generates=False), None)
+        return self._prompt(_Run.plain)
 
     def answer(self) -> Prompt:
         """The prompt that asks for the next message."""
-        return self._answer(self._conversation)
-
-    def _answer(self, conversation: Sequence[Message]) -> Prompt:
-        marked = self._render(conversation, generates=True)
-        found = self._after_question(conversation, marked)
-        if found is not None:
-            return self._cut(marked, found)
-        try:
-            bare = self._reveal(self._render(conversation, generates=False))
-        except TemplateError:
-            bare = None  # this render only tells where the other's addition begins
-        continues = bool(conversation) and conversation[-1].role == "tool"
-        return self._cut(marked, turn_start(self._reveal(marked), bare, self._format.start, continues=continues))
-
-    def _after_question(self, conversation: Sequence[Message], marked: str) -> int | None:
-        """Where the turn begins, if the last message is the user's and the assistant's start follows its text; None
-        where that does not decide it."""
-        start = self._format.start
-        if not conversation or conversation[-1].role != "user" or not start:
-            return None
-        text, asked = self._reveal(marked), self._reveal((conversation[-1].content or "").strip())
-        place, found = text.rfind(asked), text.rfind(start)
-        return found if asked and 0 <= place <= found - len(asked) else None
+        return self._prompt(_Run.answer)
 
     def continuation(self, in_reasoning: InReasoning) -> Prompt:
         """The prompt that goes on inside the last message, which is the assistant's: in its reasoning, in its content,
@@ -132,27 +119,139 @@ class Rendering:
         The template writes the unfinished message itself where it can; where it would drop some of it, what the model
         would have written is put after the generation prompt instead.
         """
+        return self._prompt(lambda run: run.continuation(in_reasoning))
+
+    def _prompt(self, compose: "Callable[[_Run], _Composed]") -> Prompt:
+        composed: dict[Marking | None, _Composed] = {}
+
+        def render(marking: Marking | None) -> str:
+            reveal = self._guard.reveal if self._guard and marking else _as_it_is
+            composed[marking] = compose(_Run(self._setting, self._given, marking, reveal))
+            return composed[marking].text
+
+        found = self._guard.authored(render) if self._guard else Authored(render(None), (), None, complete=False)
+        return _cut(self._setting.format, found, composed[found.marking].start())
+
+
+def _cut(format_: Format, found: Authored, start: int | None) -> Prompt:
+    pieces = pieces_of(found.text, found.callers)
+    prefix = () if start is None else prefix_of(pieces, start, format_.control)
+    return Prompt(found.text, pieces, prefix, format_.final_stops, complete=found.complete)
+
+
+def _as_it_is(text: str) -> tuple[str, list[Span]]:
+    return text, []
+
+
+class _Run:
+    """The renders of one request with callers' text marked in one way (None: as it is). All texts are marked, but for
+    those that went through `reveal`."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        given: _Given,
+        marking: Marking | None,
+        reveal: Callable[[str], tuple[str, list[Span]]],
+    ) -> None:
+        self._setting = setting
+        self._format = setting.format
+        self._given = given
+        self._escapes = marking.escapes if marking else {}
+        self._reveal = reveal
+        can, asked = setting.can, given.asked
+        conversation = list(given.conversation)
+        tools = [_told(tool, can) if can.tools else tool.openai() for tool in given.tools]
+        documents: Any = asked.documents
+        variables: Any = {**asked.variables, **({BUILTIN_VARIABLE: list(asked.builtin)} if asked.builtin else {})}
+        if marking is not None:
+            parsed = self._reads_values()
+            conversation = [marking.hide_message(message, parsed=parsed) for message in conversation]
+            tools = [marking.hide_tool(tool) for tool in tools]
+            documents = marking.hide_value(documents)
+            variables = {name: marking.hide_value(value) for name, value in variables.items()}
+        conversation = list(map(self._with_builtin, conversation, given.conversation))
+        functions = [tool["function"] for tool in tools]
+        self._in_system = ""
+        if functions and not can.tools and can.tools_in_system:
+            self._in_system, tools = json.dumps(functions, ensure_ascii=False), []
+        elif functions and not can.tools and self._format.tools:
+            conversation, tools = with_statement(conversation, functions, self._format.tools), []
+        self._conversation, self._tools, self._documents, self._variables = conversation, tools, documents, variables
+
+    def _reads_values(self) -> bool:
+        """Whether the arguments of calls are read, by the template or by what writes calls in its place; else their
+        text is printed."""
+        can = self._setting.can
+        if not can.calls:
+            return reads_values(self._format.tools or GENERIC)
+        return parses_arguments(self._format, can) or "from_json" in self._setting.template.source
+
+    def _with_builtin(self, message: Message, plain: Message) -> Message:
+        """Calls of built-in tools with a mark before their names, where their history is rewritten (`as_written`)."""
+        builtin = self._given.asked.builtin
+        if self._format.channels is None or not builtin:
+            return message
+        calls = tuple(
+            call.model_copy(update={"name": self._given.builtin + call.name})
+            if is_builtin(known.name, builtin)
+            else call
+            for call, known in zip(message.tool_calls, plain.tool_calls, strict=True)
+        )
+        return message.model_copy(update={"tool_calls": calls, "parts": ()})
+
+    def plain(self) -> _Composed:
+        return _Composed(self._render(self._conversation, generates=False), lambda: None)
+
+    def answer(self) -> _Composed:
+        return self._answer(self._conversation)
+
+    def _answer(self, conversation: Sequence[Message]) -> _Composed:
+        marked = self._render(conversation, generates=True)
+        return _Composed(marked, lambda: self._turn(conversation, self._shown(marked)))
+
+    def _turn(self, conversation: Sequence[Message], text: str) -> int:
+        found = self._after_question(conversation, text)
+        if found is not None:
+            return found
+        try:
+            bare = self._shown(self._render(conversation, generates=False))
+        except TemplateError:
+            bare = None  # this render only tells where the other's addition begins
+        continues = bool(conversation) and conversation[-1].role == "tool"
+        return turn_start(text, bare, self._format.start, continues=continues)
+
+    def _after_question(self, conversation: Sequence[Message], text: str) -> int | None:
+        """Where the turn begins, if the last message is the user's and the assistant's start follows its text; None
+        where that does not decide it."""
+        start = self._format.start
+        if not conversation or conversation[-1].role != "user" or not start:
+            return None
+        asked = self._shown((conversation[-1].content or "").strip())
+        place, found = text.rfind(asked), text.rfind(start)
+        return found if asked and 0 <= place <= found - len(asked) else None
+
+    def continuation(self, in_reasoning: InReasoning) -> _Composed:
         *earlier, last = self._conversation
         if not (last.content or last.reasoning or last.tool_calls):
             return self._answer(earlier)
         marked = self._after_calls(last) if last.tool_calls else self._by_template(earlier, last)
         if marked is not None:
-            return self._cut(marked, self._turn_of_last(marked, earlier))
-        prompt = self._render(earlier, generates=True) if earlier else ""
+            return _Composed(marked, lambda: self._turn_of_last(self._shown(marked), earlier))
         asked = self._answer(earlier)
-        whole = prompt + self._own_words(last, opened=in_reasoning(asked))
-        start = len(asked.text) - sum(len(piece.text) for piece in asked.prefix)
-        return self._cut(whole, start)
+        prompt = _cut(self._format, Authored(*self._reveal(asked.text), None, False), asked.start())
+        whole = asked.text if earlier else ""
+        return _Composed(whole + self._own_words(last, opened=in_reasoning(prompt)), asked.start)
 
     def _by_template(self, earlier: Sequence[Message], last: Message) -> str | None:
         """The render up to the end of the last message's text; None where the template does not show all of it."""
-        field = "content" if last.content else "reasoning"
-        tagged = last.model_copy(update={field: f"{getattr(last, field)}{self._end}", "parts": ()})
+        field, end = "content" if last.content else "reasoning", self._given.end
+        tagged = last.model_copy(update={field: f"{getattr(last, field)}{end}", "parts": ()})
         try:
             marked = self._render([*earlier, tagged], generates=False)
         except TemplateError:
             return None
-        place = marked.rfind(self._end)
+        place = marked.rfind(end)
         if place < 0 or (last.reasoning or "").strip() not in marked:
             return None
         return marked[:place]
@@ -164,9 +263,10 @@ class Rendering:
         ends = [end for end in (*self._format.stops, *self._setting.fixed.values()) if end and text.endswith(end)]
         channels = self._format.channels
         if channels is not None and channels.call_end in ends:
+            name = self._shown(last.tool_calls[-1].name)
             raise RequestError(
-                f"A call ends the turn in this family, so nothing can follow the call of {last.tool_calls[-1].name!r}: "
-                "append its result, and leave continue_final_message out."
+                f"A call ends the turn in this family, so nothing can follow the call of {name!r}: append its result, "
+                "and leave continue_final_message out."
             )
         return text.removesuffix(max(ends, key=len)) if ends else marked
 
@@ -177,52 +277,39 @@ class Rendering:
         opening = "" if opened else syntax.open
         return opening + reasoning + (syntax.close + content if content else "")
 
-    def _turn_of_last(self, marked: str, earlier: Sequence[Message]) -> int:
-        text = self._reveal(marked)
-        before = common(text, self._reveal(self._render(earlier, generates=False))) if earlier else 0
+    def _turn_of_last(self, text: str, earlier: Sequence[Message]) -> int:
+        before = common(text, self._shown(self._render(earlier, generates=False))) if earlier else 0
         start = self._format.start
         found = text.find(start, max(before - len(start), 0)) if start else -1
         return found if found >= 0 else before
 
     def _render(self, conversation: Sequence[Message], *, generates: bool) -> str:
-        can, asked = self._setting.can, self._asked
-        adapted = entries(with_words(conversation, asked.switch), self._format, can, self._preamble)
+        can, switch, given = self._setting.can, self._given.asked.switch, self._given
+        adapted = entries(with_words(conversation, switch), self._format, can, given.preamble)
         if self._in_system and adapted:
             if adapted[0]["role"] != "system":
                 adapted.insert(0, {"role": "system", "content": ""})
             adapted[0]["tools"] = self._in_system
         tools = self._tools or ([] if can.empty_tools else None)
+        documents = self._documents
         template = self._setting.template
-        given = values(template, self._setting.fixed, adapted, tools, generates=generates, documents=self._documents)
-        if asked.builtin:
-            given[BUILTIN_VARIABLE] = list(asked.builtin)
-        try:
-            text = template.render({**given, **asked.switch.variables, **asked.variables}, self._guard.escapes)
-            return self._corrected(text, generates=generates)
-        except TemplateError as error:
-            if not self._guard.used:
-                raise
-            raise TemplateError(self._reveal(str(error))) from error
+        variables = values(template, self._setting.fixed, adapted, tools, generates=generates, documents=documents)
+        text = template.render({**variables, **switch.variables, **self._variables}, self._escapes)
+        return self._corrected(text, generates=generates)
 
     def _corrected(self, text: str, *, generates: bool) -> str:
         """A render with what the template itself cannot say put right, in families of channels."""
-        channels, end = self._format.channels, self._format.continued_end
-        if self._preamble in text:
-            text = text.replace(*preamble_headers(self._format, self._preamble))
-        if channels is not None and self._builtin in text:
-            text = builtin_as_written(text, self._builtin, channels)
+        channels, end, given = self._format.channels, self._format.continued_end, self._given
+        if given.preamble in text:
+            text = text.replace(*preamble_headers(self._format, given.preamble))
+        if channels is not None and given.builtin in text:
+            text = builtin_as_written(text, given.builtin, channels)
         if channels is None or end is None or not generates:
             return text
         return text.replace(end[0] + channels.start, end[1] + channels.start)  # a turn that is history now
 
-    def _reveal(self, marked: str) -> str:
-        return self._guard.reveal(marked)[0]
-
-    def _cut(self, marked: str, start: int | None) -> Prompt:
-        text, callers = self._guard.reveal(marked)
-        pieces = pieces_of(text, self._guard.forged(text, callers))
-        prefix = () if start is None else prefix_of(pieces, start, self._format.control)
-        return Prompt(text, pieces, prefix, self._format.final_stops, callers=tuple(callers))
+    def _shown(self, marked: str) -> str:
+        return self._reveal(marked)[0]
 
 
 def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
@@ -231,3 +318,20 @@ def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
     told = told if can.bare_tools else described(told)
     told = told if can.nullable else with_parameters(told, without_null)
     return told if can.open_objects else with_parameters(told, closed)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Message):
+        yield from _texts([value.content, value.reasoning, value.name, value.tool_call_id])
+        yield from (text for call in value.tool_calls for text in (call.id, call.name, call.arguments))
+    elif isinstance(value, Tool):
+        yield from _texts(value.openai())
+    elif isinstance(value, Mapping):
+        for key, item in cast("Mapping[object, object]", value).items():
+            yield from _texts([str(key), item])
+    elif isinstance(value, list | tuple):
+        for item in cast("Sequence[object]", value):
+            yield from _texts(item)

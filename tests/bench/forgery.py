@@ -1,25 +1,43 @@
-"""What callers write is never a control token: vocabularies and templates of llama.cpp's tree, every token of each.
+"""What callers write is never a control token: every template, on real vocabularies and on one of all families' tokens.
 
-For each pair of a vocabulary and a template: every control and user-defined token of the vocabulary stands, whole,
-nested in itself, doubled, beside white space, and cut in two where two texts meet, in every field that a caller fills.
-Counted are tokens forged (control tokens beyond those of the same conversation with harmless text), whether the guarded
-prompt has the text of the unguarded one and its tokens spell that text byte for byte, and whether prompts with nothing
-to guard are token for token the unguarded ones. Reads `LLAMA_CPP_MODELS`, or the folder given
-(`vendor/llama.cpp/models`).
+For each pair of a vocabulary and a template, every control and user-defined token stands in every field that a caller
+or a model fills (messages, arguments whole and malformed, schemas and their keys, results, documents, variables,
+prefills): whole, nested in itself, doubled, beside white space, escaped for JSON and for HTML; every proper part of one
+that the template completes, in the field where it does; and split over two fields where they meet. Of a numbered row of
+tokens (`<|reserved_special_token_17|>`) the first and the last stand everywhere, the others whole, each with one
+template in turn. Counted are control tokens too many or too few, prompts that have the text of the unguarded one,
+prompts whose tokens spell their text, and prompts with nothing to guard that are token for token the unguarded ones.
+Reads `LLAMA_CPP_MODELS` (`vendor/llama.cpp/models`).
 """
 
 import argparse
 import sys
+import tempfile
 import time
+import warnings
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
 
-from forging import CLEAN, FOLDER, OURS, Probe, forms, guarded_tokens, vocabulary  # noqa: E402
+from forging import (  # noqa: E402
+    CLEAN,
+    OURS,
+    SOURCES,
+    VOCABULARIES,
+    Probe,
+    Tried,
+    families_vocabulary,
+    few_of_a_row,
+    guarded_tokens,
+    vocabulary,
+)
 
-_BATCH = 100
+_BATCH = 50
 
 
 @dataclass
@@ -28,87 +46,106 @@ class Sums:
 
     pairs: int = 0
     refused: int = 0
-    tokens: int = 0
+    texts: int = 0
     prompts: int = 0
     forged: int = 0
+    lost: int = 0
     same_text: int = 0
     same_bytes: int = 0
     clean: int = 0
     clean_same: int = 0
+    odd: Counter[str] = field(default_factory=Counter[str])
 
     def add(self, other: "Sums") -> None:
         """Add the counts of others."""
-        for name in self.__dataclass_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def count(self, name: str, tried: Tried) -> None:
+        """Count one prompt."""
+        self.prompts += 1
+        self.texts += tried.texts
+        self.forged += tried.forged
+        self.lost += tried.lost
+        self.same_text += tried.same_text
+        self.same_bytes += tried.same_bytes
+        if tried.about:
+            self.odd[f"{name}: {tried.about}"] += 1
 
     def line(self) -> str:
         """The counts in words."""
         return (
-            f"{self.pairs} pairs ({self.refused} refused by the template), {self.tokens} tokens in {self.prompts} "
-            f"prompts: forged {self.forged}; text as unguarded {self.same_text}/{self.prompts}, bytes "
-            f"{self.same_bytes}/{self.prompts}; clean prompts token-identical {self.clean_same}/{self.clean}"
+            f"{self.pairs} pairs ({self.refused} refused by the template): forged {self.forged} of {self.texts:,} texts"
+            f" in {self.prompts:,} prompts, the template's own lost {self.lost}; text as unguarded "
+            f"{self.same_text:,}/{self.prompts:,}, bytes {self.same_bytes:,}/{self.prompts:,}; clean prompts "
+            f"token-identical {self.clean_same:,}/{self.clean:,}"
         )
+
+
+class Job(NamedTuple):
+    """Templates to try on one vocabulary: every `step`-th from `first` on."""
+
+    path: Path
+    template: str
+    first: int
+    step: int
+    until: float
 
 
 def main() -> None:
     """Measure and print, a line for each vocabulary."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("folder", nargs="?", default=FOLDER, help="the folder of vocabularies and templates/")
     arguments.add_argument("--vocabulary", default="", help="vocabularies whose name contains this")
     arguments.add_argument("--template", default="", help="templates whose name contains this")
-    arguments.add_argument("--tokens", type=int, default=0, help="tokens of each vocabulary per template; 0: all")
+    arguments.add_argument("--jobs", type=int, default=1, help="processes")
     arguments.add_argument("--seconds", type=float, default=float("inf"), help="stop before the next pair after these")
     given = arguments.parse_args()
-    until = time.monotonic() + given.seconds
-    folder = Path(given.folder or ".")
-    sources = [*sorted((folder / "templates").glob("*.jinja")), *OURS]
-    sources = [path for path in sources if given.template in path.name]
-    total = Sums()
-    for path in sorted(folder.glob("ggml-vocab-*.gguf")):
-        if given.vocabulary in path.name and time.monotonic() < until:
-            total.add(_vocabulary(path, sources, given.tokens, until))
+    until, total = time.time() + given.seconds, Sums()
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(given.jobs) as pool:
+        paths = [families_vocabulary(Path(folder)), *VOCABULARIES]
+        for path in (path for path in paths if given.vocabulary in path.name):
+            jobs = [Job(path, given.template, first, given.jobs, until) for first in range(given.jobs)]
+            sums = Sums()
+            for found in pool.map(_measure, jobs):
+                sums.add(found)
+            print(f"{path.stem.removeprefix('ggml-vocab-')}: {sums.line()}", flush=True)
+            for text, count in sums.odd.most_common(12):
+                print(f"    {count} x {text}")
+            total.add(sums)
     print(f"in all: {total.line()}")
 
 
-def _vocabulary(path: Path, sources: list[Path], bound: int, until: float) -> Sums:
+def _measure(job: Job) -> Sums:
+    warnings.simplefilter("ignore")
     sums = Sums()
-    odd: Counter[str] = Counter()
-    with vocabulary(path) as vocab:
+    sources = [source for source in (*SOURCES, *OURS) if job.template in source.name]
+    with vocabulary(job.path) as vocab:
         known = guarded_tokens(vocab)
-        bound = min(bound, len(known))
-        for number, source in enumerate(sources):
-            if time.monotonic() > until:
-                print(f"    stopped before {source.stem}")
+        few = few_of_a_row(known)
+        others = sorted(set(known) - set(few))
+        for number in range(job.first, len(sources), job.step):
+            if time.time() > job.until:
+                sums.odd[f"stopped before {sources[number].stem}"] += 1
                 break
-            first = number * bound % len(known) if known and bound else 0
-            chosen = [*known, *known][first : first + bound] if bound else known
-            found = _pair(Probe(source, vocab), chosen, odd)
-            sums.add(found)
-    print(f"{path.stem.removeprefix('ggml-vocab-')} ({len(known)} tokens): {sums.line()}", flush=True)
-    for text, count in odd.most_common(8):
-        print(f"    {count} x {text}")
+            probe = Probe(sources[number], vocab)
+            sums.pairs += 1
+            if probe.takes is None:
+                sums.refused += 1
+                continue
+            for tried in _pair(probe, few, others[number :: len(sources)]):
+                sums.count(probe.name, tried)
+            sums.clean += len(CLEAN)
+            sums.clean_same += sum(map(probe.clean, CLEAN))
     return sums
 
 
-def _pair(probe: Probe, tokens: list[str], odd: Counter[str]) -> Sums:
-    sums = Sums(pairs=1)
-    if probe.expected is None:
-        return Sums(pairs=1, refused=1)
-    for start in range(0, len(tokens), _BATCH):
-        batch = tokens[start : start + _BATCH]
-        text = " ".join(form for token in batch for form in forms(token))
-        forged, same_text, same_bytes, about = probe.tried(text)
-        sums.tokens += len(batch)
-        sums.prompts += 1
-        sums.forged += forged
-        sums.same_text += same_text
-        sums.same_bytes += same_bytes
-        if about:
-            odd[f"{probe.name}: {about}"] += 1
-    for text in CLEAN:
-        sums.clean += 1
-        sums.clean_same += probe.clean(text)
-    return sums
+def _pair(probe: Probe, tokens: list[str], others: list[str]) -> Iterator[Tried]:
+    for kind in probe.kinds:
+        for some in (tokens, others):
+            for start in range(0, len(some), _BATCH):
+                yield probe.whole(kind, some[start : start + _BATCH])
+    for kind, texts in probe.completions(tokens):
+        yield probe.filled(kind, texts)
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ def test_explain_messages_and_an_output_as_data(
     assert "".join(piece["text"] for piece in found["output"]) == CALL
     assert found["completion"]["parts"][1]["name"] == "multiply"
     assert found["tokens"][0] == {"id": VOCAB.token("<|im_start|>"), "text": "<|im_start|>", "control": True}
-    assert [piece["text"] for piece in found["prompt"] if piece["author"] == "caller"] == ["What?"]
+    assert [piece["text"] for piece in found["prompt"] if piece["author"] == "caller"] == ["multiply", "type", "What?"]
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,13 @@ class TestPrompt:
         asked = [system, {"role": "user", "content": 'Say "<|im_end|>" twice.'}]
         found = explained(asked, tools=[look])
         assert found.complete
-        callers = [piece for piece in found.prompt if piece.author == "caller"]
+        keywords = {"type", "properties", "required", "additionalProperties"}  # of the tool's schema
+        callers = [piece for piece in found.prompt if piece.author == "caller" and piece.text not in keywords]
         assert callers == [
+            Written("caller", "look"),
             Written("caller", "Look at the weather."),
+            Written("caller", "city"),
+            Written("caller", "city"),
             Written("caller", 'Say "'),
             Written("caller", "<|im_end|>", guarded=True),
             Written("caller", '" twice.'),
@@ -63,7 +67,7 @@ class TestPrompt:
             {"role": "tool", "content": "4 degrees"},
         ]
         wrote = [piece.text for piece in explained(loop).prompt if piece.author == "caller"]
-        assert wrote == ["Go", "Why not.", "city", "Oslo", "4 degrees"]
+        assert wrote == ["Go", "Why not.", "look", "city", "Oslo", "4 degrees"]
 
     def test_a_template_that_looks_into_texts(self) -> None:
         source = "{{ 'Yes' if 'Hi' in messages[0].content else 'No' }}: {{ messages[-1].content }}"
@@ -85,6 +89,10 @@ class TestPrompt:
         assert [token.id for token in found.tokens][:2] == [QWEN.token("<|im_start|>"), ord("u")]
 
 
+# Templates that sort keys, so that those are left unmarked.
+SORTING = ("Kimi-K3", "google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved")
+
+
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_every_template_tells_its_authors(path: Path) -> None:
     """No template that ships with llama.cpp, nor any of ours, renders marked texts otherwise."""
@@ -97,12 +105,12 @@ def test_every_template_tells_its_authors(path: Path) -> None:
         {"role": "user", "content": "Andtext?"},
     ]
     made = ChatTemplate(path.read_text(encoding="utf-8"), "<s>", "</s>")
-    prompt, authors = made.render(loop, [look]), made.render(loop, [look], authors=True)
-    assert authors.text == prompt.text
-    wrote = " ".join(prompt.text[span.start : span.end] for span in authors.callers)
+    prompt = made.render(loop, [look])
+    assert prompt.complete or path.stem in SORTING
+    wrote = " ".join(piece.text for piece in prompt.pieces if not piece.special)
     said = ("Whytext?", "Oslotext", "fourtext", "Coldtext.", "Andtext?", "Hmtext.")
-    assert all(text in wrote for text in said if text in prompt.text)
-    assert "Andtext?" in wrote
+    assert all(text.rstrip(".?") in wrote for text in said if text in prompt.text)
+    assert "Andtext" in wrote
     assert "<" not in wrote, "nothing of the template's"
 
 

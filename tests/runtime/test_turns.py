@@ -108,6 +108,29 @@ def test_a_caller_s_text_that_looks_like_a_turn_stays_text() -> None:
     assert other.splice(real, encode(real)) == encode(real), "nor does quoted text stand in for a control token"
 
 
+def test_turns_of_one_text_whose_control_tokens_stand_in_different_places() -> None:
+    """As many of them, in the same order: in one conversation a caller quotes the marker that the template wrote in
+    the other. Each goes on with its own turn's tokens."""
+    text = "<u>1<u>2<a>"
+    quoting_last = VOCAB.encode([Piece("<u>1", True), Piece("<u>2"), Piece("<a>", True)], add_bos=False)
+    quoting_first = VOCAB.encode([Piece("<u>1"), Piece("<u>2<a>", True)], add_bos=False)
+    assert [t for t in quoting_last if VOCAB.is_special(t)] == [t for t in quoting_first if VOCAB.is_special(t)]
+    odd = (ord("a"), ord("a"))
+    end = encode("<e>")
+
+    def splice(memory: TurnMemory, prompt: list[int]) -> tuple[int, ...]:
+        return memory.splice(f"{text}aa<e>", [*prompt, *encode("aa"), *end])
+
+    for first, second in ((quoting_last, quoting_first), (quoting_first, quoting_last)):
+        memory = TurnMemory(VOCAB)
+        memory.remember(text, tuple(first), odd)
+        assert splice(memory, first) == (*first, *odd, *end)
+        assert splice(memory, second) == (*second, *encode("aa"), *end), "nothing of the other conversation's"
+        memory.remember(text, tuple(second), odd)
+        assert splice(memory, first) == (*first, *odd, *end)
+        assert splice(memory, second) == (*second, *odd, *end)
+
+
 def test_output_that_is_no_utf_8_comes_back_as_the_bytes_it_was() -> None:
     memory = TurnMemory(VOCAB)
     memory.remember("<u>", encode("<u>"), (ord("a"), 0xC3, 0xE2, 0x82))

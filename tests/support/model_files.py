@@ -70,16 +70,21 @@ class Vocabulary:
         self.types.append(int(kind))
 
 
-def vocabulary(size: int = 0, words: tuple[str, ...] = WORDS) -> Vocabulary:
+def vocabulary(
+    size: int = 0,
+    words: tuple[str, ...] = WORDS,
+    control: tuple[str, ...] = CONTROL,
+    user_defined: tuple[str, ...] = USER_DEFINED,
+) -> Vocabulary:
     made = Vocabulary()
     made.add("<unk>", gguf.TokenType.UNKNOWN)
     made.add("<s>", gguf.TokenType.CONTROL)
     made.add("</s>", gguf.TokenType.CONTROL)
     for byte in range(256):
         made.add(f"<0x{byte:02X}>", gguf.TokenType.BYTE)
-    for text in CONTROL:
+    for text in control:
         made.add(text, gguf.TokenType.CONTROL)
-    for text in USER_DEFINED:
+    for text in user_defined:
         made.add(text, gguf.TokenType.USER_DEFINED)
     for text in words:
         made.add(text, gguf.TokenType.NORMAL)
@@ -98,11 +103,13 @@ def write(
     space_prefix: bool = True,
     split_bytes: int = 0,
     words: tuple[str, ...] = WORDS,
+    control: tuple[str, ...] = CONTROL,
+    user_defined: tuple[str, ...] = USER_DEFINED,
 ) -> Path:
     """One model file. `change` may add keys; without `tensors` it is a vocabulary only; `split_bytes` makes parts."""
     shape = shape or Shape()
     writer = gguf.GGUFWriter(path, architecture, split_max_size=split_bytes)
-    vocab = vocabulary(shape.n_vocab, words)
+    vocab = vocabulary(shape.n_vocab, words, control, user_defined)
     _hyperparameters(writer, shape, architecture)
     writer.add_vocab_size(len(vocab.tokens))
     writer.add_tokenizer_model("llama")

@@ -214,8 +214,8 @@ class TestBuiltinTools:
             '<|start|>assistant to=functions.look<|channel|>commentary json<|message|>{"city": "Oslo"}<|call|>'
             '<|start|>functions.look to=assistant<|channel|>commentary<|message|>"4"<|end|><|start|>assistant'
         )
-        ends = [piece for piece in prompt.pieces if piece.text == "<|end|>" and not piece.special]
-        assert len(ends) == 1, "the result's own marker stays text"
+        ends = [piece.text for piece in prompt.pieces if "<|end|>" in piece.text and not piece.special]
+        assert ends == ["é <|end|>"], "the result's own marker stays text"
 
     def test_code_comes_back_as_code(self) -> None:
         """Output, history and output again."""

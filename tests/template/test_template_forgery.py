@@ -1,9 +1,8 @@
-"""No text that a caller writes becomes a control token: every template of llama.cpp's tree, on real vocabularies.
+"""No text that a caller or a model writes becomes a control token: templates of llama.cpp's tree, real vocabularies.
 
-A slice of what `tests/bench/forgery.py` tries. Needs the vocabularies and the templates: set `LLAMA_CPP_MODELS` to the
-folder `vendor/llama.cpp/models` of llama-cpp-python's source distribution. Skipped, by name, without it.
-`FORGERY_TOKENS` bounds how many control tokens of each vocabulary are tried on each template (up to 200 are tried on
-one).
+A seeded sample of what `tests/bench/forgery.py` tries in full. Needs the vocabularies and the templates: set
+`LLAMA_CPP_MODELS` to the folder `vendor/llama.cpp/models` of llama-cpp-python's source distribution. Skipped, by name,
+without it. `FORGERY_TEMPLATES`: how many templates are tried with each vocabulary.
 """
 
 import os
@@ -12,53 +11,84 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from forging import CLEAN, OURS, SOURCES, VOCABULARIES, Probe, Tried, forms, guarded_tokens, vocabulary
+from forging import (
+    CLEAN,
+    OURS,
+    SOURCES,
+    VOCABULARIES,
+    Probe,
+    Tried,
+    families_vocabulary,
+    few_of_a_row,
+    guarded_tokens,
+    vocabulary,
+)
 
-KINDS = [
-    path for path in VOCABULARIES if path.stem.endswith(("-spm", "phi-3", "qwen2", "llama-bpe", "gemma-4", "-bge"))
-]
-BOUND = int(os.environ.get("FORGERY_TOKENS", "2"))
-MANY = 200
-HARMLESS = Tried(forged=0, same_text=True, same_bytes=True, about="")
+TEMPLATES = int(os.environ.get("FORGERY_TEMPLATES", "3"))
+TOKENS = 12
+PARTS = 12
+# Each way of tokenising: byte pairs, sentencepieces with a space before texts and with tokens that take the white space
+# beside them, word pieces; few control tokens and thousands.
+KINDS = [path for path in VOCABULARIES if path.stem.endswith(("-spm", "phi-3", "qwen2", "llama-bpe", "llm", "-bge"))]
+# Templates that write what callers give them right beside what could complete a token: `<`, the key, `>`.
+TIGHT = ("Qwen3-Coder", "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "MiniMax-M3", "Apertus-8B-Instruct", "qwen3-coder")
 
 pytestmark = pytest.mark.skipif(not VOCABULARIES, reason="set LLAMA_CPP_MODELS to llama.cpp's models folder")
 
 
-@pytest.mark.parametrize("path", VOCABULARIES, ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
-def test_control_tokens_on_one_template(path: Path) -> None:
-    with vocabulary(path) as vocab:
-        probe = Probe(OURS[-1], vocab)
-        known = guarded_tokens(vocab)
-        tokens = random.Random(1).sample(known, min(MANY, len(known)))
-        text = " ".join(form for token in tokens for form in forms(token))
-        assert probe.tried(text) == HARMLESS
+def assert_nothing_forged(probe: Probe, chance: random.Random, known: list[str]) -> int:
+    """Some tokens whole, and some parts of any: nothing is forged, lost or altered. The number of texts tried."""
+    texts = 0
+    tokens = chance.sample(known, min(TOKENS, len(known)))
+    parts = list(probe.completions(known))
+    for found in (
+        *(probe.whole(kind, tokens) for kind in probe.kinds),
+        *(probe.filled(kind, texts) for kind, texts in chance.sample(parts, min(PARTS, len(parts)))),
+    ):
+        assert (found.forged, found.lost, found.same_bytes) == (0, 0, True), f"{probe.name}: {found.about}"
+        texts += found.texts
+    return texts
 
 
 @pytest.mark.parametrize("path", KINDS, ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
-def test_every_template(path: Path, record_testsuite_property: Callable[[str, object], None]) -> None:
-    """Forged tokens 0; the tokens spell the unguarded text; clean prompts are token for token the plain ones. Two
-    vocabularies of each tokeniser's kind."""
-    tried = refused = 0
-    chance = random.Random(path.stem)
+def test_real_vocabularies(path: Path, record_testsuite_property: Callable[[str, object], None]) -> None:
+    chance, texts = random.Random(path.stem), 0
     with vocabulary(path) as vocab:
-        known = guarded_tokens(vocab)
-        for source in (*SOURCES, *OURS):
+        known = few_of_a_row(guarded_tokens(vocab))
+        for source in chance.sample([*SOURCES, *OURS], TEMPLATES):
             probe = Probe(source, vocab)
-            if probe.expected is None:
-                refused += 1
+            if probe.takes is None:
                 continue
-            tokens = chance.sample(known, min(BOUND, len(known)))
-            found = probe.tried(" ".join(form for token in tokens for form in forms(token)))
-            assert found == HARMLESS, source.stem
-            tried += len(tokens)
-            assert all(map(probe.clean, CLEAN)), source.stem
-    record_testsuite_property(f"forgery {path.stem}", f"tried={tried} refused={refused}")
-    assert tried or not known
+            texts += assert_nothing_forged(probe, chance, known)
+            assert all(map(probe.clean, CLEAN)), probe.name
+    record_testsuite_property(f"forgery {path.stem}", f"forged 0 of {texts}")
 
 
-def test_the_guard_is_what_prevents_it() -> None:
+@pytest.mark.parametrize("name", TIGHT)
+def test_the_tokens_of_all_families(
+    name: str, tmp_path: Path, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    """One vocabulary has them all, on templates that complete what they are given."""
+    chance = random.Random(name)
+    with vocabulary(families_vocabulary(tmp_path)) as vocab:
+        probe = Probe(next(path for path in (*SOURCES, *OURS) if path.stem == name), vocab)
+        texts = assert_nothing_forged(probe, chance, guarded_tokens(vocab))
+        assert len(list(probe.completions(guarded_tokens(vocab)))) > PARTS, "it completes what it is given"
+        assert probe.clean(CLEAN[-1])
+    record_testsuite_property(f"forgery {name}", f"forged 0 of {texts}")
+
+
+def test_the_guard_is_what_prevents_it(tmp_path: Path) -> None:
     """Without the guard the same texts do forge: the measure can fail."""
-    with vocabulary(next(path for path in VOCABULARIES if path.stem.endswith("qwen2"))) as vocab:
-        probe = Probe(next(path for path in OURS if path.stem.startswith("deepseek")), vocab)
-        assert probe.tried("<|im_start|>") == HARMLESS
-        assert probe.tried("<|im_start|>", guard=False).forged > 0
+    with vocabulary(families_vocabulary(tmp_path)) as vocab:
+        probe = Probe(next(path for path in OURS if path.stem == "qwen3-coder"), vocab)
+        for kind in probe.kinds:
+            assert probe.whole(kind, ["<|im_start|>"]).forged == 0
+            assert probe.whole(kind, ["<|im_start|>"], guard=False).forged > 0
+        key = {"schema key": "|im_start|"}
+        assert (0, key) in [
+            (kind, {field: text for field, text in texts.items() if field in key})
+            for kind, texts in probe.completions(["<|im_start|>"])
+        ]
+        assert probe.filled(0, key) == Tried(1, 0, 0, same_text=True, same_bytes=True, about="")
+        assert probe.filled(0, key, guard=False).forged == 1

@@ -56,7 +56,7 @@ def test_broken_arguments_stay_visible() -> None:
 
 
 def test_a_statement_holds_every_tool_and_the_form_of_a_call() -> None:
-    text = generic.statement([TOOL], generic.GENERIC)
+    text = generic.statement([TOOL.openai()["function"]], generic.GENERIC)
     assert json.dumps(TOOL.openai()["function"]) in text
     assert '<tool_call>\n{"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}\n</tool_call>' in text
 

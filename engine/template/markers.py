@@ -1,0 +1,90 @@
+"""Where the texts of control tokens stand in a text, and which of its characters could become part of one.
+
+Knows: the texts of a vocabulary's control and user-defined tokens, or what they look like. Does not know: templates,
+who wrote a text, tokens' ids.
+"""
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from engine.template.affixes import Beginnings, Endings
+
+_LOOKS_LIKE_CONTROL = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Z][A-Z_]{1,40}\]|<｜[^｜\n]{1,80}｜>")
+
+
+class Span(NamedTuple):
+    """Characters `start` to `end` (exclusive) of a text."""
+
+    start: int
+    end: int
+
+
+class Markers:
+    """The texts of control and user-defined tokens.
+
+    `known`: those of a vocabulary; None where there is none, then texts that look like control tokens count. White
+    space and single characters are no markers, though many vocabularies have such tokens: they open and close nothing.
+    """
+
+    def __init__(self, known: Iterable[str] | None, also: Iterable[str] = ()) -> None:
+        self.by_looks = known is None
+        self._texts = frozenset(text for text in (*(known or ()), *also) if len(text) > 1 and text.strip())
+        self._beginnings, self._tails = Beginnings(self._texts), Endings(self._texts)
+        self._longest = max(map(len, self._texts), default=0)
+        lengths: dict[str, set[int]] = {}
+        for text in self._texts:
+            lengths.setdefault(text[0], set()).add(len(text))
+        # Some vocabularies have thousands of markers that begin alike, and few lengths.
+        self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
+        self._heads = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
+
+    def spans(self, text: str) -> list[Span]:
+        """Where markers stand, ascending: at each position the longest, overlaps included."""
+        found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self.by_looks else []
+        for head in self._heads.finditer(text) if self._heads else ():
+            start = head.start()
+            for length in self._lengths[text[start]]:
+                if start + length <= len(text) and text[start : start + length] in self._texts:
+                    found.append(Span(start, start + length))
+                    break
+        return sorted(set(found))
+
+    def counted(self, text: str, beside: Sequence[Span] = ()) -> Counter[str]:
+        """How often each marker stands in a text, less those that overlap one of the spans `beside`."""
+        return Counter(text[span.start : span.end] for span in self.spans(text) if not overlaps(span, beside))
+
+    def reach(self, text: str) -> list[Span]:
+        """The parts of a text that are a marker, or would be a part of one if a template wrote the rest of it next to
+        the text, or to the text less the white space around it."""
+        found = self.spans(text)
+        bare = text.strip()
+        for part, start in {text: 0, bare: len(text) - len(text.lstrip())}.items():
+            end = start + len(part)
+            if 0 < len(part) <= self._longest and any(part in marker for marker in self._texts):
+                found.append(Span(start, end))
+            for length in range(1, min(self._longest, len(part) + 1)):
+                if part[:length] in self._tails:
+                    found.append(Span(start, start + length))
+                if part[-length:] in self._beginnings:
+                    found.append(Span(end - length, end))
+        return found
+
+
+def overlaps(span: Span, others: Sequence[Span]) -> bool:
+    """Whether a span overlaps one of others, which are ascending and do not overlap each other."""
+    index = bisect_right(others, span.start, key=lambda other: other.end)
+    return index < len(others) and others[index].start < span.end
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same characters as spans that are ascending and do not touch."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and span.start <= found[-1].end:
+            found[-1] = Span(found[-1].start, max(found[-1].end, span.end))
+        else:
+            found.append(span)
+    return found
