@@ -104,8 +104,10 @@ class ToolSyntax(Record):
     - `dictionary`: `call[0] name{key:value, ..} call[1]`, keys bare, strings between `quote` marks.
     - `nested`: `call[0] name name_end`, then an element for each argument, `tag[0] key tag[1]` .. `tag[2] key tag[1]`.
 
-    Markup: `section_also` are other spellings of the section's opening marker; `section_optional`: calls are found
-    without the section's markers too; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
+    Markup: `section_also` are other spellings of the section's opening marker, `call_also` those of a call's;
+    `section_tag` is how the section's markers begin, under whatever name models write them; `section_optional`: calls
+    are found without the section's markers too; `announced`: only in a message whose heading (`Format.header`) names a
+    recipient; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
     when it names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool;
     `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response": ..}` holds the
     answer (the generic form). Names and ids: `name_prefix` is not part of the
@@ -113,7 +115,8 @@ class ToolSyntax(Record):
     `id_open` begins one after it; `attributes_end` ends what follows the name;
     `call_empty` ends the name of a call without arguments, and the call. Arguments: `value_open` stands between
     key and value; `type_end` ends a type written after the key, `text_types` are the types whose values are text;
-    `cdata`: values may be CDATA sections. JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several
+    `cdata`: values may be CDATA sections; `json_block` are the marks around arguments that come as one JSON text;
+    `escaped`: names and keys are written with HTML's escapes. JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several
     spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself; `id_last`: the id
     comes after the arguments. Several calls: each in a section of
     its own ("sections", what `json` does if not said), one after the other in one section ("together", what the others
@@ -124,8 +127,11 @@ class ToolSyntax(Record):
     shape: Shape
     section: tuple[str, str] = ("", "")
     section_also: tuple[str, ...] = ()
+    section_tag: tuple[str, str] = ("", "")
     section_optional: bool = False
+    announced: bool = False
     call: tuple[str, str] = ("", "")
+    call_also: tuple[str, ...] = ()
     name_end: str = ""
     name_prefix: str = ""
     names_declared: bool = False
@@ -141,6 +147,8 @@ class ToolSyntax(Record):
     type_end: str = ""
     text_types: tuple[str, ...] = ()
     cdata: bool = False
+    json_block: tuple[str, str] = ("", "")
+    escaped: bool = False
     tag: tuple[str, str, str] = ("", "", "")
     quote: str = ""
     code: tuple[str, str] = ("", "")
@@ -177,7 +185,7 @@ _NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
 _OF_ALL = frozenset(
     ["shape", "section", "section_also", "code", "several", "between", "arguments_as", "id_length", "parallel"]
 )
-_OF_CALL = frozenset(["section_optional", "call", "name_end"])
+_OF_CALL = frozenset(["section_optional", "section_tag", "announced", "call", "call_also", "name_end"])
 _OF_SHAPE: Mapping[str, frozenset[str]] = {
     "json": frozenset(["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),
     "pythonic": frozenset(["bare"]),
@@ -186,6 +194,7 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
     ),
     "tagged_args": _OF_CALL.union(
         ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"]
+        + ["json_block", "escaped"]
     ),
     "dictionary": _OF_CALL | {"quote"},
     "nested": _OF_CALL | {"tag"},

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_mod
 from pydantic.fields import FieldInfo
 
 from engine.errors import RequestError
-from engine.tools.call import ModelArguments, schema_arguments
+from engine.tools.check import ModelArguments, schema_arguments, schema_of
 from engine.tools.schema import model_schema
 from engine.types import Tool
 
@@ -273,9 +273,9 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
         )
     if unknown := sorted(set(inner) - {"type", "name", "description", "parameters", "strict"}):
         raise RequestError(f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters, strict.")
-    parameters: Any = inner.get("parameters") or {"type": "object", "properties": {}}
+    parameters = schema_of(name, inner.get("parameters") or {"type": "object", "properties": {}})
     check = schema_arguments(name, parameters)
-    return Tool(name=name, description=inner.get("description") or "", parameters=dict(parameters), check=check)
+    return Tool(name=name, description=inner.get("description") or "", parameters=parameters, check=check)
 
 
 def _shown(item: object) -> str:
