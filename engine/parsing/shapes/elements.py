@@ -63,7 +63,7 @@ class DictionaryShape:
             return ""
         call = section.begin(name)
         outcome = Outcome.COMPLETE
-        if reader.buffer[reader.pos] == "{":
+        if reader.buffer.startswith("{", reader.pos):
             outcome = yield from self._value(call.write)
         if outcome is Outcome.TRUNCATED:
             call.end("truncated")

@@ -16,8 +16,8 @@ from engine.parsing.values import Schemas, quoted
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
 _WORD = re.compile(r"[\"']?[\w.\-:/$@]+")
 # The same where markup spells some characters as HTML does.
-_ESCAPED_NAME = re.compile(r"(?:[\w.\-:/$@]|&\w*;?)+|[\"']")
-_ESCAPED_WORD = re.compile(r"[\"']?(?:[\w.\-:/$@]|&\w*;?)+")
+_ESCAPED_NAME = re.compile(r"[\w.\-:/$@&;]+|[\"']")
+_ESCAPED_WORD = re.compile(r"[\"']?[\w.\-:/$@&;]+")
 _ESCAPES = (("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&apos;", "'"), ("&amp;", "&"))
 _WRAPPER = re.compile(r" ?\w{1,40}>\s*")
 _MAYBE_WRAPPER = re.compile(r" ?\w{0,40}(?:>\s*)?")
