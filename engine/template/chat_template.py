@@ -234,7 +234,7 @@ class ChatTemplate:
                 except TemplateError:
                     return None  # a refusal tells nothing of the switch
 
-            self._switches[key] = switch(reasoning, self.format, self.source, renders)
+            self._switches[key] = switch(reasoning, self.format, self._setting.template.variables, renders)
         return self._switches[key]
 
     def parser(
