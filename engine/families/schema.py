@@ -106,8 +106,8 @@ class ToolSyntax(Record):
 
     Markup: `section_also` are other spellings of the section's opening marker, `call_also` those of a call's;
     `section_tag` is how the section's markers begin, under whatever name models write them; `section_optional`: calls
-    are found without the section's markers too; `announced`: only in a message whose heading (`Format.header`) names a
-    recipient; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
+    are found without the section's markers too; `heading`: the marks around the tool's name in a heading without
+    which call markup is text; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
     when it names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool;
     `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response": ..}` holds the
     answer (the generic form). Names and ids: `name_prefix` is not part of the
@@ -116,11 +116,11 @@ class ToolSyntax(Record):
     `call_empty` ends the name of a call without arguments, and the call. Arguments: `value_open` stands between
     key and value; `type_end` ends a type written after the key, `text_types` are the types whose values are text;
     `cdata`: values may be CDATA sections; `json_block` are the marks around arguments that come as one JSON text;
-    `escaped`: names and keys are written with HTML's escapes. JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several
-    spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself; `id_last`: the id
-    comes after the arguments. Several calls: each in a section of
-    its own ("sections", what `json` does if not said), one after the other in one section ("together", what the others
-    do), or as a list in one; `between` stands between two, where that is not the white space of their markers.
+    `escaped`: names and keys are written with HTML's escapes. JSON: `name_fields`, `arguments_fields`, `id_fields` are
+    the keys (several spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself;
+    `id_last`: the id comes after the arguments. Several calls: each in a section of its own ("sections", what `json`
+    does if not said), one after the other in one section ("together", what the others do), or as a list in one;
+    `between` stands between two, where that is not the white space of their markers.
     Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template wants of history.
     """
 
@@ -129,7 +129,7 @@ class ToolSyntax(Record):
     section_also: tuple[str, ...] = ()
     section_tag: tuple[str, str] = ("", "")
     section_optional: bool = False
-    announced: bool = False
+    heading: tuple[str, str] = ("", "")
     call: tuple[str, str] = ("", "")
     call_also: tuple[str, ...] = ()
     name_end: str = ""
@@ -185,7 +185,7 @@ _NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
 _OF_ALL = frozenset(
     ["shape", "section", "section_also", "code", "several", "between", "arguments_as", "id_length", "parallel"]
 )
-_OF_CALL = frozenset(["section_optional", "section_tag", "announced", "call", "call_also", "name_end"])
+_OF_CALL = frozenset(["section_optional", "section_tag", "heading", "call", "call_also", "name_end"])
 _OF_SHAPE: Mapping[str, frozenset[str]] = {
     "json": frozenset(["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),
     "pythonic": frozenset(["bare"]),
@@ -193,8 +193,8 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
         ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "arguments_end"]
     ),
     "tagged_args": _OF_CALL.union(
-        ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"]
-        + ["json_block", "escaped"]
+        ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"],
+        ["json_block", "escaped"],
     ),
     "dictionary": _OF_CALL | {"quote"},
     "nested": _OF_CALL | {"tag"},

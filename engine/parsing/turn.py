@@ -36,7 +36,7 @@ class TextTurn:
         self._anywhere = reasoning is not None and reasoning.where == "anywhere"
         self._drops = reasoning is not None and reasoning.when_closed == "drop"
         self._closed = self._closed_for_good = self._fenced = self._called = False
-        self._announced = tools is None or not tools.announced
+        self._announced = not (tools and tools.heading[0])
         self._quoted = 0  # opening markers that were text: the closing ones are text too
         self._is_open = Markers(marks.opens)
         self._is_start = Markers(marks.start)
@@ -108,7 +108,7 @@ class TextTurn:
     def _skip(self, text: str, mark: Mark, kind: str = "marker") -> str:
         """Consume a marker that ends what a heading announced. Returns the white space that the template writes after
         it."""
-        self._announced = self._calls is None or not self._calls.section.syntax.announced
+        self._announced = not (self._calls and self._calls.section.syntax.heading[0])
         self._reader.take(len(text), kind)
         return mark.after
 

@@ -92,7 +92,8 @@ class Schemas:
             return self._types(self._resolve(reference), depth + 1)
         if "type" in node:
             stated = node["type"]
-            return frozenset([stated] if isinstance(stated, str) else filter(_is_text, _listed(stated)))
+            listed = [stated] if isinstance(stated, str) else _listed(stated)
+            return frozenset(name for name in listed if isinstance(name, str))
         if "const" in node:
             return frozenset([type_name(node["const"])])
         if "enum" in node:
@@ -101,7 +102,8 @@ class Schemas:
             if union in node:
                 return _union(self._types(branch, depth + 1) for branch in _listed(node[union]))
         if "allOf" in node:
-            known = [types for branch in _listed(node["allOf"]) if (types := self._types(branch, depth + 1)) is not None]
+            branches = (self._types(branch, depth + 1) for branch in _listed(node["allOf"]))
+            known = [types for types in branches if types is not None]
             return known[0].intersection(*known[1:]) if known else None
         return None
 
@@ -117,10 +119,6 @@ class Schemas:
 def _listed(value: object) -> list[object]:
     """A keyword's list; nothing where a schema has something else there."""
     return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _union(branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
@@ -273,8 +271,9 @@ class ArgumentWriter:
             self._undeclared, self._waiting = name, []
         self._write(f'{", " if self.given else "{"}"{quoted(name)}": ')
         self.given.add(name)
-        self._types = TEXT if stated and (types is None or "string" in types) else JSON_TYPES if stated is False else types
-        self._stated = bool(stated)
+        self._types, self._stated = types, bool(stated)
+        if stated is not None:
+            self._types = JSON_TYPES if not stated else TEXT if types is None or "string" in types else types
         self._lead = lead
         self._held.clear()
         self._open = False

@@ -14,6 +14,7 @@ from engine.template.env import Template, values
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"
 _LONG_ID = "call_p1q2r3s4t5u6v7w8x9y0z1a2"
+_NOTHING: Mapping[str, Any] = {}
 _REASONING_ON: Mapping[str, Any] = {"thinking": True, "enable_thinking": True}
 """The switches that templates name alike: some read earlier reasoning only where theirs is on."""
 _NULLABLE: Mapping[str, Any] = {"type": ["string", "null"], "description": "A city."}
@@ -174,7 +175,7 @@ class _Probe:
         return any(
             self._shows(before_call, "WHYTEXT", **variables)
             or self._shows(answer, "WHYTEXT", generates=False, **variables)
-            for variables in ({}, _REASONING_ON)
+            for variables in (_NOTHING, _REASONING_ON)
         )
 
     def _needs_short_ids(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:

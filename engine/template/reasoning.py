@@ -34,9 +34,7 @@ Renders: TypeAlias = Callable[[Switch], str | None]
 refuses."""
 
 
-def switch(
-    reasoning: Reasoning | None, format_: Format, variables: Collection[str], renders: Renders
-) -> Switch:
+def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[str], renders: Renders) -> Switch:
     """What to do for `reasoning` (None leaves the template its default).
 
     `variables` are those that the template reads: one that it does not is no gate, whatever the family's others have,

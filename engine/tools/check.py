@@ -65,7 +65,7 @@ class ModelArguments:
         return lambda: function(*args, **given)
 
 
-class _TooManySteps(Exception):  # noqa: N818 - never leaves this module
+class _TooManySteps(Exception):
     pass
 
 
@@ -121,12 +121,12 @@ def schema_of(name: str, parameters: object) -> dict[str, Any]:
         raise RequestError(
             f"The parameters of tool {name!r} are not a JSON Schema: {error}. Correct that, or flatten them."
         ) from None
-    if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
-        raise RequestError(
-            f"The parameters of tool {name!r} are not a schema of type object: {shortened(repr(schema))}. Write "
-            '{"type": "object", "properties": {...}, "required": [...]}.'
-        )
-    return cast("dict[str, Any]", schema)
+    if isinstance(schema, dict) and (members := cast("dict[str, Any]", schema)).get("type") == "object":
+        return members
+    raise RequestError(
+        f"The parameters of tool {name!r} are not a schema of type object: {shortened(repr(parameters))}. Write "
+        '{"type": "object", "properties": {...}, "required": [...]}.'
+    )
 
 
 @lru_cache(maxsize=512)
@@ -223,7 +223,7 @@ def _matches(pattern: str, text: str) -> bool:
 def _bounded(kind: Any, steps: _Steps) -> Any:
     """The validator class of one tool: every keyword counts as a step, and those that cost more than that are our
     own."""
-    from jsonschema.validators import extend
+    import jsonschema.validators
 
     keywords: dict[str, _Keyword] = {**kind.VALIDATORS}
     additional = keywords.get("additionalProperties")
@@ -240,7 +240,7 @@ def _bounded(kind: Any, steps: _Steps) -> Any:
 
         return apply
 
-    return cast("Any", extend)(kind, {name: counted(keyword) for name, keyword in keywords.items()})
+    return cast("Any", jsonschema.validators).extend(kind, {name: counted(keyword) for name, keyword in keywords.items()})
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterable[Any]:
@@ -275,13 +275,13 @@ def _additional(usual: _Keyword) -> _Keyword:
     return additional
 
 
-def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterable[Any]:  # noqa: FBT001 - jsonschema's
+def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterable[Any]:
     from jsonschema.exceptions import ValidationError as Unfit
 
     del schema
-    if wanted and validator.is_type(instance, "array"):
-        if len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
-            yield Unfit(f"{shortened(repr(instance))} has non-unique elements")
+    listed = wanted and validator.is_type(instance, "array")
+    if listed and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
+        yield Unfit(f"{shortened(repr(instance))} has non-unique elements")
 
 
 def _unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:

@@ -33,8 +33,8 @@ def json_value(text: str, *, strict: bool = True) -> Any:
 def depth(value: object) -> int:
     """How many lists and objects stand within one another; no more than `DEEPEST` + 1 are counted."""
     level = 0
-    nodes = [value]
-    while level <= DEEPEST and (nodes := [node for node in nodes if isinstance(node, list | tuple | Mapping)]):
+    nodes: list[object] = [value]
+    while level <= DEEPEST and any(isinstance(node, list | tuple | Mapping) for node in nodes):
         level += 1
         nodes = [child for node in nodes for child in _children(node)]
     return level

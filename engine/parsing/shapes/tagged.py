@@ -16,6 +16,7 @@ from engine.parsing.grammar import (
     Marker,
     Node,
     Pattern,
+    Repeat,
     Rules,
     Schema,
     Until,
@@ -32,7 +33,7 @@ from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes.json_calls import JsonShape
 from engine.parsing.shapes.section import Section
-from engine.parsing.values import TEXT, ArgumentWriter, type_name
+from engine.parsing.values import ArgumentWriter, Schemas, type_name
 from engine.types import Tool
 
 
@@ -275,11 +276,16 @@ class TaggedArgumentsShape:
                     reader.take(len(hit), "marker")
                     arguments.end_value(self._value_end.before)
                     return Outcome.COMPLETE
-            elif (yield from (self._opens_next(hit, arguments) if hit in self._argument.literals else self._ends_all(hit))):
-                # The value's own closing marker is missing; the next one's opening, or those around it, are not.
+            elif (yield from self._missing_end(hit, arguments)):
                 arguments.end_value(self._value_end.before)
                 return Outcome.COMPLETE
             write(reader.take(len(hit)))
+
+    def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Reading[bool]:
+        """Whether the value's own closing marker is missing: the next one's opening, or those around it, are not."""
+        if hit in self._argument.literals:
+            return (yield from self._opens_next(hit, arguments))
+        return (yield from self._ends_all(hit))
 
     def _opens_next(self, marker: str, arguments: ArgumentWriter) -> Reading[bool]:
         """Whether the marker at the front opens another of the tool's arguments; else it is text, as code may hold
@@ -375,12 +381,20 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
         begun = in_order(Words(tool.name), Marker(syntax.name_end))
         return in_order(begun, attributes if syntax.attributes_end else NOTHING, *arguments)
 
-    return arranged(syntax, one_of(*map(call, tools)), most)
+    def announced(tool: Tool) -> Node:
+        named = in_order(Marker(syntax.heading[0]), Words(tool.name), Marker(syntax.heading[1]))
+        return in_order(named, arranged(syntax, call(tool), 1))
+
+    if not syntax.heading[0]:
+        return arranged(syntax, one_of(*map(call, tools)), most)
+    single = one_of(*map(announced, tools))
+    further = in_order(Marker(syntax.between or ""), single)
+    return in_order(single, Repeat(further, 0, None if most is None else most - 1))
 
 
 def escaped(syntax: ToolSyntax, text: str) -> str:
     """A name as it stands between the quotes of an attribute."""
-    if not syntax.attributes_end:
+    if not syntax.escaped:
         return text
     return text.replace("&", "&amp;").replace('"', "&quot;")
 
@@ -392,8 +406,8 @@ class _Markup:
         self._syntax = syntax
         self._rules = rules
         self._end = syntax.argument[1]
-        closers = (syntax.argument[1], syntax.call[1], syntax.section[1])
-        self._without = tuple(dict.fromkeys(text.strip() for text in closers if text.strip()))
+        markers = (syntax.argument[1], syntax.call[1], syntax.section[1], syntax.argument[0])
+        self._without = tuple(dict.fromkeys(text.strip() for text in markers if text.strip()))
 
     def text(self, schema: Schema) -> Node:
         least, most = bounds(schema)
