@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from engine import _data
 from engine.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
+from engine.events import fold
 from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families
 from engine.parsing import Parser
 from engine.parsing.parser import ParserRecipe
@@ -26,7 +27,7 @@ from engine.template.guard import Markers
 from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
 from engine.template.prompt import Prompt, with_reasoning, with_tail
 from engine.template.reasoning import Switch, switch
-from engine.template.rendering import Asked, Rendering, Setting
+from engine.template.rendering import Asked, Held, Rendering, Setting
 from engine.template.trial import try_template
 from engine.tools import ToolLike, as_tools
 from engine.types import (
@@ -192,13 +193,35 @@ class ChatTemplate:
         )
         rendering = Rendering(template._setting, conversation, stated, asked)
         if continue_final_message:
-            prompt = rendering.continuation(template._opens)
+            prompt = template._continued(rendering, reasoning, conversation, stated, asked)
         elif not add_generation_prompt:
             return rendering.plain()
         else:
             prompt = rendering.answer()
-            prompt = template._closed(prompt) if asked.switch.close else prompt
+            if asked.switch.close or (reasoning is False and template._opens(prompt)):
+                prompt = template._closed(prompt)
         return with_reasoning(prompt, template._opens(prompt))
+
+    def _continued(
+        self,
+        rendering: Rendering,
+        reasoning: Reasoning | None,
+        conversation: Sequence[Message],
+        tools: Sequence[Tool],
+        asked: Asked,
+    ) -> Prompt:
+        """The prompt inside the last message. One whose reasoning the template's default leaves out was written with
+        reasoning on, and is continued so."""
+        prompt = rendering.continuation(self._holds)
+        if reasoning is not None or not conversation[-1].reasoning or rendering.holds(self._holds(prompt)):
+            return prompt
+        try:
+            on = replace(asked, switch=self._switch(True, conversation, tools))
+        except RequestError:
+            return prompt  # there is no such switch
+        again = Rendering(self._setting, conversation, tools, on)
+        other = again.continuation(self._holds)
+        return other if again.holds(self._holds(other)) else prompt
 
     def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
         """The one of the model's templates that can state these."""
@@ -286,6 +309,12 @@ class ChatTemplate:
             control_tokens=control_tokens,
             id_salt=id_salt,
         )
+
+    def _holds(self, prompt: Prompt) -> Held:
+        """What a prompt holds of the turn, and where it stands."""
+        parser = Parser(self.format, control_tokens=self.control_tokens)
+        held = fold([event for piece in prompt.prefix for event in parser.feed(*piece)])
+        return Held(parser.in_reasoning, held.reasoning, held.content)
 
     def _opens(self, prompt: Prompt) -> bool:
         return Parser(self.format, prompt.prefix, control_tokens=self.control_tokens).in_reasoning

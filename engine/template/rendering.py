@@ -21,8 +21,18 @@ from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_st
 from engine.template.reasoning import Switch, with_words
 from engine.types import Message, Tool
 
-InReasoning: TypeAlias = Callable[[Prompt], bool]
-"""Whether a prompt leaves reasoning open: asked of a parser, which this room does not know."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a prompt holds of the turn that is about to be written: its reasoning, its content, and whether the next
+    text is reasoning."""
+
+    in_reasoning: bool = False
+    reasoning: str = ""
+    content: str = ""
+
+
+Reads: TypeAlias = Callable[[Prompt], Held]
+"""What a prompt's tail holds: asked of a parser, which this room does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,7 @@ class Rendering:
         return self._answer(self._conversation)
 
     def _answer(self, conversation: Sequence[Message]) -> Prompt:
-        marked = self._render(conversation, generates=True)
+        marked = self._reopened(conversation, self._render(conversation, generates=True))
         found = self._after_question(conversation, marked)
         if found is not None:
             return self._cut(marked, found)
@@ -115,37 +125,68 @@ class Rendering:
         continues = bool(conversation) and conversation[-1].role == "tool"
         return self._cut(marked, turn_start(self._reveal(marked), bare, self._format.start, continues=continues))
 
+    def _reopened(self, conversation: Sequence[Message], marked: str) -> str:
+        """A prompt after a tool's result that ends a turn and begins none, with the assistant's start: templates that go
+        on in the turn of the call forget that text beside the call has ended it."""
+        text = self._reveal(marked).rstrip()
+        ends = (*self._format.stops, *self._setting.fixed.values())
+        is_over = any(end and text.endswith(end) for end in ends)
+        return marked + self._format.start if is_over and conversation[-1].role == "tool" else marked
+
     def _after_question(self, conversation: Sequence[Message], marked: str) -> int | None:
-        """Where the turn begins, if the last message is the user's and the assistant's start follows its text; None
-        where that does not decide it."""
+        """Where the turn begins, if the assistant's start follows the text of the user's question, or of a tool's
+        result; None where that does not decide it."""
         start = self._format.start
-        if not conversation or conversation[-1].role != "user" or not start:
+        if not conversation or conversation[-1].role not in ("user", "tool") or not start:
             return None
         text, asked = self._reveal(marked), self._reveal((conversation[-1].content or "").strip())
         place, found = text.rfind(asked), text.rfind(start)
         return found if asked and 0 <= place <= found - len(asked) else None
 
-    def continuation(self, in_reasoning: InReasoning) -> Prompt:
+    def continuation(self, reads: Reads) -> Prompt:
         """The prompt that goes on inside the last message, which is the assistant's: in its reasoning, in its content,
-        or after its calls. `in_reasoning` tells whether a prompt leaves it open.
+        or after its calls.
 
-        The template writes the unfinished message itself where it can; where it would drop some of it, what the model
-        would have written is put after the generation prompt instead.
+        The template writes the unfinished message itself where it can; where it would drop some of it, or leave the
+        turn where the message is not, what the model would have written is put after the generation prompt instead.
         """
         *earlier, last = self._conversation
         if not (last.content or last.reasoning or last.tool_calls):
             return self._answer(earlier)
-        marked = self._after_calls(last) if last.tool_calls else self._by_template(earlier, last)
-        if marked is not None:
+        if last.tool_calls:
+            marked = self._after_calls(last)
             return self._cut(marked, self._turn_of_last(marked, earlier))
+        marked = self._by_template(earlier, last)
+        written = None if marked is None else self._cut(marked, self._turn_of_last(marked, earlier))
+        if written is not None and self.holds(reads(written)):
+            return written
         prompt = self._render(earlier, generates=True) if earlier else ""
         asked = self._answer(earlier)
-        whole = prompt + self._own_words(last, opened=in_reasoning(asked))
-        start = len(asked.text) - sum(len(piece.text) for piece in asked.prefix)
-        return self._cut(whole, start)
+        whole = prompt + self._own_words(prompt, last, reads(asked), asked)
+        own = self._cut(whole, len(asked.text) - sum(len(piece.text) for piece in asked.prefix))
+        if written is not None and not self.holds(reads(own), shown=False) and self.holds(reads(written), shown=False):
+            return written
+        return own
+
+    def holds(self, held: Held, *, shown: bool = True) -> bool:
+        """Whether a prompt's tail is inside the last message where that stops: its text, and (`shown`) the reasoning
+        before it."""
+        last = self._conversation[-1]
+        reasoning, content = self._plain(last.reasoning), self._plain(last.content)
+        if not content:
+            return held.in_reasoning and held.reasoning.strip() == reasoning
+        knows = self._format.reasoning is not None and shown
+        return (
+            not held.in_reasoning
+            and held.content.strip() == content
+            and (not knows or held.reasoning.strip() == reasoning)
+        )
+
+    def _plain(self, text: str | None) -> str:
+        return self._reveal(text or "").strip()
 
     def _by_template(self, earlier: Sequence[Message], last: Message) -> str | None:
-        """The render up to the end of the last message's text; None where the template does not show all of it."""
+        """The render up to the end of the last message's text; None where the template does not show it."""
         field = "content" if last.content else "reasoning"
         tagged = last.model_copy(update={field: f"{getattr(last, field)}{self._end}", "parts": ()})
         try:
@@ -153,9 +194,7 @@ class Rendering:
         except TemplateError:
             return None
         place = marked.rfind(self._end)
-        if place < 0 or (last.reasoning or "").strip() not in marked:
-            return None
-        return marked[:place]
+        return None if place < 0 else marked[:place]
 
     def _after_calls(self, last: Message) -> str:
         """The render less what ends the turn."""
@@ -170,12 +209,22 @@ class Rendering:
             )
         return text.removesuffix(max(ends, key=len)) if ends else marked
 
-    def _own_words(self, last: Message, *, opened: bool) -> str:
+    def _own_words(self, prompt: str, last: Message, held: Held, asked: Prompt) -> str:
+        """What the model would have written of the message after the generation prompt `prompt`, which `asked` is."""
         syntax, reasoning, content = self._format.reasoning, last.reasoning or "", last.content or ""
-        if syntax is None or not (reasoning or opened):
-            return content
-        opening = "" if opened else syntax.open
-        return opening + reasoning + (syntax.close + content if content else "")
+        closed = syntax is not None and syntax.close.strip() in "".join(piece.text for piece in asked.prefix)
+        words = ""
+        if syntax is not None and (held.in_reasoning or (reasoning and not (closed and content))):
+            words = ("" if held.in_reasoning else _beyond(prompt, syntax.open)) + reasoning
+            words += syntax.close if content else ""
+        return words + (_beyond(prompt + words, self._answer_opening()) + content if content else "")
+
+    def _answer_opening(self) -> str:
+        """What a model writes before its answer."""
+        channels = self._format.channels
+        if channels is None:
+            return self._format.content[0]
+        return f"{channels.start}{channels.role}{channels.channel}{channels.content[0]}{channels.message}"
 
     def _turn_of_last(self, marked: str, earlier: Sequence[Message]) -> int:
         text = self._reveal(marked)
@@ -223,6 +272,15 @@ class Rendering:
         pieces = pieces_of(text, self._guard.forged(text, callers))
         prefix = () if start is None else prefix_of(pieces, start, self._format.control)
         return Prompt(text, pieces, prefix, self._format.final_stops, callers=tuple(callers))
+
+
+def _beyond(text: str, opening: str) -> str:
+    """What of an opening marker does not stand at the text's end already."""
+    bare = text.rstrip()
+    if opening.strip() and bare.endswith(opening.strip()):
+        return ""
+    length = next((length for length in range(len(opening), 0, -1) if text.endswith(opening[:length])), 0)
+    return opening[length:]
 
 
 def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
