@@ -148,6 +148,11 @@ class BareCalls:
                 return False
             yield
 
+    def is_cut(self) -> bool:
+        """Whether the output was cut off where a call, and hardly anything else, had begun."""
+        reader = self._reader
+        return reader.closed and reader.cut and reader.left > 0 and self._decided(reader.buffer[reader.pos :]) is None
+
     def _decided(self, text: str) -> bool | None:
         """None while the text is too short to tell."""
         if self._demanded and (text.startswith("```") or "```".startswith(text)):

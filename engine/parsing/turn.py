@@ -144,8 +144,11 @@ class TextTurn:
         hit = yield from reader.starts(at_start)
         if hit is None and reader.is_cut(at_start):
             return CUT
-        if hit is None and self._bare is not None and (yield from self._bare.stands_here()):
-            return None
+        if hit is None and self._bare is not None:
+            if (yield from self._bare.stands_here()):
+                return None
+            if self._bare.is_cut():
+                return CUT
         while True:
             if hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
                 return hit
@@ -249,7 +252,8 @@ class TextTurn:
             if again is None:
                 break
             open_ = marks.opens[again]
-        hit = yield from reader.until(self._in_reasoning, span.write, cuts=True)
+        cut = reader.is_cut(self._is_open)
+        hit = CUT if cut else (yield from reader.until(self._in_reasoning, span.write, cuts=True))
         while hit is not None and hit != CUT and not (yield from self._ends_reasoning(hit)):
             span.write(reader.take(len(hit)))
             hit = yield from reader.until(self._in_reasoning, span.write, cuts=True)

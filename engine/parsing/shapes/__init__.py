@@ -119,8 +119,9 @@ class SectionReader:
             rest = reader.buffer[start : start + WINDOW]
             if any(rest.startswith(end) for end in ends):
                 return True
-            if reader.closed or not any(end.startswith(rest) for end in ends):
-                return False
+            possible = any(end.startswith(rest) for end in ends)
+            if reader.closed or not possible:
+                return possible and reader.cut
             yield
 
 

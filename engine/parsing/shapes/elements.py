@@ -83,7 +83,7 @@ class DictionaryShape:
         yield from reader.space("arguments")
         if (yield from reader.match(self._quote, "arguments")):
             return (yield from self._string(write))
-        if not (yield from reader.more()):
+        if reader.cut_marker(self._quote) or not (yield from reader.more()):
             return Outcome.TRUNCATED
         char = reader.buffer[reader.pos]
         if char in "{[":
@@ -125,10 +125,13 @@ class DictionaryShape:
         reader = self._reader
         parts: list[str] = []
         quoted_ = yield from reader.match(self._quote, "key")
+        if not quoted_ and reader.cut_marker(self._quote):
+            return None
         if quoted_:
             yield from reader.until(self._key_ends, parts.append)
             reader.note("key", "".join(parts))
             if not (yield from reader.match(self._quote, "key")):
+                reader.cut_marker(self._quote)
                 return None
         else:
             while (yield from reader.more()):
@@ -228,10 +231,10 @@ class NestedShape:
         children = _Items(write) if array else _Members(write, schemas, whole=array is False)
         while True:
             yield from reader.space()
-            if not (yield from reader.more()) or reader.cut_marker(self._edge):
+            hit = (yield from reader.starts(self._edge)) if (yield from reader.more()) else None
+            if hit is None and (not reader.left or reader.cut_marker(self._edge)):
                 complete = array is None and not reader.cut
                 break
-            hit = yield from reader.starts(self._edge)
             if hit is None:
                 return Outcome.MALFORMED
             if hit not in self._begin.literals:
@@ -271,7 +274,7 @@ class NestedShape:
         if outcome is not Outcome.COMPLETE:
             return outcome
         if not (yield from reader.match(self._end)):
-            return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
+            return Outcome.MALFORMED if reader.left and not reader.cut_marker(self._end) else Outcome.TRUNCATED
         closed = yield from self._tag()
         if closed is None:
             return Outcome.TRUNCATED

@@ -63,7 +63,7 @@ class JsonShape:
             elif some and char in ",;}]":
                 # Separators, and brackets too many, which are a model's commonest slip.
                 reader.take(1, "marker")
-            elif char == "`" and section.close.text and (yield from reader.match(_FENCE)):
+            elif char == "`" and section.close.text and ((yield from reader.match(_FENCE)) or reader.cut_marker(_FENCE)):
                 continue
             elif some or not (yield from section.no_call()):
                 return ""

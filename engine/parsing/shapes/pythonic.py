@@ -394,6 +394,9 @@ class PythonicShape:
                 reader.take(found.end() - reader.pos, "key")
                 return found.group(1)
             undecided = _MAYBE_KEYWORD.match(reader.buffer, reader.pos)
+            if reader.closed and reader.cut and undecided is not None and undecided.end() == len(reader.buffer):
+                reader.take(reader.left, "key")
+                return None
             if undecided is None or undecided.end() < len(reader.buffer) or reader.closed:
                 return schemas.at(position)
             if reader.left > WINDOW:

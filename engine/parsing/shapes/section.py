@@ -106,8 +106,12 @@ class Section:
 
     def no_call(self) -> Reading[bool]:
         """Put what stands where a call should on one without a name. False: a marker that reading resumes at stands
-        here, not consumed."""
-        if (yield from self.reader.starts(self._resume)) is not None:
+        here, not consumed, or the output was cut off before anything could be told of it."""
+        reader = self.reader
+        if (yield from reader.starts(self._resume)) is not None or reader.cut_marker(self._resume):
+            return False
+        if reader.closed and reader.cut and self._word.fullmatch(reader.buffer, reader.pos):
+            reader.take(reader.left, "name")
             return False
         yield from self.rest_is_malformed(self.emitter.call("", None))
         return True

@@ -78,7 +78,8 @@ class TaggedJsonShape:
         if outcome is Outcome.COMPLETE and (self._arguments_end.literals or section.closers.literals):
             yield from reader.space()
             if self._arguments_end.literals:
-                yield from reader.match(self._arguments_end)
+                if not (yield from reader.match(self._arguments_end)):
+                    reader.cut_marker(self._arguments_end)
                 yield from reader.space()
         if outcome is not Outcome.TRUNCATED:
             yield from section.call_closed()
@@ -146,6 +147,7 @@ class TaggedArgumentsShape:
         # What may follow a value: anything else shows that the closing marker was part of the value.
         self._follow_markers = Markers([argument.text, *closers])
         self._after_key = key_end.text
+        self._inside = Markers([argument.text, *closers, *self._is_json_block.literals])
         self._follows = self._follow_markers.literals
 
     def read(self) -> Reading[str]:
@@ -193,7 +195,8 @@ class TaggedArgumentsShape:
         else:
             call.end()
             yield from reader.space()
-        yield from reader.match(self._json_block_end)
+        if not (yield from reader.match(self._json_block_end)):
+            reader.cut_marker(self._json_block_end)
         yield from reader.space()
         yield from section.call_closed()
 
@@ -202,7 +205,7 @@ class TaggedArgumentsShape:
         reader = self._reader
         while True:
             yield from reader.space()
-            if not (yield from reader.more()) or reader.cut_marker(self._follow_markers):
+            if not (yield from reader.more()) or reader.cut_marker(self._inside):
                 # The end of this shape is its marker: without it, only a turn that ended by itself is complete.
                 return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
             if (yield from reader.starts(self._section.closers)) is not None:
@@ -214,6 +217,8 @@ class TaggedArgumentsShape:
     def _one_argument(self, arguments: ArgumentWriter) -> Reading[Outcome]:
         reader, section = self._reader, self._section
         if not (yield from reader.match(self._argument)):
+            if reader.cut_marker(self._inside):
+                return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
         parts: list[str] = []
         hit = yield from reader.until(self._key_ends, parts.append)
