@@ -180,7 +180,9 @@ class ChatTemplate:
         rejects them.
         """
         conversation = conversation_of(messages)
-        check_last(conversation, generates=add_generation_prompt, continues=continue_final_message)
+        check_last(
+            conversation, generates=add_generation_prompt, continues=continue_final_message, reasoning=reasoning
+        )
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
         asked = Asked(
@@ -213,7 +215,7 @@ class ChatTemplate:
         """The prompt inside the last message. One whose reasoning the template's default leaves out was written with
         reasoning on, and is continued so."""
         prompt = rendering.continuation(self._holds)
-        if reasoning is not None or not conversation[-1].reasoning or rendering.holds(self._holds(prompt)):
+        if reasoning is not None or not conversation[-1].reasoning or rendering.fits(prompt, self._holds):
             return prompt
         try:
             on = replace(asked, switch=self._switch(True, conversation, tools))
@@ -221,7 +223,7 @@ class ChatTemplate:
             return prompt  # there is no such switch
         again = Rendering(self._setting, conversation, tools, on)
         other = again.continuation(self._holds)
-        return other if again.holds(self._holds(other)) else prompt
+        return other if again.fits(other, self._holds) else prompt
 
     def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
         """The one of the model's templates that can state these."""
@@ -322,8 +324,8 @@ class ChatTemplate:
     def _closed(self, prompt: Prompt) -> Prompt:
         """The prompt with its reasoning closed by us, for a template that has no switch."""
         syntax = self.format.reasoning
-        if syntax is None or not prompt.prefix:
-            return prompt
+        if syntax is None or (self.format.start and not prompt.prefix):
+            return prompt  # the model goes on in a turn of its own, where nothing is opened
         text = syntax.close if self._opens(prompt) else syntax.open + syntax.close
         return with_tail(prompt, text, self.format.control)
 

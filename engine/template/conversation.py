@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from engine.errors import RequestError
 from engine.families import Format
-from engine.types import DocumentLike, Message, MessagesLike
+from engine.types import DocumentLike, Message, MessagesLike, Reasoning
 
 
 def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
@@ -132,9 +132,16 @@ def _with_call(number: int, message: Message, known: Mapping[str, str], open_: l
     return message.model_copy(update={"tool_call_id": id_, "name": message.name or known[id_]})
 
 
-def check_last(messages: Sequence[Message], *, generates: bool, continues: bool) -> None:
+def check_last(
+    messages: Sequence[Message], *, generates: bool, continues: bool, reasoning: Reasoning | None = None
+) -> None:
     """Raise RequestError where the last message does not fit what is asked for."""
     last = messages[-1]
+    if continues and reasoning is False and last.reasoning and not (last.content or last.tool_calls):
+        raise RequestError(
+            "reasoning=False, and the last message, which is to be continued, stops inside its reasoning: leave "
+            "reasoning= out, or leave that reasoning out."
+        )
     if continues and last.role != "assistant":
         raise RequestError(
             f"continue_final_message=True continues an assistant message, and the last one is {last.role!r}: "

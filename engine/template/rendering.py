@@ -158,29 +158,31 @@ class Rendering:
             return self._cut(marked, self._turn_of_last(marked, earlier))
         marked = self._by_template(earlier, last)
         written = None if marked is None else self._cut(marked, self._turn_of_last(marked, earlier))
-        if written is not None and self.holds(reads(written)):
+        if written is not None and self._fits(written, reads):
             return written
         prompt = self._render(earlier, generates=True) if earlier else ""
         asked = self._answer(earlier)
         whole = prompt + self._own_words(prompt, last, reads(asked), asked)
         own = self._cut(whole, len(asked.text) - sum(len(piece.text) for piece in asked.prefix))
-        if written is not None and not self.holds(reads(own), shown=False) and self.holds(reads(written), shown=False):
-            return written
-        return own
+        fits = self._fits(own, reads, shown=False)
+        return own if fits or written is None or not self._fits(written, reads, shown=False) else written
 
-    def holds(self, held: Held, *, shown: bool = True) -> bool:
-        """Whether a prompt's tail is inside the last message where that stops: its text, and (`shown`) the reasoning
-        before it."""
-        last = self._conversation[-1]
+    def fits(self, prompt: Prompt, reads: Reads) -> bool:
+        """Whether a prompt's tail is inside the last message where that stops, with the reasoning before it."""
+        return self._fits(prompt, reads)
+
+    def _fits(self, prompt: Prompt, reads: Reads, *, shown: bool = True) -> bool:
+        """The same; without `shown` the reasoning before the content may be missing."""
+        last, syntax, held = self._conversation[-1], self._format.reasoning, reads(prompt)
         reasoning, content = self._plain(last.reasoning), self._plain(last.content)
+        tail = "".join(piece.text for piece in prompt.prefix)
+        if syntax is not None and syntax.open.strip() and tail.count(syntax.open.strip()) > 1:
+            return False
         if not content:
             return held.in_reasoning and held.reasoning.strip() == reasoning
-        knows = self._format.reasoning is not None and shown
-        return (
-            not held.in_reasoning
-            and held.content.strip() == content
-            and (not knows or held.reasoning.strip() == reasoning)
-        )
+        if held.in_reasoning or held.content.strip() != content:
+            return False
+        return syntax is None or not shown or held.reasoning.strip() == reasoning
 
     def _plain(self, text: str | None) -> str:
         return self._reveal(text or "").strip()
