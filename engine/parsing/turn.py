@@ -27,7 +27,8 @@ class TextTurn:
         tools, reasoning = format_.tools, format_.reasoning
         self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
         self._bare = None
-        if demands.calls and (demands.demanded or (tools.bare if tools else emitter.tools is not None)):
+        without_markers = tools is None or tools.bare or tools.shape in ("json", "pythonic")
+        if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
             self._bare = BareCalls(reader, emitter, tools, spelling, demands)
         self._marks = marks = _Marks(format_, spelling, demands)
         openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
