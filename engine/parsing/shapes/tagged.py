@@ -166,7 +166,7 @@ class TaggedArgumentsShape:
         call = section.begin(name)
         arguments = ArgumentWriter(call.write, section.schemas(call.name))
         yield from reader.space()
-        if (yield from reader.match(self._is_json_block)):
+        if (yield from reader.match(self._is_json_block)) or reader.buffer.startswith("{", reader.pos):
             yield from self._whole_json(call)
             return ""
         outcome = yield from self._arguments(arguments)
