@@ -180,9 +180,7 @@ class ChatTemplate:
         rejects them.
         """
         conversation = conversation_of(messages)
-        check_last(
-            conversation, generates=add_generation_prompt, continues=continue_final_message, reasoning=reasoning
-        )
+        check_last(conversation, generates=add_generation_prompt, continues=continue_final_message, reasoning=reasoning)
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
         asked = Asked(

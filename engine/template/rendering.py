@@ -21,6 +21,7 @@ from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_st
 from engine.template.reasoning import Switch, with_words
 from engine.types import Message, Tool
 
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """What a prompt holds of the turn that is about to be written: its reasoning, its content, and whether the next
@@ -126,8 +127,8 @@ class Rendering:
         return self._cut(marked, turn_start(self._reveal(marked), bare, self._format.start, continues=continues))
 
     def _reopened(self, conversation: Sequence[Message], marked: str) -> str:
-        """A prompt after a tool's result that ends a turn and begins none, with the assistant's start: templates that go
-        on in the turn of the call forget that text beside the call has ended it."""
+        """A prompt after a tool's result that ends a turn and begins none, with the assistant's start: templates that
+        go on in the turn of the call forget that text beside the call has ended it."""
         text = self._reveal(marked).rstrip()
         ends = (*self._format.stops, *self._setting.fixed.values())
         is_over = any(end and text.endswith(end) for end in ends)

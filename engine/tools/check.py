@@ -240,7 +240,9 @@ def _bounded(kind: Any, steps: _Steps) -> Any:
 
         return apply
 
-    return cast("Any", jsonschema.validators).extend(kind, {name: counted(keyword) for name, keyword in keywords.items()})
+    return cast("Any", jsonschema.validators).extend(
+        kind, {name: counted(keyword) for name, keyword in keywords.items()}
+    )
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterable[Any]:

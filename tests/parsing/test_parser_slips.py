@@ -270,9 +270,7 @@ def parser_of(slip: Slip) -> Parser:
     own = {key: value for key, value in slip.options.items() if key not in ("prefix", "finish", "tokens")}
     tokens = slip.options.get("tokens")
     control = None if tokens is None else frozenset(tokens)
-    return Parser(
-        slip.family, slip.options.get("prefix", ""), tools=[TOOL], control_tokens=control, trace=True, **own
-    )
+    return Parser(slip.family, slip.options.get("prefix", ""), tools=[TOOL], control_tokens=control, trace=True, **own)
 
 
 def readings(slip: Slip) -> list[tuple[Parser, list[Event]]]:

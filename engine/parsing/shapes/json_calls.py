@@ -63,12 +63,16 @@ class JsonShape:
             elif some and char in ",;}]":
                 # Separators, and brackets too many, which are a model's commonest slip.
                 reader.take(1, "marker")
-            elif char == "`" and section.close.text and ((yield from reader.match(_FENCE)) or reader.cut_marker(_FENCE)):
+            elif char == "`" and section.close.text and (yield from self._fence()):
                 continue
             elif some or not (yield from section.no_call()):
                 return ""
             else:
                 some, in_array = True, False
+
+    def _fence(self) -> Reading[bool]:
+        """Consume a code fence, whole or cut off."""
+        return (yield from self._reader.match(_FENCE)) or self._reader.cut_marker(_FENCE)
 
     def another(self) -> Reading[bool]:
         """Whether another object follows one that no marker closes; the separator between them is consumed."""
