@@ -1,8 +1,10 @@
 """Checks of arguments are bounded: whatever the model writes, and whatever schema the caller wrote, no check runs for
 ever, recurses without end or raises; a schema is judged once."""
 
+import gc
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -255,3 +257,19 @@ def test_half_characters_in_names_and_ids_are_replaced() -> None:
         text = ChatTemplate(None, family=family).render(messages, tools).text
         assert "\ufffd" in text
         text.encode()
+
+
+def test_a_function_is_read_once_and_let_go() -> None:
+    """The memory of what was made of it does not keep it alive."""
+
+    def look(city: str) -> str:
+        """Looks."""
+        return city
+
+    first, again = as_tool(look), as_tool(look)
+    assert first.check is again.check
+    assert first.function is look
+    gone = weakref.ref(look)
+    del look, first, again
+    gc.collect()
+    assert gone() is None
