@@ -53,7 +53,8 @@ class ReasoningSyntax(Record):
     always ("all"), or the template has no notion of it ("unknown"). `fields` are the message fields that the template
     reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open reasoning
     ends it (else it is quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the
-    turn, after a call, after other reasoning), or anywhere. `when_closed`: what an opening marker is that a model
+    turn, after a call, after other reasoning); there, at the start of a line, and wherever its opening marker comes as
+    one token of the vocabulary ("line"); or anywhere. `when_closed`: what an opening marker is that a model
     writes although the prompt closed reasoning: it is separated like any other, or that marker alone is dropped.
     `off`: how a request without reasoning is carried out: by the gate, by closing the block in the prompt, not at all
     because the model reasons only when asked ("nothing"), or it is refused. `after_result`: what the template's prompt
@@ -71,7 +72,7 @@ class ReasoningSyntax(Record):
     history: History = "unknown"
     fields: tuple[str, ...] = ()
     ends_on_call: bool = False
-    where: Literal["start", "anywhere"] = "start"
+    where: Literal["start", "line", "anywhere"] = "line"
     when_closed: Literal["separate", "drop"] = "separate"
     off: Literal["gate", "close", "nothing", "refuse"] = "close"
     after_result: Literal["opened", "free", "no prompt"] = "free"

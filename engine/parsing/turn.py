@@ -45,7 +45,7 @@ class TextTurn:
         ends_on_call = reasoning is not None and reasoning.ends_on_call
         self._in_reasoning = Markers([*marks.closes, *marks.others, *(openers if ends_on_call else [])])
         opens = [text for text in marks.opens if self._anywhere or text in marks.tokens]
-        in_content = [*openers, *opens, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
+        in_content = [*openers, *opens, *marks.others, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
         self._in_content = Markers(in_content)
         self._in_answer = Markers([*in_content, *marks.answer_end])
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
@@ -103,6 +103,7 @@ class TextTurn:
                 span.end(marks.answer[hit].before)
                 lead, answering = self._skip(hit, marks.answer[hit]), True
             else:
+                answering = answering and hit not in marks.start
                 lead = yield from self._markup(span, hit)
             untouched = False
 
@@ -194,7 +195,8 @@ class TextTurn:
 
     def _is_idle(self, hit: str) -> bool:
         """Whether a marker has nothing to do in the midst of content."""
-        return hit in self._marks.strays and hit not in self._marks.answer_end and hit not in self._marks.ends
+        marks = self._marks
+        return hit in marks.strays and not (hit in marks.answer_end or hit in marks.ends or hit in marks.others)
 
     def _is_stray(self, hit: str, span: Span) -> bool:
         """Whether a marker that did not act is left out: a control token, or one that closes what is not open, unless
@@ -322,14 +324,15 @@ class _Marks:
         self.ends = marks(*format_.ends)
         own = {*self.answer_end, *self.ends, *self.closes}
         self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}
-        # What begins another part of the turn ends reasoning too, where no prose can hold it.
+        # What begins another part of the turn ends the one before, where no prose can hold it.
         self.others = marks(*filter(spelling.is_hard, (format_.content[0], format_.start)))
-        self.tokens = frozenset(marks(*filter(_is_token, opens)))
+        later = reasoning is not None and reasoning.where != "start"
+        self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
         # Calls that nobody asked for are content, their markers included.
         self.control = frozenset(spelling.characters.values() if demands.calls else ())
         over = [format_.content[1], *(tools.section[1:] + tools.call[1:] if tools and demands.calls else ())]
         hard = (literal for literal in (*closes, *over) if spelling.is_hard(literal))
-        self.strays = frozenset([*marks(*filter(_is_token, closes), *hard), *self.control])
+        self.strays = frozenset([*marks(*filter(_is_token, closes if later else ()), *hard), *self.control])
 
 
 def _is_token(literal: str) -> bool:

@@ -109,6 +109,16 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("muse-glimmer", ATEM, content=ATEM),
         Slip("muse-glimmer", f" to=user<|message|>So: {ATEM}<|eot|>", content=f"So: {ATEM}"),
         Slip("muse-glimmer", f" to=look<|message|>{ATEM}<|eot|>", calls=look('{"a": "v"}')),
+        Slip(
+            "muse-glimmer",
+            f" to=self<|message|>hm<|start|>assistant to=user<|message|>So:<|start|>assistant to=look<|message|>{ATEM}",
+            "hm",
+            "So:",
+            look('{"a": "v"}'),
+        ),
+        Slip(
+            "qwen3-coder", '<tool_call>\n<function=look>\n{"n": 1}\n</function>\n</tool_call>', calls=look('{"n": 1}')
+        ),
     ],
     "a parameter's own markers": [
         Slip(
