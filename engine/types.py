@@ -80,8 +80,8 @@ class ToolCall(_Tagged):
     """
 
     type: Literal["tool_call"] = "tool_call"
-    id: str = ""
-    name: str
+    id: Text = ""
+    name: Text
     arguments: Text = "{}"
     error: CallError | None = None
 
@@ -117,8 +117,8 @@ class Message(Record):
     content: Text | None = None
     reasoning: Text | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
+    tool_call_id: Text | None = None
+    name: Text | None = None
     parts: tuple[Part, ...] = ()
 
     @model_validator(mode="before")

@@ -53,7 +53,8 @@ class ReasoningSyntax(Record):
     always ("all"), or the template has no notion of it ("unknown"). `fields` are the message fields that the template
     reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open reasoning
     ends it (else it is quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the
-    turn, after a call, after other reasoning), or anywhere. `when_closed`: what an opening marker is that a model
+    turn, after a call, after other reasoning); there, at the start of a line, and wherever its opening marker comes as
+    one token of the vocabulary ("line"); or anywhere. `when_closed`: what an opening marker is that a model
     writes although the prompt closed reasoning: it is separated like any other, or that marker alone is dropped.
     `off`: how a request without reasoning is carried out: by the gate, by closing the block in the prompt, not at all
     because the model reasons only when asked ("nothing"), or it is refused. `after_result`: what the template's prompt
@@ -71,7 +72,7 @@ class ReasoningSyntax(Record):
     history: History = "unknown"
     fields: tuple[str, ...] = ()
     ends_on_call: bool = False
-    where: Literal["start", "anywhere"] = "start"
+    where: Literal["start", "line", "anywhere"] = "line"
     when_closed: Literal["separate", "drop"] = "separate"
     off: Literal["gate", "close", "nothing", "refuse"] = "close"
     after_result: Literal["opened", "free", "no prompt"] = "free"
@@ -104,8 +105,10 @@ class ToolSyntax(Record):
     - `dictionary`: `call[0] name{key:value, ..} call[1]`, keys bare, strings between `quote` marks.
     - `nested`: `call[0] name name_end`, then an element for each argument, `tag[0] key tag[1]` .. `tag[2] key tag[1]`.
 
-    Markup: `section_also` are other spellings of the section's opening marker; `section_optional`: calls are found
-    without the section's markers too; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
+    Markup: `section_also` are other spellings of the section's opening marker, `call_also` those of a call's;
+    `section_tag` is how the section's markers begin, under whatever name models write them; `section_optional`: calls
+    are found without the section's markers too; `heading`: the marks around the tool's name in a heading without
+    which call markup is text; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
     when it names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool;
     `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response": ..}` holds the
     answer (the generic form). Names and ids: `name_prefix` is not part of the
@@ -113,19 +116,23 @@ class ToolSyntax(Record):
     `id_open` begins one after it; `attributes_end` ends what follows the name;
     `call_empty` ends the name of a call without arguments, and the call. Arguments: `value_open` stands between
     key and value; `type_end` ends a type written after the key, `text_types` are the types whose values are text;
-    `cdata`: values may be CDATA sections. JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several
-    spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself; `id_last`: the id
-    comes after the arguments. Several calls: each in a section of
-    its own ("sections", what `json` does if not said), one after the other in one section ("together", what the others
-    do), or as a list in one; `between` stands between two, where that is not the white space of their markers.
+    `cdata`: values may be CDATA sections; `json_block` are the marks around arguments that come as one JSON text;
+    `escaped`: names and keys are written with HTML's escapes. JSON: `name_fields`, `arguments_fields`, `id_fields` are
+    the keys (several spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself;
+    `id_last`: the id comes after the arguments. Several calls: each in a section of its own ("sections", what `json`
+    does if not said), one after the other in one section ("together", what the others do), or as a list in one;
+    `between` stands between two, where that is not the white space of their markers.
     Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template wants of history.
     """
 
     shape: Shape
     section: tuple[str, str] = ("", "")
     section_also: tuple[str, ...] = ()
+    section_tag: tuple[str, str] = ("", "")
     section_optional: bool = False
+    heading: tuple[str, str] = ("", "")
     call: tuple[str, str] = ("", "")
+    call_also: tuple[str, ...] = ()
     name_end: str = ""
     name_prefix: str = ""
     names_declared: bool = False
@@ -141,6 +148,8 @@ class ToolSyntax(Record):
     type_end: str = ""
     text_types: tuple[str, ...] = ()
     cdata: bool = False
+    json_block: tuple[str, str] = ("", "")
+    escaped: bool = False
     tag: tuple[str, str, str] = ("", "", "")
     quote: str = ""
     code: tuple[str, str] = ("", "")
@@ -177,7 +186,7 @@ _NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
 _OF_ALL = frozenset(
     ["shape", "section", "section_also", "code", "several", "between", "arguments_as", "id_length", "parallel"]
 )
-_OF_CALL = frozenset(["section_optional", "call", "name_end"])
+_OF_CALL = frozenset(["section_optional", "section_tag", "heading", "call", "call_also", "name_end"])
 _OF_SHAPE: Mapping[str, frozenset[str]] = {
     "json": frozenset(["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),
     "pythonic": frozenset(["bare"]),
@@ -185,7 +194,8 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
         ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "arguments_end"]
     ),
     "tagged_args": _OF_CALL.union(
-        ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"]
+        ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"],
+        ["json_block", "escaped"],
     ),
     "dictionary": _OF_CALL | {"quote"},
     "nested": _OF_CALL | {"tag"},

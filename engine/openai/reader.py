@@ -90,6 +90,7 @@ INLINE_REASONING = Format(
         close="\n</think>\n\n",
         also_open=("<thinking>\n", "<reasoning>\n", "<thought>\n"),
         also_close=("\n</thinking>\n\n", "\n</reasoning>\n\n", "\n</thought>\n\n"),
+        where="start",
     )
 )
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")

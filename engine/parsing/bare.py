@@ -71,8 +71,8 @@ class BareCalls:
         self._json = JsonReader(reader)
         self._list = PythonicShape(unmarked) if syntax is not None and syntax.shape == "pythonic" else None
         self._demanded = choice not in ("auto", "none")
-        # Families that write bare JSON may write a list of it; for all others a list is the demanded call's alone.
-        self._in_lists = syntax is not None and syntax.shape == "json" and syntax.bare
+        # Families that write bare JSON, or lists, may write a list of it; for others a list is a demanded call's alone.
+        self._in_lists = syntax is not None and syntax.shape == "json" and (syntax.bare or syntax.several == "list")
         self._named = choice.name if isinstance(choice, ToolName) else None
         self._answers = (syntax is None or syntax.answers) and not demands.json and self._named is None
 
@@ -148,6 +148,11 @@ class BareCalls:
                 return False
             yield
 
+    def is_cut(self) -> bool:
+        """Whether the output was cut off where a call, and hardly anything else, had begun."""
+        reader = self._reader
+        return reader.closed and reader.cut and reader.left > 0 and self._decided(reader.buffer[reader.pos :]) is None
+
     def _decided(self, text: str) -> bool | None:
         """None while the text is too short to tell."""
         if self._demanded and (text.startswith("```") or "```".startswith(text)):
@@ -174,6 +179,8 @@ class BareCalls:
         if lists is not None:
             rest = text[lists.end() :]
             return self._lists_an_object(rest) if rest.startswith("[") else (None if not rest else False)
+        if self._syntax.name_is_key:
+            return self._begins_with_a_tool(text)
         allowed = (*self._syntax.name_fields, *self._syntax.id_fields, "type", *WRAPPERS, "tool_calls")
         at = 1
         while True:
@@ -195,6 +202,14 @@ class BareCalls:
             at = _skip(text, at, ",")
             if at < 0:
                 return None if at != -2 else False
+
+    def _begins_with_a_tool(self, text: str) -> bool | None:
+        """The same where the tool's name is the object's only key."""
+        key, at = _string_at(text, 1, tuple(self._tools))
+        at = _skip(text, at, ":") if key is not None else at
+        if at == len(text) or at == -1:
+            return None
+        return key is not None and at > 0 and text[at] == "{"
 
     def _lists_a_tool(self, text: str) -> bool | None:
         if self._demanded or self._in_lists:

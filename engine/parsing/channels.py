@@ -13,7 +13,7 @@ from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import CallEmitter, Emitter, Span
 from engine.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.reader import CONTROL, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import CONTROL, CUT, WINDOW, Markers, Reader, Reading, Spelling
 from engine.parsing.values import quoted
 from engine.types import Tool
 
@@ -48,7 +48,6 @@ class ChannelTurn:
         self._emitter = emitter
         self._syntax = syntax
         self._calls = demands.calls
-        self._from_prompt = 0
         self._bare = BareCalls(reader, emitter, None, spelling, demands) if demands.demanded else None
         self._role = syntax.role
         text = spelling.text
@@ -62,18 +61,13 @@ class ChannelTurn:
         self._in_answer = Markers([*self._in_body.literals, *self._fence.literals])
         self._is_end = Markers(ends)
         self._is_role = Markers([syntax.role])
-        self._json = JsonReader(reader, tuple(ends))
-
-    def seeded(self) -> None:
-        """The prompt's part of the turn was replayed: what it holds of a header is never shown."""
-        self._from_prompt = sum(map(len, self._reader.record or ()))
+        self._json = JsonReader(reader, self._in_body.literals, spelling.hard)
 
     def run(self) -> Reading[None]:
         """The whole turn, to the end of the input."""
         reader = self._reader
         while (yield from reader.more()):
             hit = yield from reader.starts(self._header_begins)
-            self._from_prompt = 0
             if hit is None and self._bare is not None and (yield from self._bare.stands_here()):
                 yield from self._bare.read()
             elif hit is None:
@@ -141,7 +135,7 @@ class ChannelTurn:
             reader.note("header", raw)
             yield from self._call(header.recipient)
         elif header.channel in syntax.reasoning and not called:
-            reader.note("reasoning-marker", raw)
+            self._note_opening(raw)
             self._emitter.in_reasoning = True
             ended = yield from self._text("reasoning", "reasoning-marker", "reasoning-space")
             self._emitter.in_reasoning = not ended
@@ -154,15 +148,25 @@ class ChannelTurn:
             else:
                 yield from self._text("content", "marker", "space")
 
+    def _note_opening(self, raw: str) -> None:
+        """A header that opens reasoning: what stands before its channel opens a message, whatever its kind."""
+        place = max(raw.find(self._channel), 0)
+        self._reader.note("header", raw[:place])
+        self._reader.note("reasoning-marker", raw[place:])
+
     def _text(self, kind: str, marker: str, edge: str) -> Reading[bool]:
         """A body of text, with the mark that ends it. False: the input ended first."""
         reader = self._reader
         span = Span(self._emitter, reader, "reasoning" if kind == "reasoning" else "content", "", edge)
-        hit = yield from (self._answer(span) if kind == "content" else reader.until(self._in_body, span.write))
+        answers = kind == "content"
+        hit = yield from (self._answer(span) if answers else reader.until(self._in_body, span.write, cuts=True))
         if hit is None:
             span.close(exact=False)
             return False
         span.end()
+        if hit == CUT:
+            reader.take(reader.left, "marker")
+            return False
         if hit in self._is_end.literals:
             reader.take(len(hit), marker)
         return True
@@ -173,7 +177,7 @@ class ChannelTurn:
         if (yield from reader.match(self._fence)):
             yield from reader.space()
         while True:
-            hit = yield from reader.until(self._in_answer, span.write)
+            hit = yield from reader.until(self._in_answer, span.write, cuts=True)
             if hit not in self._fence.literals:
                 return hit
             if (yield from self._closes(hit)):
@@ -192,6 +196,8 @@ class ChannelTurn:
                 return True
             if reader.closed or not any(mark.startswith(rest) for mark in self._in_body.literals):
                 return not rest
+            if reader.left > WINDOW:
+                return False
             yield
 
     def _call(self, recipient: str) -> Reading[None]:
@@ -219,7 +225,7 @@ class ChannelTurn:
         if outcome is Outcome.COMPLETE:
             yield from reader.space()
             if (yield from reader.more()) and (yield from reader.starts(self._in_body)) is None:
-                outcome = Outcome.MALFORMED
+                outcome = Outcome.COMPLETE if reader.cut_marker(self._in_body) else Outcome.MALFORMED
         if outcome is not Outcome.MALFORMED:
             call.end(None if outcome is Outcome.COMPLETE else "truncated")
             return
@@ -228,7 +234,8 @@ class ChannelTurn:
             reader.note("malformed", text)
             call.write(reader.plain(text))
 
-        yield from reader.until(self._in_body, write)
+        if (yield from reader.until(self._in_body, write, cuts=True)) == CUT:
+            reader.cut_marker(self._in_body)
         call.end("malformed")
 
     def _code(self, call: CallEmitter) -> Reading[None]:
@@ -240,8 +247,10 @@ class ChannelTurn:
             reader.note("arguments", text)
             call.write(quoted(reader.plain(text)))
 
-        hit = yield from reader.until(self._in_body, write)
-        if hit is None and reader.cut:
+        hit = yield from reader.until(self._in_body, write, cuts=True)
+        if hit == CUT:
+            reader.cut_marker(self._in_body)
+        if not hit and reader.cut:
             call.end("truncated")
             return
         call.write('"}')
@@ -251,12 +260,13 @@ class ChannelTurn:
         """A message to a function where calls are not asked for: content, markup and all."""
         reader = self._reader
         span = Span(self._emitter, reader, "content")
-        reader.note("header", raw[: self._from_prompt])
-        span.write(raw[self._from_prompt :])
-        hit = yield from reader.until(self._in_body, span.write)
+        span.write(raw)
+        hit = yield from reader.until(self._in_body, span.write, cuts=True)
         if hit in self._is_end.literals:
             span.write(reader.take(len(hit)))
         span.end()
+        if hit == CUT:
+            reader.take(reader.left, "marker")
 
 
 def call_grammar(syntax: ChannelSyntax, tools: Sequence[Tool]) -> Node:

@@ -4,17 +4,18 @@ Knows: the order rules of `engine.events` and what a span of text is. Does not k
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.parsing.reader import Reader
-from engine.parsing.values import no_constant
+from engine.tools import json_value
 from engine.types import CallError, Tool
 
 Kind = Literal["reasoning", "content"]
 _NULL = "null"
+_QUOTES = frozenset("`'\"“‘«")
 
 
 class Emitter:
@@ -23,7 +24,18 @@ class Emitter:
     `hide_reasoning` leaves reasoning out of the events (it still takes its part's number).
     """
 
-    __slots__ = ("_fragments", "_ids", "_open", "_out", "_part", "calls", "hide_reasoning", "in_reasoning", "tools")
+    __slots__ = (
+        "_call",
+        "_fragments",
+        "_ids",
+        "_open",
+        "_out",
+        "_part",
+        "calls",
+        "hide_reasoning",
+        "in_reasoning",
+        "tools",
+    )
 
     def __init__(self, tools: Mapping[str, Tool] | None, id_salt: str = "", *, hide_reasoning: bool = False) -> None:
         self._out: list[Event] = []
@@ -33,6 +45,7 @@ class Emitter:
         self.in_reasoning = False
         self.hide_reasoning = hide_reasoning
         self.calls = 0
+        self._call: CallEmitter | None = None
         self._part = -1
         self._ids = id_salt
 
@@ -60,6 +73,15 @@ class Emitter:
         out, self._out = self._out, []
         return out
 
+    def restart(self) -> None:
+        """What came so far is the prompt's and is let go: the output's calls are counted from 0. A call that is still
+        open is the output's, and comes again from its start."""
+        self.drain()
+        self.calls = 0
+        if self._call is not None and self._call.is_open:
+            self.calls = 1
+            self._call.again()
+
     def _settle(self) -> None:
         if self._open is None:
             return
@@ -77,9 +99,17 @@ class Emitter:
         """Begin a call. `id_follows`: the family writes the id after the arguments."""
         index, self.calls = self.calls, self.calls + 1
         made = self.made_id(index, name)
-        part = self.next_part()
-        self.emit(ToolCallStart(index, "" if id_follows and not id_ else id_ or made, name, part))
-        return CallEmitter(self, index, name, part, made if id_follows and not id_ else None)
+        start = ToolCallStart(index, "" if id_follows and not id_ else id_ or made, name, self.next_part())
+        self.emit(start)
+        self._call = CallEmitter(self, start, made if id_follows and not id_ else None)
+        return self._call
+
+    def declared(self, name: str) -> str:
+        """The name of the tool that is meant: models put namespaces before names that have none."""
+        if self.tools is None or name in self.tools:
+            return name
+        bare = name.rpartition(".")[2]
+        return bare if bare in self.tools else name
 
     def made_id(self, index: int, name: str) -> str:
         """`call_` and 24 hexadecimal digits; the same text parsed again gives the same ids, another salt gives
@@ -93,16 +123,25 @@ class Emitter:
 class CallEmitter:
     """One call's events: fragments of arguments, then the end with its verdict."""
 
-    __slots__ = ("_emitter", "_fragments", "_index", "_late_id", "_null", "_part", "name")
+    __slots__ = ("_emitter", "_fragments", "_index", "_late_id", "_null", "_part", "_start", "is_open", "name")
 
-    def __init__(self, emitter: Emitter, index: int, name: str, part: int, late_id: str | None) -> None:
+    def __init__(self, emitter: Emitter, start: ToolCallStart, late_id: str | None) -> None:
         self._emitter = emitter
-        self._index = index
-        self._part = part
+        self._start = start
+        self._index = start.index
+        self._part = start.part
         self._fragments: list[str] = []
         self._late_id = late_id
         self._null = ""
-        self.name = name
+        self.name = start.name
+        self.is_open = True
+
+    def again(self) -> None:
+        """Emit what came so far once more, as the turn's first call."""
+        self._index = 0
+        self._emitter.emit(replace(self._start, index=0))
+        for text in self._fragments:
+            self._emitter.delta(0, text, self._part)
 
     def write(self, text: str) -> None:
         """More of the arguments: a fragment of JSON text. `null` is held back: it stands for no arguments."""
@@ -129,12 +168,15 @@ class CallEmitter:
             arguments = arguments.strip()
             error = self._judge(arguments)
         late = (id_ or self._late_id) if self._late_id is not None else None
+        self.is_open = False
         self._emitter.emit(ToolCallEnd(self._index, arguments, error, self._part, id=late))
 
     def _judge(self, arguments: str) -> CallError | None:
         try:
-            value = arguments_value(arguments)
-        except (ValueError, RecursionError):
+            value = json_value(arguments)
+        except ValueError:
+            return "malformed"
+        if not self.name:
             return "malformed"
         tools = self._emitter.tools
         if tools is not None and self.name not in tools:
@@ -145,18 +187,6 @@ class CallEmitter:
         return "invalid_arguments" if check is not None and check(value) is not None else None
 
 
-def arguments_value(text: str) -> Any:
-    """A call's arguments as Python values. Raises ValueError for what is no JSON, RecursionError for what is nested too
-    deeply."""
-    return json.loads(text, parse_constant=no_constant, parse_int=_bounded)
-
-
-def _bounded(digits: str) -> int:
-    """An integer for the check of types; Python refuses to read more digits than this, and none is lost: the text
-    stays."""
-    return int(digits[:4000])
-
-
 class Span:
     """A span of text between markers: emits what is decided, holds back white space that may turn out to be markup.
 
@@ -165,7 +195,7 @@ class Span:
     white space dropped.
     """
 
-    __slots__ = ("_edge", "_emitter", "_held", "_kind", "_lead", "_part", "_reader")
+    __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_reader")
 
     def __init__(self, emitter: Emitter, reader: Reader, kind: Kind, lead: str = "", edge: str = "space") -> None:
         self._emitter = emitter
@@ -174,6 +204,7 @@ class Span:
         self._lead = lead
         self._edge = edge
         self._held: list[str] = []
+        self._last = ""
         self._part = -1
 
     @property
@@ -181,8 +212,19 @@ class Span:
         """Whether nothing but white space came so far."""
         return self._part < 0
 
+    @property
+    def begins_line(self) -> bool:
+        """Whether only white space stands before what follows, in its line."""
+        return self.blank or any("\n" in text for text in self._held)
+
+    @property
+    def quotes(self) -> bool:
+        """Whether a quotation mark stands directly before what follows."""
+        return not self._held and self._last[-1:] in _QUOTES
+
     def write(self, text: str) -> None:
         """More text."""
+        self._last = text
         stripped = text.rstrip()
         if not stripped:
             self._held.append(text)
@@ -209,6 +251,11 @@ class Span:
             self._emit(held[:kept])
         self._reader.note("space" if self._kind == "content" else self._edge, held[kept:])
 
+    def settle(self) -> None:
+        """Markup that means nothing follows: it will be left out, and the white space before it stays."""
+        if self._part >= 0 and (held := self._let_go()):
+            self._emit(held)
+
     def close(self, *, exact: bool) -> None:
         """The input ended. `exact`: white space alone counts as text (there was no marker anywhere)."""
         held = self._let_go()
@@ -225,10 +272,11 @@ class Span:
         return held
 
     def _emit(self, text: str) -> None:
-        self._reader.note(self._kind, text)
+        text = self._reader.own(self._kind, text)
         if self._part < 0:
             self._part = self._emitter.next_part()
-        self._emitter.delta(self._kind, self._reader.plain(text), self._part)
+        if text:
+            self._emitter.delta(self._kind, text, self._part)
 
 
 def common_prefix(text: str, other: str) -> int:

@@ -2,15 +2,17 @@
 
 Knows: JSON's syntax as far as finding the end of a value needs it, and two things models do to it: raw control
 characters inside strings (passed on escaped) and arguments wrapped as a JSON string (passed on unwrapped). Does not
-know: what a value is for. Source of the syntax: RFC 8259.
+know: what a value is for. Values nested deeper than `DEEPEST` are malformed. Source of the syntax: RFC 8259.
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import lru_cache
 
-from engine.parsing.reader import CONTROL, Markers, Reader, Reading
+from engine.parsing.reader import CONTROL, FIRST_CONTROL, WINDOW, Markers, Reader, Reading
+from engine.tools import DEEPEST
 
 _STRING_RUN = re.compile(rf'[^"\\\x00-\x1f{CONTROL}]+')
 _SPACES = re.compile(r" +")
@@ -31,15 +33,26 @@ class Outcome(Enum):
     MALFORMED = "malformed"
 
 
+@lru_cache(maxsize=64)
+def _run_without(heads: str) -> re.Pattern[str]:
+    """A run of a string's characters, up to one that a marker may begin with."""
+    return re.compile(rf'[^"\\\x00-\x1f{CONTROL}{re.escape(heads)}]+')
+
+
 class JsonReader:
     """Reads JSON from a reader. `ends` are the marker texts that no valid JSON string can hide: one of them after a raw
-    newline inside a string shows that the string was never closed."""
+    newline inside a string shows that the string was never closed. So does one that holds a control token (`hard`)
+    where another or the end of the output follows it; where the vocabulary is known any control token does."""
 
-    __slots__ = ("_ends", "_reader")
+    __slots__ = ("_ends", "_hard", "_heads", "_reader", "_run")
 
-    def __init__(self, reader: Reader, ends: tuple[str, ...] = ()) -> None:
+    def __init__(self, reader: Reader, ends: Iterable[str] = (), hard: Iterable[str] = ()) -> None:
         self._reader = reader
         self._ends = Markers(ends)
+        spelt = [text for text in hard if text < chr(FIRST_CONTROL)]
+        self._hard = Markers(spelt if any(text in end for end in self._ends.literals for text in spelt) else ())
+        self._heads = frozenset(text[0] for text in self._hard.literals)
+        self._run = _STRING_RUN if not self._heads else _run_without("".join(sorted(self._heads)))
 
     def value(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
         """Consume one value, its text handed to `write` as it comes. The buffer starts with the value's first
@@ -67,6 +80,8 @@ class JsonReader:
                     return outcome
                 continue
             if char in _CLOSES:
+                if len(stack) == DEEPEST:
+                    return Outcome.MALFORMED
                 stack.append(_CLOSES[char])
             elif stack and char == stack[-1]:
                 stack.pop()
@@ -100,7 +115,7 @@ class JsonReader:
                 if (yield from reader.starts(self._ends)) is not None:
                     return Outcome.MALFORMED
                 broken = False
-            run = (_SPACES if broken else _STRING_RUN).match(reader.buffer, reader.pos)
+            run = (_SPACES if broken else self._run).match(reader.buffer, reader.pos)
             if run:
                 write(reader.take(run.end() - reader.pos, kind))
                 continue
@@ -111,11 +126,41 @@ class JsonReader:
                 # An escape is handed on whole, so that a fragment never ends inside one.
                 if not (yield from self._escape(write, kind)):
                     return Outcome.TRUNCATED
+            elif char in self._heads:
+                outcome = yield from self._marker(write, kind)
+                if outcome is not None:
+                    return outcome
             elif char >= " ":
                 return Outcome.MALFORMED  # a control token
             else:
                 broken = True
                 write(json.dumps(reader.take(1, kind))[1:-1])
+
+    def _marker(self, write: Callable[[str], None], kind: str) -> Reading[Outcome | None]:
+        """What may be a control token's text, within a string: None where it is part of it, and consumed."""
+        reader = self._reader
+        hit = yield from reader.starts(self._hard)
+        if hit is None and reader.is_cut(self._hard):
+            reader.take(reader.left, kind)
+            return Outcome.TRUNCATED
+        if hit is not None and (yield from self._ends_value(hit)):
+            return Outcome.MALFORMED
+        write(reader.take(1 if hit is None else len(hit), kind))
+        return None
+
+    def _ends_value(self, marker: str) -> Reading[bool]:
+        """Whether another control token's text, or the end of the output, follows the one at the front."""
+        reader = self._reader
+        while True:
+            rest = reader.behind(len(marker))
+            found = self._hard.pattern.match(rest) if rest else None
+            if found is not None and found.group(1) is not None:
+                return True
+            if reader.closed:
+                return not rest
+            if (rest and found is None) or reader.left > WINDOW:
+                return False
+            yield
 
     def _escape(self, write: Callable[[str], None], kind: str) -> Reading[bool]:
         reader = self._reader

@@ -16,10 +16,10 @@ from engine.events import Event, Finished, ToolCallEnd, ToolCallStart
 from engine.families import Family, Format, builtin_families
 from engine.parsing.bare import Demands
 from engine.parsing.channels import ChannelTurn
-from engine.parsing.emitter import Emitter, arguments_value
+from engine.parsing.emitter import Emitter
 from engine.parsing.reader import CONTROL, Piece, Reader, Spelling
 from engine.parsing.turn import TextTurn
-from engine.tools import as_tools
+from engine.tools import as_tools, json_value
 from engine.types import FinishReason, ReasoningFormat, ResponseFormat, Tool, ToolChoice
 
 _SURROGATES = re.compile(f"[{CONTROL}]")
@@ -73,7 +73,8 @@ class Parser:
         vocabulary = None if control_tokens is None else frozenset(control_tokens)
         spelling = Spelling(format_.control, vocabulary)
         self._control = spelling.characters
-        self._reader = Reader(spelling.characters, trace=trace)
+        self._token = vocabulary is not None
+        self._reader = Reader(spelling.characters, spelling.hard, trace=trace)
         self._emitter = Emitter(named, id_salt, hide_reasoning=reasoning_format in ("none", "exclude"))
         self._shown = None
         if reasoning_format in ("none", "deepseek-legacy"):
@@ -84,21 +85,22 @@ class Parser:
         turn = _turn(self._reader, self._emitter, format_, spelling, demands)
         self._run = turn.run()
         self._finished = False
-        self._ahead = 0
         next(self._run)
         self._seed([Piece(prefix)] if isinstance(prefix, str) else prefix)
-        turn.seeded()
+        if isinstance(turn, TextTurn):
+            turn.seeded()
 
     def _seed(self, prefix: Sequence[Piece]) -> None:
         """Replay what the prompt holds of the turn; its events are not the output's."""
+        reader = self._reader
+        traced, reader.trace = reader.trace, []
         for piece in prefix:
             if piece.text:
                 self._advance(piece.text, piece.special)
-        self._emitter.drain()
-        if self._reader.trace is not None:
-            # What the prompt left undecided is classified later, but belongs to the prompt.
-            self._ahead = sum(len(piece.text) for piece in prefix) - sum(len(text) for _, text in self._reader.trace)
-            self._reader.trace.clear()
+        self._emitter.restart()
+        # What the prompt left undecided is classified later, but belongs to the prompt.
+        reader.ahead = sum(len(piece.text) for piece in prefix) - sum(len(text) for _, text in reader.trace)
+        reader.trace = traced
         if self._shown is not None:
             self._shown.restore_opening(inside=self.in_reasoning)
 
@@ -116,12 +118,7 @@ class Parser:
         if self._reader.trace is None:
             raise RequestError("This parser keeps no trace; make it with Parser(..., trace=True).")
         merged: list[Segment] = []
-        ahead = self._ahead
-        for kind, whole in self._reader.trace:
-            text = whole[ahead:]
-            ahead = max(0, ahead - len(whole))
-            if not text:
-                continue
+        for kind, text in self._reader.trace:
             if merged and merged[-1].kind == kind:
                 merged[-1] = Segment(kind, merged[-1].text + text)
             else:
@@ -158,7 +155,7 @@ class Parser:
         elif not text.isascii():
             # A lone surrogate stands for a control token in the buffer; no decoder makes one, a caller's text might.
             text = _SURROGATES.sub("\ufffd", text)
-        self._reader.feed(text)
+        self._reader.feed(text, text if special and self._token else "")
         next(self._run)
 
 
@@ -272,9 +269,9 @@ class Checked:
 
 def _takes(check: Callable[[Any], str | None], arguments: str) -> bool:
     try:
-        return check(arguments_value(arguments)) is None
-    except RecursionError:
-        return True  # as deep as the parser could read, with less of the stack left: judged there
+        return check(json_value(arguments)) is None
+    except ValueError:
+        return True  # the parser's verdict stands
 
 
 def _bare(tool: Tool) -> Tool:

@@ -30,7 +30,9 @@ CONTROL = "\ud800-\udfff"
 """The characters that stand for control tokens, as the inside of a regular expression's character class."""
 
 WINDOW = 1024
-"""No marker, and no name of a function, is longer than this."""
+"""No marker, no name of a function, and no white space that anything waits for is longer than this."""
+CUT = ""
+"""In place of a marker: the output ended inside one, whose beginning is no text."""
 _ANY_SPACE = re.compile(r"\s*")
 _SPACE = re.compile(r"\s+")
 
@@ -80,26 +82,49 @@ def _proper_prefixes(literal: str) -> str:
 class Reader:
     """What has been fed and not yet consumed: `buffer` from `pos` on.
 
-    `trace` collects (kind, text) of everything consumed, in the order of the input; `listener` hears the same.
-    `record`, while it is a list, collects the text alone. `cut`: the input ended because it was cut off.
+    - `trace` collects (kind, text) of everything consumed, in the order of the input; `listener` hears the same.
+    - `ahead` characters of what will be classified next are the prompt's: neither of the two learns of them.
+    - `record`, while it is a list, collects the text alone.
+    - `token` is the piece fed last, if it was one token of the vocabulary and is not listed as a control marker.
+    - `cut`: the input ended because it was cut off. `hard` are the texts (as they stand in the buffer) of the family's
+      control tokens: what begins with one is a marker, whole or not.
     """
 
-    __slots__ = ("_names", "buffer", "closed", "cut", "listener", "pos", "record", "trace")
+    __slots__ = (
+        "_names",
+        "ahead",
+        "buffer",
+        "closed",
+        "cut",
+        "hard",
+        "listener",
+        "pos",
+        "record",
+        "token",
+        "trace",
+    )
 
-    def __init__(self, control: Mapping[str, str] | None = None, *, trace: bool = False) -> None:
+    def __init__(
+        self, control: Mapping[str, str] | None = None, hard: Iterable[str] = (), *, trace: bool = False
+    ) -> None:
         self.buffer = ""
         self.pos = 0
+        self.ahead = 0
+        self.token = ""
         self.closed = False
         self.cut = False
+        self.hard = tuple(hard)
         self.record: list[str] | None = None
         self.trace: list[tuple[str, str]] | None = [] if trace else None
         self.listener: Callable[[str, str], None] | None = None
         self._names = {ord(char): text for text, char in (control or {}).items()}
 
-    def feed(self, text: str) -> None:
-        """More input. What was consumed is let go here, so that consuming costs no copy of the rest."""
+    def feed(self, text: str, token: str = "") -> None:
+        """More input; `token` is the same text where it is one token. What was consumed is let go here, so that
+        consuming costs no copy of the rest."""
         self.buffer = self.buffer[self.pos :] + text
         self.pos = 0
+        self.token = token
 
     @property
     def left(self) -> int:
@@ -118,13 +143,22 @@ class Reader:
 
     def note(self, kind: str, text: str) -> None:
         """Classify text that was consumed (in the order of the input)."""
-        if not text or (self.trace is None and self.listener is None):
-            return
+        if self.trace is not None or self.listener is not None or self.ahead:
+            self.own(kind, text)
+
+    def own(self, kind: str, text: str) -> str:
+        """The same; returns the part of it that is not the prompt's, control tokens spelt out."""
         text = self.plain(text)
-        if self.listener is not None:
-            self.listener(kind, text)
-        if self.trace is not None:
-            self.trace.append((kind, text))
+        if self.ahead:
+            past = min(self.ahead, len(text))
+            self.ahead -= past
+            text = text[past:]
+        if text:
+            if self.listener is not None:
+                self.listener(kind, text)
+            if self.trace is not None:
+                self.trace.append((kind, text))
+        return text
 
     def take(self, count: int, kind: str | None = None) -> str:
         """Consume so many characters."""
@@ -146,12 +180,18 @@ class Reader:
         return True
 
     def until(
-        self, markers: Markers, write: Callable[[str], None], *, tail: Callable[[str], None] | None = None
+        self,
+        markers: Markers,
+        write: Callable[[str], None],
+        *,
+        tail: Callable[[str], None] | None = None,
+        cuts: bool = False,
     ) -> Reading[str | None]:
-        """Hand text to `write` up to the earliest marker, and answer that marker without consuming it.
+        """Hand text to `write` up to the earliest marker, and return that marker without consuming it.
 
         What may yet become a marker is held back. None: the input ended first; what was still held back then goes to
-        `tail` (to `write`, if that is not given).
+        `tail` (to `write`, if that is not given). With `cuts`, a beginning that can only be a marker's is left in the
+        buffer, and CUT returned.
         """
         while True:
             found = markers.pattern.search(self.buffer, self.pos)
@@ -162,15 +202,23 @@ class Reader:
             if marker is not None and not self._may_grow(marker, markers):
                 return marker
             if self.closed:
+                if cuts and self.left and self._is_marker():
+                    return CUT
                 if self.left:
                     (tail or write)(self.take(self.left))
                 return None
             yield
 
+    def _is_marker(self) -> bool:
+        """Whether the beginning of a marker, at the end of the output, can be nothing else."""
+        return self.cut or (bool(self.hard) and self.buffer.startswith(self.hard, self.pos))
+
     def _may_grow(self, marker: str, markers: Markers) -> bool:
-        if marker not in markers.extendable or self.closed:
+        if marker not in markers.extendable:
             return False
         rest = self.buffer[self.pos : self.pos + markers.longest]
+        if self.closed and not (len(rest) > len(marker) and self._is_marker()):
+            return False
         return any(len(longer) > len(rest) and longer.startswith(rest) for longer in markers.literals)
 
     def starts(self, markers: Markers) -> Reading[str | None]:
@@ -181,15 +229,23 @@ class Reader:
             if marker is not None and not self._may_grow(marker, markers):
                 return marker
             if self.closed or (found is None and self.left):
-                return marker
+                return None
             yield
 
-    def cut_marker(self, markers: Markers) -> bool:
-        """Whether the input ended within what looks like one of the markers; its beginning is consumed then."""
+    def ends_in(self, markers: Markers) -> bool:
+        """Whether the input ended within what looks like one of the markers. Nothing is consumed."""
         if not (self.closed and self.left):
             return False
         found = markers.pattern.match(self.buffer, self.pos)
-        if found is None or found.group(1) is not None:
+        return found is not None and (found.group(1) is None or self._may_grow(found.group(1), markers))
+
+    def is_cut(self, markers: Markers) -> bool:
+        """The same where that beginning can only be a marker's, in text that may hold anything."""
+        return self.ends_in(markers) and self._is_marker()
+
+    def cut_marker(self, markers: Markers) -> bool:
+        """Consume the beginning of a marker within which the input ended, if one stands here."""
+        if not self.ends_in(markers):
             return False
         self.take(self.left, "marker")
         return True
@@ -232,17 +288,28 @@ class Spelling:
     text).
     """
 
-    __slots__ = ("_pattern", "characters")
+    __slots__ = ("_control", "_pattern", "characters", "vocabulary")
 
     def __init__(self, control: Iterable[str], vocabulary: frozenset[str] | None) -> None:
+        self._control = tuple(control)
+        self.vocabulary = vocabulary
         # A text's character does not depend on which others the vocabulary has, so compiled markers can be shared.
         self.characters: Mapping[str, str] = {
             text: chr(FIRST_CONTROL + n)
-            for n, text in enumerate(dict.fromkeys(control))
+            for n, text in enumerate(dict.fromkeys(self._control))
             if vocabulary is not None and text in vocabulary
         }
         longest_first = sorted(self.characters, key=len, reverse=True)
         self._pattern = re.compile("|".join(re.escape(text) for text in longest_first)) if longest_first else None
+
+    @property
+    def hard(self) -> tuple[str, ...]:
+        """The control tokens as they stand in the buffer."""
+        return tuple(map(self.text, self._control))
+
+    def is_hard(self, literal: str) -> bool:
+        """Whether a marker holds one of the family's control tokens, so that no prose is one."""
+        return any(token in literal for token in self._control)
 
     def text(self, literal: str) -> str:
         """The literal as it stands in the buffer."""

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from engine.families import Format
 from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import Emitter, Span
-from engine.parsing.reader import Mark, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import CUT, WINDOW, Mark, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes import SectionReader
 
 _SPACE = re.compile(r"\s+")
+_TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 
 
 class TextTurn:
@@ -23,33 +24,35 @@ class TextTurn:
     def __init__(self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> None:
         self._reader = reader
         self._emitter = emitter
-        tools = format_.tools
+        tools, reasoning = format_.tools, format_.reasoning
         self._calls = SectionReader(reader, emitter, tools, spelling) if tools and demands.calls else None
         self._bare = None
-        if demands.calls and (demands.demanded or (tools.bare if tools else emitter.tools is not None)):
+        without_markers = tools is None or tools.bare or tools.shape in ("json", "pythonic")
+        if demands.calls and (demands.demanded or (without_markers and emitter.tools is not None)):
             self._bare = BareCalls(reader, emitter, tools, spelling, demands)
-        self._marks = marks = _Marks(format_, spelling, fenced=demands.json)
+        self._marks = marks = _Marks(format_, spelling, demands)
         openers: Mapping[str, Mark] = self._calls.section.openers if self._calls else {}
         self._openers = openers
-        self._implicit = format_.reasoning is not None and format_.reasoning.implicit
-        ends_on_call = format_.reasoning is not None and format_.reasoning.ends_on_call
-        anywhere: Mapping[str, Mark] = (
-            marks.opens if format_.reasoning is not None and format_.reasoning.where == "anywhere" else {}
-        )
-        self._drops = format_.reasoning is not None and format_.reasoning.when_closed == "drop"
-        self._closed = self._closed_for_good = self._fenced = False
+        self._implicit = reasoning is not None and reasoning.implicit
+        self._anywhere = reasoning is not None and reasoning.where == "anywhere"
+        self._drops = reasoning is not None and reasoning.when_closed == "drop"
+        self._closed = self._closed_for_good = self._fenced = self._called = False
+        self._announced = not (tools and tools.heading[0])
+        self._quoted = 0  # opening markers that were text: the closing ones are text too
         self._is_open = Markers(marks.opens)
         self._is_start = Markers(marks.start)
         self._header_end = Markers([marks.header_end.text])
-        self._in_reasoning = Markers([*marks.closes, *(openers if ends_on_call else [])])
-        in_content = [*openers, *anywhere, *marks.ends, *marks.stops, *marks.fences]
+        ends_on_call = reasoning is not None and reasoning.ends_on_call
+        self._in_reasoning = Markers([*marks.closes, *marks.others, *(openers if ends_on_call else [])])
+        opens = [text for text in marks.opens if self._anywhere or text in marks.tokens]
+        in_content = [*openers, *opens, *marks.others, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
         self._in_content = Markers(in_content)
         self._in_answer = Markers([*in_content, *marks.answer_end])
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
-        at_start += marks.fences
-        at_start += [*marks.ends, *marks.stops]
+        at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays]
         self._at_start = Markers(at_start)
         self._after_call = Markers([*at_start, *(self._calls.section.closers.literals if self._calls else ())])
+        self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
 
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: what it closed, some families hold closed."""
@@ -78,7 +81,14 @@ class TextTurn:
                     return
                 span.end()
                 assert self._bare is not None  # `_content` leaves text unread only where a bare call stands
+                self._called = True
                 yield from self._bare.read()
+            elif hit == CUT:
+                span.end(self._before_any)
+                reader.take(reader.left, "marker")
+            elif answering and hit in marks.answer_end:
+                span.end(marks.answer_end[hit].before)
+                lead, answering = self._skip(hit, marks.answer_end[hit]), False
             elif hit in marks.opens and self._closed_for_good:
                 span.end(marks.opens[hit].before)
                 lead, edge = self._skip(hit, marks.opens[hit], "reasoning-marker"), "reasoning-space"
@@ -92,74 +102,113 @@ class TextTurn:
             elif hit in marks.answer and not answering:
                 span.end(marks.answer[hit].before)
                 lead, answering = self._skip(hit, marks.answer[hit]), True
-            elif hit in marks.answer_end:
-                span.end(marks.answer_end[hit].before)
-                lead, answering = self._skip(hit, marks.answer_end[hit]), False
             else:
+                answering = answering and hit not in marks.start
                 lead = yield from self._markup(span, hit)
             untouched = False
 
     def _skip(self, text: str, mark: Mark, kind: str = "marker") -> str:
-        """Consume a marker. Answers the white space that the template writes after it."""
+        """Consume a marker that ends what a heading announced. Returns the white space that the template writes after
+        it."""
+        self._announced = not (self._calls and self._calls.section.syntax.heading[0])
         self._reader.take(len(text), kind)
         return mark.after
 
     def _markup(self, span: Span, hit: str) -> Reading[str]:
-        """A call, or a marker that only leads to what follows. Answers the white space after it."""
+        """A call, or a marker that only leads to what follows. Returns the white space after it."""
         reader, marks = self._reader, self._marks
         if hit in self._openers:
             assert self._calls is not None  # only its section has openers
             span.end(self._openers[hit].before)
             reader.take(len(hit), "marker")
+            self._called = True
             return (yield from self._calls.read(hit))
         if hit in marks.header:
             span.end(marks.header[hit].before)
             yield from reader.until(self._header_end, lambda text: reader.note("header", text))
             yield from reader.match(self._header_end, "header")
+            self._announced = True
             return marks.header_end.after
         skipped = (
-            marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or Mark()
-        )  # else a stop, or a call's stray closing marker
+            marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or marks.answer_end.get(hit) or Mark()
+        )  # else a stop, a call's stray closing marker, or a control token that means nothing here
         span.end(skipped.before)
         return self._skip(hit, skipped)
 
     def _content(self, span: Span, *, answering: bool) -> Reading[str | None]:
-        """Text up to a marker, answered and not consumed. None: the input ended, or a bare call stands here."""
+        """Text up to a marker, returned and not consumed. None: the input ended, or a bare call stands here."""
         reader = self._reader
         yield from self._space(span)
         if not (answering and self._marks.answer_end):
-            at_start = self._after_call if self._emitter.calls else self._at_start
+            at_start = self._after_call if self._called else self._at_start
         else:
             at_start = self._in_answer
         hit = yield from reader.starts(at_start)
-        if hit is None and self._bare is not None and (yield from self._bare.stands_here()):
-            return None
+        if hit is None and reader.is_cut(at_start):
+            return CUT
+        if hit is None and self._bare is not None:
+            if (yield from self._bare.stands_here()):
+                return None
+            if self._bare.is_cut():
+                return CUT
         while True:
-            if hit is not None and (yield from self._acts(hit, opens=span.blank)):
+            if hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
                 return hit
-            if hit is not None:
+            if hit is not None and self._is_stray(hit, span):
+                span.settle()
+                reader.take(len(hit), "marker")
+            elif hit is not None:
+                self._quoted += hit in self._openers or hit in self._marks.opens
                 span.write(reader.take(len(hit)))
-            hit = yield from reader.until(self._in_answer if answering else self._in_content, span.write)
+            markers = self._in_answer if answering else self._in_content
+            hit = yield from reader.until(markers, span.write, cuts=True)
             if hit is None:
                 return None
 
-    def _acts(self, hit: str, *, opens: bool) -> Reading[bool]:
+    def _acts(self, hit: str, span: Span) -> Reading[bool]:
         """Whether a marker acts as one.
 
-        A stop, or a fence that does not open, does so only at the end; some calls only before a declared name.
+        A stop, or a fence that does not open, does so only at the end; some calls only before a declared name, or where
+        a heading announced them; reasoning opens in mid-line, and closes where none is open, only as a token.
         """
-        if hit in self._marks.fences and opens:
+        marks = self._marks
+        if hit in marks.fences and span.blank:
             self._fenced = yield from self._ends_line(hit)
             return self._fenced
-        if hit in self._marks.stops or (hit in self._marks.fences and self._fenced):
+        if hit in marks.stops or (hit in marks.fences and self._fenced):
             return (yield from self._ends_here(hit))
-        if hit in self._marks.fences:
+        if hit in marks.fences:
             return False
+        if hit in marks.opens:
+            return self._opens(hit, span)
         if self._calls is None or hit not in self._openers:
-            return True
+            return span.blank or not self._is_idle(hit)
+        if not self._announced:
+            return False
         if self._calls.section.syntax.names_declared:
             return (yield from self._calls.names_a_tool(hit))
         return (yield from self._calls.section.begins(hit))
+
+    def _opens(self, hit: str, span: Span) -> bool:
+        """Whether an opening marker of reasoning is one, and no text about it."""
+        return self._anywhere or span.begins_line or hit in self._marks.control or self._reader.token == hit
+
+    def _is_idle(self, hit: str) -> bool:
+        """Whether a marker has nothing to do in the midst of content."""
+        marks = self._marks
+        return hit in marks.strays and not (hit in marks.answer_end or hit in marks.ends or hit in marks.others)
+
+    def _is_stray(self, hit: str, span: Span) -> bool:
+        """Whether a marker that did not act is left out: a control token, or one that closes what is not open, unless
+        the text speaks of it."""
+        if hit in self._marks.control:
+            return True
+        if hit not in self._marks.strays:
+            return False
+        if self._quoted:
+            self._quoted -= 1
+            return False
+        return not span.quotes
 
     def _ends_line(self, text: str) -> Reading[bool]:
         reader = self._reader
@@ -173,6 +222,8 @@ class TextTurn:
         while not reader.behind(len(stop)):
             if reader.closed:
                 return True
+            if reader.left > WINDOW:
+                return False
             yield
         return False
 
@@ -204,10 +255,15 @@ class TextTurn:
             if again is None:
                 break
             open_ = marks.opens[again]
-        hit = yield from reader.until(self._in_reasoning, span.write)
-        while hit is not None and not (yield from self._acts(hit, opens=False)):
+        cut = reader.is_cut(self._is_open)
+        hit = CUT if cut else (yield from reader.until(self._in_reasoning, span.write, cuts=True))
+        while hit is not None and hit != CUT and not (yield from self._ends_reasoning(hit)):
             span.write(reader.take(len(hit)))
-            hit = yield from reader.until(self._in_reasoning, span.write)
+            hit = yield from reader.until(self._in_reasoning, span.write, cuts=True)
+        if hit == CUT:
+            span.end(max((mark.before for mark in marks.closes.values()), key=len))
+            reader.take(reader.left, "marker")
+            return ""
         if hit is None:
             span.close(exact=False)
             return ""
@@ -216,30 +272,69 @@ class TextTurn:
             self._closed = True
             span.end(marks.closes[hit].before)
             return self._skip(hit, marks.closes[hit], "reasoning-marker")
-        span.end(self._openers[hit].before)
+        span.end((marks.others.get(hit) or self._openers[hit]).before)
         return ""
+
+    def _ends_reasoning(self, hit: str) -> Reading[bool]:
+        """Whether a marker inside reasoning ends it: a call's may be text about calls."""
+        if hit not in self._openers or self._calls is None or hit in self._marks.others:
+            return True
+        if self._calls.section.syntax.names_declared:
+            return (yield from self._calls.names_a_tool(hit))
+        return (yield from self._calls.section.begins(hit))
 
 
 class _Marks:
     """A format's markers outside of calls, by their text."""
 
-    __slots__ = ("answer", "answer_end", "closes", "ends", "fences", "header", "header_end", "opens", "start", "stops")
+    __slots__ = (
+        "answer",
+        "answer_end",
+        "closes",
+        "control",
+        "ends",
+        "fences",
+        "header",
+        "header_end",
+        "opens",
+        "others",
+        "start",
+        "stops",
+        "strays",
+        "tokens",
+    )
 
-    def __init__(self, format_: Format, spelling: Spelling, *, fenced: bool) -> None:
-        reasoning = format_.reasoning
+    def __init__(self, format_: Format, spelling: Spelling, demands: Demands) -> None:
+        reasoning, tools = format_.reasoning, format_.tools
 
         def marks(*literals: str) -> dict[str, Mark]:
             found = [spelling.mark(literal) for literal in literals]
             return {mark.text: mark for mark in found if mark.text}
 
+        opens = (reasoning.open, *reasoning.also_open) if reasoning else ()
+        closes = (reasoning.close, *reasoning.also_close) if reasoning else ()
         self.start = marks(format_.start)
-        self.opens = marks(reasoning.open, *reasoning.also_open) if reasoning else {}
-        self.closes = marks(reasoning.close, *reasoning.also_close) if reasoning else {}
+        self.opens = marks(*opens)
+        self.closes = marks(*closes)
         self.answer = marks(format_.content[0])
         self.answer_end = marks(format_.content[1])
         self.header = marks(format_.header[0])
         self.header_end = spelling.mark(format_.header[1])
-        self.fences = marks("\n```json\n", "\n```\n") if fenced else {}
+        self.fences = marks("\n```json\n", "\n```\n") if demands.json else {}
         self.ends = marks(*format_.ends)
         own = {*self.answer_end, *self.ends, *self.closes}
         self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}
+        # What begins another part of the turn ends the one before, where no prose can hold it.
+        self.others = marks(*filter(spelling.is_hard, (format_.content[0], format_.start)))
+        later = reasoning is not None and reasoning.where != "start"
+        self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
+        # Calls that nobody asked for are content, their markers included.
+        self.control = frozenset(spelling.characters.values() if demands.calls else ())
+        over = [format_.content[1], *(tools.section[1:] + tools.call[1:] if tools and demands.calls else ())]
+        hard = (literal for literal in (*closes, *over) if spelling.is_hard(literal))
+        self.strays = frozenset([*marks(*filter(_is_token, closes if later else ()), *hard), *self.control])
+
+
+def _is_token(literal: str) -> bool:
+    """Whether a marker looks like one token, and not like prose."""
+    return _TOKEN.fullmatch(literal.strip()) is not None

@@ -2,18 +2,26 @@
 
 Knows: which schemas take text literally, how other values are read (JSON first, then text), and how text becomes the
 inside of a JSON string. Does not know: markers. Rules: a pure string schema never coerces ("02134" stays text); a
-nullable or union schema tries JSON first and falls back to text.
+nullable or union schema tries JSON first and falls back to text; a schema without text coerces what can only mean one
+value of its type ("007" for an integer), also where the markup calls that text, and never where it calls it JSON.
 """
 
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
+
+from engine.tools import json_value
 
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 _ANY: Mapping[str, Any] = {"any": True}  # no schema: not the root's, which `None` would mean
 TEXT = frozenset(["string"])
+JSON_TYPES = frozenset(["any"])
+"""In place of types: the markup says that the value is JSON, whatever the schema takes."""
+_INTEGER = re.compile(r"([+-]?)0*(\d+)")
+_DECIMAL = re.compile(r"([+-]?)0*(\d*)\.(\d*)((?:[eE][+-]?\d+)?)")
+_WRAPPERS = frozenset(["arguments", "args", "input", "kwargs", "parameters", "params", "properties"])
 _STRING_EDGES = re.compile(r'"|\\.?', re.DOTALL)
 _TYPE_NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
@@ -37,6 +45,11 @@ class Schemas:
         properties = self._node.get("properties")
         known = isinstance(properties, Mapping)
         self._properties: Mapping[str, Any] = cast("Mapping[str, Any]", properties) if known else {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the properties; none where they are not known."""
+        return tuple(self._properties)
 
     def types(self, name: str) -> frozenset[str] | None:
         """The JSON types that a parameter takes; None when that is not said."""
@@ -79,16 +92,18 @@ class Schemas:
             return self._types(self._resolve(reference), depth + 1)
         if "type" in node:
             stated = node["type"]
-            return frozenset([stated] if isinstance(stated, str) else stated)
+            listed = [stated] if isinstance(stated, str) else _listed(stated)
+            return frozenset(name for name in listed if isinstance(name, str))
         if "const" in node:
             return frozenset([type_name(node["const"])])
         if "enum" in node:
-            return frozenset(type_name(value) for value in node["enum"])
+            return frozenset(type_name(value) for value in _listed(node["enum"]))
         for union in ("anyOf", "oneOf"):
             if union in node:
-                return _union(self._types(branch, depth + 1) for branch in node[union])
+                return _union(self._types(branch, depth + 1) for branch in _listed(node[union]))
         if "allOf" in node:
-            known = [types for branch in node["allOf"] if (types := self._types(branch, depth + 1)) is not None]
+            branches = (self._types(branch, depth + 1) for branch in _listed(node["allOf"]))
+            known = [types for types in branches if types is not None]
             return known[0].intersection(*known[1:]) if known else None
         return None
 
@@ -97,8 +112,13 @@ class Schemas:
         for step in reference.removeprefix("#/").split("/"):
             if not isinstance(node, Mapping):
                 return None
-            node = cast("Mapping[str, object]", node).get(step)
+            node = cast("Mapping[str, object]", node).get(step.replace("~1", "/").replace("~0", "~"))
         return node
+
+
+def _listed(value: object) -> list[object]:
+    """A keyword's list; nothing where a schema has something else there."""
+    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _union(branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
@@ -121,25 +141,57 @@ def quoted(text: str) -> str:
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
-    """The JSON of a value that is not purely text: what the model wrote if that is JSON of an allowed type, else a
-    string."""
-    bare = text.strip()
-    bare = _PYTHON_LITERALS.get(bare, bare) if types is None or not types.isdisjoint({"boolean", "null"}) else bare
-    parsed = _json(bare) or _python(bare)
-    if parsed is None:
+    """The JSON of a value that the markup does not call text: what the model wrote if that is JSON of an allowed type,
+    what it can only mean where the schema takes no text, else a string."""
+    if types is not None and (meant := coerced(text, types)) is not None:
+        return meant
+    parsed = _parsed(text.strip(), types)
+    if parsed is None or (types is not None and "string" in types):
         return f'"{quoted(text)}"'
-    as_json, kind = parsed
-    if types is None or kind in types or (kind == "integer" and "number" in types):
-        return as_json
-    return as_json if "string" not in types else f'"{quoted(text)}"'
+    return parsed[0]
+
+
+def coerced(text: str, types: frozenset[str]) -> str | None:
+    """The JSON of the one value of these types that the text can mean; None where there is none, or it may be text."""
+    bare = text.strip()
+    parsed = _parsed(bare, types)
+    if parsed is not None:
+        as_json, kind = parsed
+        if kind in types or (kind == "integer" and "number" in types):
+            return as_json
+        if kind == "string":
+            return coerced(json.loads(as_json, strict=False), types)
+    if "string" in types:
+        return None
+    if bare.casefold() in ("true", "false") and "boolean" in types:
+        return bare.casefold()
+    return _number(bare, types)
+
+
+def _number(text: str, types: frozenset[str]) -> str | None:
+    """A number as people write it (`007`, `+3`, `.5`), as JSON has it."""
+    if types.isdisjoint({"integer", "number"}):
+        return None
+    if whole := _INTEGER.fullmatch(text):
+        return whole[1].removeprefix("+") + whole[2]
+    decimal = _DECIMAL.fullmatch(text)
+    if decimal is None or "number" not in types or not (decimal[2] or decimal[3]):
+        return None
+    return f"{decimal[1].removeprefix('+')}{decimal[2] or '0'}.{decimal[3] or '0'}{decimal[4]}"
+
+
+def _parsed(bare: str, types: frozenset[str] | None) -> tuple[str, str] | None:
+    """JSON text for JSON, or for a value as Python writes it, and its type; None when it is neither."""
+    constants = types is None or not types.isdisjoint({"boolean", "null"})
+    return _json(_PYTHON_LITERALS.get(bare, bare) if constants else bare) or _python(bare)
 
 
 def _json(text: str) -> tuple[str, str] | None:
     """JSON text for JSON text (the same, or with raw control characters escaped), and its type; None when not."""
     for strict in (True, False):
         try:
-            value = json.loads(text, strict=strict, parse_constant=no_constant)
-        except (ValueError, RecursionError):
+            value = json_value(text, strict=strict)
+        except ValueError:
             continue
         return (text if strict else json.dumps(value, ensure_ascii=False)), type_name(value)
     return None
@@ -151,43 +203,102 @@ def _python(text: str) -> tuple[str, str] | None:
         return None
     try:
         value: object = ast.literal_eval(text)
-        return json.dumps(value, ensure_ascii=False), ("object" if isinstance(value, dict) else "array")
+        as_json = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
+    return as_json, ("object" if isinstance(value, dict) else "array")
 
 
-def no_constant(name: str) -> object:
-    """For `json.loads(parse_constant=..)`: NaN and Infinity are no JSON."""
-    raise ValueError(f"{name} is not JSON")
+def unwrapped(name: str, text: str, names: Sequence[str]) -> str | None:
+    """The JSON of the object that the text is, if its keys are parameters of the tool (`names`): all arguments under
+    one name that the tool does not have. None where it is something else."""
+    parsed = _parsed(text.strip(), None)
+    if parsed is None or parsed[1] != "object":
+        return None
+    keys: set[str] = set(json.loads(parsed[0]))
+    return parsed[0] if keys.issubset(names) and (keys or name in _WRAPPERS) else None
 
 
 class ArgumentWriter:
-    """Assembles `{"key": value, ...}` from keys and values that come in markup, as fragments."""
+    """Assembles `{"key": value, ...}` from keys and values that come in markup, as fragments.
 
-    __slots__ = ("_held", "_inside", "_lead", "_never_json", "_open", "_parts", "_scanned", "_some", "_types", "_write")
+    A first argument that the tool does not have waits: where it is the only one and holds an object of the tool's own
+    parameters, that object is the arguments.
+    """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self._some = False
+    __slots__ = (
+        "_emit",
+        "_held",
+        "_inside",
+        "_lead",
+        "_never_json",
+        "_open",
+        "_parts",
+        "_scanned",
+        "_stated",
+        "_types",
+        "_undeclared",
+        "_value",
+        "_waiting",
+        "given",
+        "schemas",
+    )
+
+    def __init__(self, write: Callable[[str], None], schemas: Schemas) -> None:
+        self._emit = write
+        self.schemas = schemas
+        self.given: set[str] = set()
         self._open = False
         self._held: list[str] = []
         self._lead: str = ""
         self._types: frozenset[str] | None = None
+        self._stated = False
         self._parts: list[str] = []
         self._scanned = 0
         self._inside = ""
         self._never_json = False
+        self._undeclared = ""
+        self._value: list[str] = []
+        self._waiting: list[str] | None = None
 
-    def key(self, name: str, types: frozenset[str] | None, lead: str) -> None:
-        """A value begins. `lead` is the white space that the template writes before it."""
-        self._write(f'{", " if self._some else "{"}"{quoted(name)}": ')
-        self._some, self._types, self._lead = True, types, lead
+    def key(self, name: str, lead: str, stated: bool | None) -> None:
+        """A value begins. `lead` is the white space that the template writes before it; `stated` whether the markup
+        says that it is text (None: it says nothing)."""
+        self.flush()
+        types = self.schemas.types(name)
+        names = self.schemas.names
+        if not self.given and names and name not in names:
+            self._undeclared, self._waiting = name, []
+        self._write(f'{", " if self.given else "{"}"{quoted(name)}": ')
+        self.given.add(name)
+        self._types, self._stated = types, bool(stated)
+        if stated is not None:
+            self._types = JSON_TYPES if not stated else TEXT if types is None or "string" in types else types
+        self._lead = lead
         self._held.clear()
         self._open = False
         self._parts.clear()
+        self._value.clear()
         self._scanned, self._inside, self._never_json = 0, "", False
         if self.is_text:
             self._write('"')
+
+    def _write(self, text: str) -> None:
+        if self._waiting is None:
+            self._emit(text)
+        else:
+            self._waiting.append(text)
+
+    def flush(self) -> None:
+        """Emit what waited."""
+        if self._waiting is not None:
+            waited, self._waiting = self._waiting, None
+            self._emit("".join(waited))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The tool's parameters that were not given yet."""
+        return tuple(name for name in self.schemas.names if name not in self.given)
 
     @property
     def is_text(self) -> bool:
@@ -235,7 +346,7 @@ class ArgumentWriter:
             kept = "".join(self._held) + kept
             self._held.clear()
             if self.is_text:
-                self._write(quoted(kept))
+                self._write_text(kept)
             else:
                 self._parts.append(kept)
         if space := text[len(text.rstrip()) :]:
@@ -246,10 +357,32 @@ class ArgumentWriter:
         held = "".join(self._held)
         held = (held if self._open else held.removeprefix(self._lead)).removesuffix(before)
         if self.is_text:
-            self._write(quoted(held) + '"')
+            self._write_text(held)
+            self._write('"')
         else:
-            self._write(typed("".join(self._parts) + held, self._types))
+            self._write(self._typed("".join(self._parts) + held))
+
+    def _write_text(self, text: str) -> None:
+        self._write(quoted(text))
+        if self._waiting is not None:
+            self._value.append(text)
+
+    def _typed(self, text: str) -> str:
+        if self._waiting is not None:
+            self._value.append(text)
+        if self._types == JSON_TYPES:
+            return typed(text, None)
+        if not self._stated or self._types is None:
+            return typed(text, self._types)
+        return coerced(text, self._types) or f'"{quoted(text)}"'
 
     def end(self) -> None:
         """No more arguments."""
-        self._write("}" if self._some else "{}")
+        if self._waiting is not None:
+            wrapped = unwrapped(self._undeclared, "".join(self._value), self.schemas.names)
+            if wrapped is not None:
+                self._waiting = None
+                self._emit(wrapped)
+                return
+        self.flush()
+        self._emit("}" if self.given else "{}")

@@ -14,6 +14,9 @@ from engine.template.env import Template, values
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"
 _LONG_ID = "call_p1q2r3s4t5u6v7w8x9y0z1a2"
+_NOTHING: Mapping[str, Any] = {}
+_REASONING_ON: Mapping[str, Any] = {"thinking": True, "enable_thinking": True}
+"""The switches that templates name alike: some read earlier reasoning only where theirs is on."""
 _NULLABLE: Mapping[str, Any] = {"type": ["string", "null"], "description": "A city."}
 _OPEN: Mapping[str, Any] = {"type": "object", "description": "A city."}
 
@@ -128,19 +131,26 @@ class _Probe:
             repeats=self._shows([user, _says("user", "SECONDTEXT")], "USERTEXT", "SECONDTEXT"),
         )
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, generates: bool = True) -> str | None:
+    def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Any = None, generates: bool = True, **variables: Any
+    ) -> str | None:
         if self._parts:
             messages = [_with_parts(message) for message in messages]
         given = values(self._template, self._fixed, messages, tools or self._no_tools, generates=generates)
         try:
-            return self._template.render(given)
+            return self._template.render({**given, **variables})
         except TemplateError:
             return None  # a refusal is the answer to the probe
 
     def _shows(
-        self, messages: Sequence[Mapping[str, Any]], *texts: str, tools: Any = None, generates: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *texts: str,
+        tools: Any = None,
+        generates: bool = True,
+        **variables: Any,
     ) -> bool:
-        rendered = self._render(messages, tools, generates)
+        rendered = self._render(messages, tools, generates, **variables)
         return rendered is not None and all(text in rendered for text in texts)
 
     def _call(self, value: str, form: str, content: str | None = "") -> dict[str, Any]:
@@ -160,8 +170,12 @@ class _Probe:
 
     def _reads(self, field: str, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
         """Whether reasoning in this field is shown, before a call or in a last answer."""
-        return self._shows([user, {**call, field: "WHYTEXT"}, _result("RESULTTEXT")], "WHYTEXT") or self._shows(
-            [user, {**_says("assistant", "SAIDTEXT"), field: "WHYTEXT"}], "WHYTEXT", generates=False
+        before_call = [user, {**call, field: "WHYTEXT"}, _result("RESULTTEXT")]
+        answer = [user, {**_says("assistant", "SAIDTEXT"), field: "WHYTEXT"}]
+        return any(
+            self._shows(before_call, "WHYTEXT", **variables)
+            or self._shows(answer, "WHYTEXT", generates=False, **variables)
+            for variables in (_NOTHING, _REASONING_ON)
         )
 
     def _needs_short_ids(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:

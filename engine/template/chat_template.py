@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from engine import _data
 from engine.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
+from engine.events import fold
 from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families
 from engine.parsing import Parser
 from engine.parsing.parser import ParserRecipe
@@ -27,7 +28,7 @@ from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_bui
 from engine.template.markers import Markers, Span, merged, overlaps
 from engine.template.prompt import Prompt, with_reasoning, with_tail
 from engine.template.reasoning import Switch, switch
-from engine.template.rendering import Asked, Rendering, Setting
+from engine.template.rendering import Asked, Held, Rendering, Setting
 from engine.template.trial import try_template
 from engine.tools import ToolLike, as_tools
 from engine.types import (
@@ -181,7 +182,7 @@ class ChatTemplate:
         rejects them.
         """
         conversation = conversation_of(messages)
-        check_last(conversation, generates=add_generation_prompt, continues=continue_final_message)
+        check_last(conversation, generates=add_generation_prompt, continues=continue_final_message, reasoning=reasoning)
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
         asked = Asked(
@@ -193,12 +194,13 @@ class ChatTemplate:
         )
         rendering = Rendering(template._setting, conversation, stated, asked)
         if continue_final_message:
-            prompt = rendering.continuation(template._opens)
+            prompt = template._continued(rendering, reasoning, conversation, stated, asked)
         elif not add_generation_prompt:
             return rendering.plain()
         else:
             prompt = rendering.answer()
-            prompt = template._closed(prompt) if asked.switch.close else prompt
+            if asked.switch.close or (reasoning is False and template._opens(prompt)):
+                prompt = template._closed(prompt)
         return with_reasoning(prompt, template._opens(prompt))
 
     def forgeries(self, prompt: Prompt) -> list[Span]:
@@ -208,6 +210,26 @@ class ChatTemplate:
             callers += [] if piece.special else [Span(position, position + len(piece.text))]
             position += len(piece.text)
         return merged(span for span in self._setting.markers.spans(prompt.text) if overlaps(span, callers))
+
+    def _continued(
+        self,
+        rendering: Rendering,
+        reasoning: Reasoning | None,
+        conversation: Sequence[Message],
+        tools: Sequence[Tool],
+        asked: Asked,
+    ) -> Prompt:
+        """The prompt inside the last message. One whose reasoning the template's default leaves out was written with
+        reasoning on, and is continued so."""
+        prompt = rendering.continuation(self._holds)
+        if reasoning is not None or not conversation[-1].reasoning or rendering.fits(self._holds):
+            return prompt
+        try:
+            on = replace(asked, switch=self._switch(True, conversation, tools))
+        except RequestError:
+            return prompt  # there is no such switch
+        again = Rendering(self._setting, conversation, tools, on)
+        return again.continuation(self._holds) if again.fits(self._holds) else prompt
 
     def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
         """The one of the model's templates that can state these."""
@@ -243,7 +265,7 @@ class ChatTemplate:
                 except TemplateError:
                     return None  # a refusal tells nothing of the switch
 
-            self._switches[key] = switch(reasoning, self.format, self.source, renders)
+            self._switches[key] = switch(reasoning, self.format, self._setting.template.variables, renders)
         return self._switches[key]
 
     def parser(
@@ -296,14 +318,20 @@ class ChatTemplate:
             id_salt=id_salt,
         )
 
+    def _holds(self, prompt: Prompt) -> Held:
+        """What a prompt holds of the turn, and where it stands."""
+        parser = Parser(self.format, control_tokens=self.control_tokens)
+        held = fold([event for piece in prompt.prefix for event in parser.feed(*piece)])
+        return Held(parser.in_reasoning, held.reasoning, held.content)
+
     def _opens(self, prompt: Prompt) -> bool:
         return Parser(self.format, prompt.prefix, control_tokens=self.control_tokens).in_reasoning
 
     def _closed(self, prompt: Prompt) -> Prompt:
         """The prompt with its reasoning closed by us, for a template that has no switch."""
         syntax = self.format.reasoning
-        if syntax is None or not prompt.prefix:
-            return prompt
+        if syntax is None or (self.format.start and not prompt.prefix):
+            return prompt  # the model goes on in a turn of its own, where nothing is opened
         text = syntax.close if self._opens(prompt) else syntax.open + syntax.close
         return with_tail(prompt, text, self.format.control)
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from engine.errors import RequestError
 from engine.families import Format
-from engine.types import DocumentLike, Message, MessagesLike
+from engine.types import DocumentLike, Message, MessagesLike, Reasoning
 
 
 def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
@@ -60,14 +60,18 @@ def _message(number: int, item: object) -> Message:
 
 
 def _matched(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Calls without an id get one; a result without an id is the next open call's; a result's function is filled in."""
+    """Calls without an id get one; a result without an id, or with one that calls without could not have, is the next
+    open call's; a result's function is filled in, and results come in the order of their calls."""
     known: dict[str, str] = {}
+    made: set[str] = set()
     open_: list[str] = []
     matched: list[Message] = []
     for number, given in enumerate(messages):
         message = given
         if message.role == "assistant":
             message = _with_ids(number, message)
+            if message is not given:
+                made |= {call.id for call in message.tool_calls} - {call.id for call in given.tool_calls}
             open_ = [call.id for call in message.tool_calls] or open_
             known |= {call.id: call.name for call in message.tool_calls}
         elif message.tool_calls:
@@ -75,9 +79,29 @@ def _matched(messages: Sequence[Message]) -> tuple[Message, ...]:
                 f"messages[{number}]: only assistant messages have tool_calls, this one is {message.role!r}."
             )
         elif message.role == "tool":
+            if message.tool_call_id not in known and open_ and open_[0] in made:
+                message = message.model_copy(update={"tool_call_id": open_[0]})
             message = _with_call(number, message, known, open_)
         matched.append(message)
-    return tuple(matched)
+    return tuple(_in_order(matched))
+
+
+def _in_order(messages: Sequence[Message]) -> list[Message]:
+    """Each run of results in the order of the calls before it: some templates show no ids, so that only the order tells
+    what a result is of."""
+    ordered: list[Message] = []
+    places: dict[str | None, int] = {}
+    run: list[Message] = []
+    for message in messages:
+        if message.role == "tool":
+            run.append(message)
+            continue
+        ordered += sorted(run, key=lambda result: places.get(result.tool_call_id, len(places)))
+        run = []
+        if message.tool_calls:
+            places = {call.id: place for place, call in enumerate(message.tool_calls)}
+        ordered.append(message)
+    return ordered + sorted(run, key=lambda result: places.get(result.tool_call_id, len(places)))
 
 
 def _with_ids(number: int, message: Message) -> Message:
@@ -108,9 +132,16 @@ def _with_call(number: int, message: Message, known: Mapping[str, str], open_: l
     return message.model_copy(update={"tool_call_id": id_, "name": message.name or known[id_]})
 
 
-def check_last(messages: Sequence[Message], *, generates: bool, continues: bool) -> None:
+def check_last(
+    messages: Sequence[Message], *, generates: bool, continues: bool, reasoning: Reasoning | None = None
+) -> None:
     """Raise RequestError where the last message does not fit what is asked for."""
     last = messages[-1]
+    if continues and reasoning is False and last.reasoning and not (last.content or last.tool_calls):
+        raise RequestError(
+            "reasoning=False, and the last message, which is to be continued, stops inside its reasoning: leave "
+            "reasoning= out, or leave that reasoning out."
+        )
     if continues and last.role != "assistant":
         raise RequestError(
             f"continue_final_message=True continues an assistant message, and the last one is {last.role!r}: "

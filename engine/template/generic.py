@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from engine.families import Format, ToolSyntax
+from engine.tools import json_value
 from engine.types import Message, ToolCall
 
 GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
@@ -44,7 +45,11 @@ def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
     if syntax.shape == "tagged_json":
         return _section(syntax, "".join(_tagged(call, syntax, call.arguments) for call in calls))
     if syntax.shape == "tagged_args":
-        return "".join(_section(syntax, _tagged(call, syntax, _arguments(call, syntax))) for call in calls)
+        sections = [_section(syntax, _tagged(call, syntax, _arguments(call, syntax))) for call in calls]
+        if not syntax.heading[0]:
+            return "".join(sections)
+        headings = [syntax.heading[0] + call.name + syntax.heading[1] for call in calls]
+        return (syntax.between or "").join(map("".join, zip(headings, sections, strict=True)))
     objects = [_object(call, syntax) for call in calls]
     if not syntax.section[1]:
         return syntax.section[0] + (objects[0] if syntax.bare else f"[{', '.join(objects)}]")
@@ -93,7 +98,7 @@ def _pythonic(call: ToolCall) -> str:
 def _values(call: ToolCall) -> Mapping[str, Any]:
     """The arguments as an object; what is none (a call gone wrong) stays visible under one name."""
     try:
-        value: object = json.loads(call.arguments or "{}")
+        value: object = json_value(call.arguments or "{}")
     except ValueError:
         value = None
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {"arguments": call.arguments}

@@ -390,11 +390,17 @@ class Guard:
         self, render: Render, sparing: Sparing, near: Collection[str] = (), wary: Collection[str] = ()
     ) -> _Marked | None:
         """None where the template rejects the marked text."""
-        marking = Marking(self._alphabet, sparing, self._words, near, wary)
+        marking = self.marking(sparing, near, wary)
         try:
             return _Marked(marking, *self._alphabet.reveal(render(marking)))
         except TemplateError:
             return None  # the render without marks was taken: this one tells nothing
+
+    def marking(
+        self, sparing: Sparing = Sparing.WORDS, near: Collection[str] = (), wary: Collection[str] = ()
+    ) -> Marking:
+        """A way of marking this request's texts."""
+        return Marking(self._alphabet, sparing, self._words, near, wary)
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
         """A marked text as it would have been, and the spans of it that are marked."""

@@ -25,6 +25,7 @@ from engine.template import generic
 from engine.template.capabilities import REASONING_FIELDS, Capabilities
 from engine.template.conversation import as_mapping
 from engine.template.env import Template
+from engine.tools import json_value
 from engine.types import Message, Tool, ToolCall
 
 BUILTIN_VARIABLE = "builtin_tools"
@@ -185,7 +186,7 @@ class _Writer:
         if not parses_arguments(self.format, self.can):
             return text
         try:
-            value = as_mapping(json.loads(text or "{}"))
+            value = as_mapping(json_value(text or "{}"))
         except ValueError:
             value = None
         if value is not None:
@@ -312,7 +313,7 @@ def _fixed(id_: str, length: int) -> str:
     """An id of exactly so many letters and digits: the id itself if it is one, else derived from it."""
     if len(id_) == length and all(character in _ALPHABET for character in id_):
         return id_
-    number = int.from_bytes(hashlib.sha256(id_.encode()).digest(), "big")
+    number = int.from_bytes(hashlib.sha256(id_.encode(errors="surrogatepass")).digest(), "big")
     characters: list[str] = []
     for _ in range(length):
         number, rest = divmod(number, len(_ALPHABET))

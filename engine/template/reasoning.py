@@ -5,7 +5,7 @@ it lacks the position asked for, or where the template ignores it. Does not know
 rendered.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ from engine.errors import RequestError
 from engine.families import Format, Gate
 from engine.types import Message, Reasoning
 
+_USUAL = tuple(Gate(kwarg=name, on=True, off=False, default="model") for name in ("enable_thinking", "thinking"))
 _NAMES = {"on": "True", "off": "False", "low": '"low"', "medium": '"medium"', "high": '"high"'}
 
 
@@ -33,12 +34,13 @@ Renders: TypeAlias = Callable[[Switch], str | None]
 refuses."""
 
 
-def switch(reasoning: Reasoning | None, format_: Format, source: str, renders: Renders) -> Switch:
+def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[str], renders: Renders) -> Switch:
     """What to do for `reasoning` (None leaves the template its default).
 
-    `source` is the template: a variable that it never mentions is no gate, whatever the family's others have; and one
-    that changes nothing beside these tools or this system text (`renders` tells) is none here. Raises RequestError
-    where the model cannot do what is asked, saying what it can.
+    `variables` are those that the template reads: one that it does not is no gate, whatever the family's others have,
+    and one of the usual names is one, though the family's others have none; but one that changes nothing beside these
+    tools or this system text (`renders` tells) is none here. Raises RequestError where the model cannot do what is
+    asked, saying what it can.
     """
     syntax = format_.reasoning
     if reasoning is None or (reasoning is False and syntax is None):
@@ -47,7 +49,9 @@ def switch(reasoning: Reasoning | None, format_: Format, source: str, renders: R
         raise RequestError(f"reasoning={reasoning!r}, and this model's family has no reasoning: leave the option out.")
     position = {True: "on", False: "off"}[reasoning] if isinstance(reasoning, bool) else str(reasoning)
     gate = syntax.gate
-    known = gate is not None and _is_there(gate, source)
+    if gate is None or not _is_there(gate, variables):
+        gate = next((usual for usual in _USUAL if usual.kwarg in variables), gate)
+    known = gate is not None and _is_there(gate, variables)
     chosen = _turned(gate, position) if gate is not None and known else None
     if gate is not None and chosen is not None:
         if not _is_inert(gate, position, chosen, renders):
@@ -67,9 +71,9 @@ def switch(reasoning: Reasoning | None, format_: Format, source: str, renders: R
     raise RequestError(f"reasoning={reasoning!r} is not possible here: {_offers(gate if known else None)}")
 
 
-def _is_there(gate: Gate, source: str) -> bool:
+def _is_there(gate: Gate, variables: Collection[str]) -> bool:
     """Words are read by the model, a variable by the template."""
-    return gate.place != "variable" or gate.kwarg in source
+    return gate.place != "variable" or gate.kwarg in variables
 
 
 def _turned(gate: Gate, position: str) -> Switch | None:

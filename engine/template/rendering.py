@@ -6,6 +6,7 @@ Does not know: which template or family was chosen, what callers may ask for, pa
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -30,8 +31,19 @@ from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_st
 from engine.template.reasoning import Switch, with_words
 from engine.types import Message, Tool
 
-InReasoning: TypeAlias = Callable[[Prompt], bool]
-"""Whether a prompt leaves reasoning open: asked of a parser, which this room does not know."""
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a prompt holds of the turn that is about to be written: its reasoning, its content, and whether the next
+    text is reasoning."""
+
+    in_reasoning: bool = False
+    reasoning: str = ""
+    content: str = ""
+
+
+Reads: TypeAlias = Callable[[Prompt], Held]
+"""What a prompt's tail holds: asked of a parser, which this room does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +124,26 @@ class Rendering:
         """The prompt that asks for the next message."""
         return self._prompt(_Run.answer)
 
-    def continuation(self, in_reasoning: InReasoning) -> Prompt:
+    def continuation(self, reads: Reads) -> Prompt:
         """The prompt that goes on inside the last message, which is the assistant's: in its reasoning, in its content,
-        or after its calls. `in_reasoning` tells whether a prompt leaves it open.
+        or after its calls.
 
-        The template writes the unfinished message itself where it can; where it would drop some of it, what the model
-        would have written is put after the generation prompt instead.
+        The template writes the unfinished message itself where it can; where it would drop some of it, or leave the
+        turn where the message is not, what the model would have written is put after the generation prompt instead.
         """
-        return self._prompt(lambda run: run.continuation(in_reasoning))
+        by_template = self._judged(lambda run: run.stops_by_template(reads))
+        return self._prompt(lambda run: run.continuation(reads, by_template=by_template))
+
+    def fits(self, reads: Reads) -> bool:
+        """Whether the continuation's tail is inside the last message where that stops, with the reasoning before it."""
+        return self._judged(lambda run: run.fits(reads))
+
+    def _judged(self, judge: "Callable[[_Run], bool]") -> bool:
+        """A judgement on renders in which callers' text stays marked, so that no parser takes it for structure."""
+        if self._guard is not None:
+            with suppress(TemplateError):  # the render without marks tells whether the template rejects the messages
+                return judge(_Run(self._setting, self._given, self._guard.marking(), _as_it_is))
+        return judge(_Run(self._setting, self._given, None, _as_it_is))
 
     def _prompt(self, compose: "Callable[[_Run], _Composed]") -> Prompt:
         composed: dict[Marking | None, _Composed] = {}
@@ -207,8 +231,16 @@ class _Run:
         return self._answer(self._conversation)
 
     def _answer(self, conversation: Sequence[Message]) -> _Composed:
-        marked = self._render(conversation, generates=True)
+        marked = self._reopened(conversation, self._render(conversation, generates=True))
         return _Composed(marked, lambda: self._turn(conversation, self._shown(marked)))
+
+    def _reopened(self, conversation: Sequence[Message], marked: str) -> str:
+        """A prompt after a tool's result that ends a turn and begins none, with the assistant's start: templates that
+        go on in the turn of the call forget that text beside the call has ended it."""
+        text = marked.rstrip()
+        ends = (*self._format.stops, *self._setting.fixed.values())
+        is_over = any(end and text.endswith(end) for end in ends)
+        return marked + self._format.start if is_over and conversation[-1].role == "tool" else marked
 
     def _turn(self, conversation: Sequence[Message], text: str) -> int:
         found = self._after_question(conversation, text)
@@ -222,29 +254,65 @@ class _Run:
         return turn_start(text, bare, self._format.start, continues=continues)
 
     def _after_question(self, conversation: Sequence[Message], text: str) -> int | None:
-        """Where the turn begins, if the last message is the user's and the assistant's start follows its text; None
-        where that does not decide it."""
+        """Where the turn begins, if the assistant's start follows the text of the user's question, or of a tool's
+        result; None where that does not decide it."""
         start = self._format.start
-        if not conversation or conversation[-1].role != "user" or not start:
+        if not conversation or conversation[-1].role not in ("user", "tool") or not start:
             return None
         asked = self._shown((conversation[-1].content or "").strip())
         place, found = text.rfind(asked), text.rfind(start)
         return found if asked and 0 <= place <= found - len(asked) else None
 
-    def continuation(self, in_reasoning: InReasoning) -> _Composed:
+    def continuation(self, reads: Reads, *, by_template: bool) -> _Composed:
         *earlier, last = self._conversation
         if not (last.content or last.reasoning or last.tool_calls):
             return self._answer(earlier)
-        marked = self._after_calls(last) if last.tool_calls else self._by_template(earlier, last)
-        if marked is not None:
-            return _Composed(marked, lambda: self._turn_of_last(self._shown(marked), earlier))
-        asked = self._answer(earlier)
-        prompt = _cut(self._format, Authored(*self._reveal(asked.text), None, False), asked.start())
-        whole = asked.text if earlier else ""
-        return _Composed(whole + self._own_words(last, opened=in_reasoning(prompt)), asked.start)
+        if last.tool_calls:
+            return self._inside(self._after_calls(last), earlier)
+        written = self._written(earlier, last) if by_template else None
+        return written or self._by_hand(earlier, last, reads)
 
-    def _by_template(self, earlier: Sequence[Message], last: Message) -> str | None:
-        """The render up to the end of the last message's text; None where the template does not show all of it."""
+    def stops_by_template(self, reads: Reads) -> bool:
+        """Whether the template's own text stops in the last message, where that stops; if neither it nor what is
+        written by hand does, by hand."""
+        *earlier, last = self._conversation
+        if last.tool_calls or not (last.content or last.reasoning):
+            return False
+        written = self._written(earlier, last)
+        if written is None or self._fits(written, reads):
+            return written is not None
+        if self._fits(self._by_hand(earlier, last, reads), reads, shown=False):
+            return False
+        return self._fits(written, reads, shown=False)
+
+    def fits(self, reads: Reads) -> bool:
+        by_template = self.stops_by_template(reads)
+        return self._fits(self.continuation(reads, by_template=by_template), reads)
+
+    def _fits(self, composed: _Composed, reads: Reads, *, shown: bool = True) -> bool:
+        """Whether a prompt's tail is inside the last message where that stops. Without `shown` the reasoning before
+        the content may be missing."""
+        prompt = self._cut(composed)
+        syntax, last, held = self._format.reasoning, self._conversation[-1], reads(prompt)
+        content = (last.content or "").strip()
+        has_reasoning = held.reasoning.strip() == (last.reasoning or "").strip()
+        tail = "".join(piece.text for piece in prompt.prefix)
+        if syntax is not None and syntax.open.strip() and tail.count(syntax.open.strip()) > 1:
+            return False
+        if not content:
+            return held.in_reasoning and has_reasoning
+        if held.in_reasoning or held.content.strip() != content:
+            return False
+        return syntax is None or not shown or has_reasoning
+
+    def _cut(self, composed: _Composed) -> Prompt:
+        return _cut(self._format, Authored(*self._reveal(composed.text), None, complete=False), composed.start())
+
+    def _inside(self, marked: str, earlier: Sequence[Message]) -> _Composed:
+        return _Composed(marked, lambda: self._turn_of_last(self._shown(marked), earlier))
+
+    def _written(self, earlier: Sequence[Message], last: Message) -> _Composed | None:
+        """The render up to the end of the last message's text; None where the template does not show it."""
         field, end = "content" if last.content else "reasoning", self._given.end
         tagged = last.model_copy(update={field: f"{getattr(last, field)}{end}", "parts": ()})
         try:
@@ -252,9 +320,14 @@ class _Run:
         except TemplateError:
             return None
         place = marked.rfind(end)
-        if place < 0 or (last.reasoning or "").strip() not in marked:
-            return None
-        return marked[:place]
+        return None if place < 0 else self._inside(marked[:place], earlier)
+
+    def _by_hand(self, earlier: Sequence[Message], last: Message, reads: Reads) -> _Composed:
+        """What the model would have written of the message, after the prompt that asks for it."""
+        asked = self._answer(earlier)
+        prompt = self._cut(asked)
+        whole = asked.text if earlier else ""
+        return _Composed(whole + self._own_words(whole, last, reads(prompt), prompt), asked.start)
 
     def _after_calls(self, last: Message) -> str:
         """The render less what ends the turn."""
@@ -270,12 +343,22 @@ class _Run:
             )
         return text.removesuffix(max(ends, key=len)) if ends else marked
 
-    def _own_words(self, last: Message, *, opened: bool) -> str:
+    def _own_words(self, prompt: str, last: Message, held: Held, asked: Prompt) -> str:
+        """What the model would have written of the message after the generation prompt `prompt`, which `asked` is."""
         syntax, reasoning, content = self._format.reasoning, last.reasoning or "", last.content or ""
-        if syntax is None or not (reasoning or opened):
-            return content
-        opening = "" if opened else syntax.open
-        return opening + reasoning + (syntax.close + content if content else "")
+        closed = syntax is not None and syntax.close.strip() in "".join(piece.text for piece in asked.prefix)
+        words = ""
+        if syntax is not None and (held.in_reasoning or (reasoning and not (closed and content))):
+            words = ("" if held.in_reasoning else _beyond(prompt, syntax.open)) + reasoning
+            words += syntax.close if content else ""
+        return words + (_beyond(prompt + words, self._answer_opening()) + content if content else "")
+
+    def _answer_opening(self) -> str:
+        """What a model writes before its answer."""
+        channels = self._format.channels
+        if channels is None:
+            return self._format.content[0]
+        return f"{channels.start}{channels.role}{channels.channel}{channels.content[0]}{channels.message}"
 
     def _turn_of_last(self, text: str, earlier: Sequence[Message]) -> int:
         before = common(text, self._shown(self._render(earlier, generates=False))) if earlier else 0
@@ -310,6 +393,15 @@ class _Run:
 
     def _shown(self, marked: str) -> str:
         return self._reveal(marked)[0]
+
+
+def _beyond(text: str, opening: str) -> str:
+    """What of an opening marker does not stand at the text's end already."""
+    bare = text.rstrip()
+    if opening.strip() and bare.endswith(opening.strip()):
+        return ""
+    length = next((length for length in range(len(opening), 0, -1) if text.endswith(opening[:length])), 0)
+    return opening[length:]
 
 
 def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:

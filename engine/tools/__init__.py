@@ -6,5 +6,17 @@ when a tool fails. Does not know: who calls, templates, models.
 
 from engine.tools.call import ToolOutcome, error_text, is_async, run, run_async
 from engine.tools.describe import ToolLike, as_tool, as_tools
+from engine.tools.values import DEEPEST, json_value
 
-__all__ = ["ToolLike", "ToolOutcome", "as_tool", "as_tools", "error_text", "is_async", "run", "run_async"]
+__all__ = [
+    "DEEPEST",
+    "ToolLike",
+    "ToolOutcome",
+    "as_tool",
+    "as_tools",
+    "error_text",
+    "is_async",
+    "json_value",
+    "run",
+    "run_async",
+]

@@ -9,12 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
 from pydantic.fields import FieldInfo
 
 from engine.errors import RequestError
-from engine.tools.call import ModelArguments, schema_arguments
+from engine.tools.check import ModelArguments, schema_arguments, schema_of
 from engine.tools.schema import model_schema
 from engine.types import Tool
 
@@ -173,7 +174,22 @@ def as_tool(item: ToolLike) -> Tool:
     return tool
 
 
+_READ: WeakKeyDictionary[Callable[..., Any], Tool] = WeakKeyDictionary()
+"""What was made of a function, less the function: reading one takes milliseconds, and every request brings it."""
+
+
 def _from_function(function: Callable[..., Any]) -> Tool:
+    try:
+        known = _READ.get(function)
+    except TypeError:  # an object that can be called and neither hashed nor referred to weakly
+        return _described(function)
+    if known is None:
+        known = _described(function)
+        _READ[function] = known.model_copy(update={"function": None})
+    return known.model_copy(update={"function": function})
+
+
+def _described(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
         raise RequestError(f"{_shown(function)} has no name of its own, as a tool needs; wrap it in a def.")
@@ -273,9 +289,9 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
         )
     if unknown := sorted(set(inner) - {"type", "name", "description", "parameters", "strict"}):
         raise RequestError(f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters, strict.")
-    parameters: Any = inner.get("parameters") or {"type": "object", "properties": {}}
+    parameters = schema_of(name, inner.get("parameters") or {"type": "object", "properties": {}})
     check = schema_arguments(name, parameters)
-    return Tool(name=name, description=inner.get("description") or "", parameters=dict(parameters), check=check)
+    return Tool(name=name, description=inner.get("description") or "", parameters=parameters, check=check)
 
 
 def _shown(item: object) -> str:

@@ -163,7 +163,8 @@ def test_content_is_exact_white_space_included() -> None:
 def test_content_that_could_be_a_tag_is_let_go_when_it_is_none() -> None:
     events = list(chat.events(stream({"content": "<"}, {"content": "b>bold"})))
     assert events[0] == ContentDelta("<b>bold", 0)
-    assert shown(whole({"content": "<thi"}, finish="length")) == [("text", "<thi")]
+    assert shown(whole({"content": "<thi"})) == [("text", "<thi")]
+    assert shown(whole({"content": "<thi"}, finish="length")) == [], "a tag that the limit cut off"
 
 
 def test_content_in_a_family_s_own_markup() -> None:

@@ -44,6 +44,9 @@ def test_cut_anywhere_nothing_is_lost(case: Case, finish: FinishReason, step: in
         for kind, delta in (("content", ContentDelta), ("reasoning", ReasoningDelta)):
             assert "".join(segment.text for segment in trace if segment.kind == kind) == _text(events, delta)
         assert cut.finish_reason == ("tool_calls" if cut.tool_calls and finish == "stop" else finish)
+        if finish == "length":  # no marker's beginning is shown
+            assert whole.content.startswith(cut.content.rstrip()), case.output[:at]
+            assert whole.reasoning.startswith(cut.reasoning.rstrip()), case.output[:at]
         _check_calls(cut, whole, at, begun, over)
 
 
@@ -57,7 +60,8 @@ def _check_calls(cut: Completion, whole: Completion, at: int, begun: list[int], 
             wanted = whole.tool_calls[index].arguments
             if call.error is None:
                 assert call.arguments == wanted or cut.finish_reason == "tool_calls"
-            elif call.error == "truncated":
+            elif call.error == "truncated" or cut.finish_reason == "length":
+                assert call.error == "truncated"
                 # A value at whose closing marker the input ends is taken as closed, though more might have followed.
                 assert wanted.startswith(call.arguments.removesuffix('"'))
 

@@ -16,7 +16,7 @@ WORD = re.compile(r"[\"']?[\w.\-:/$@]+[\"']?")
 TEXT = frozenset({"content", "reasoning", "arguments", "malformed"})
 BARE_NAME = re.compile(r'"name"\s*:\s*"([^"]*)')
 ESCAPE = re.compile(r"\\(?:u[\da-fA-F]{0,3})?")
-QUOTES = re.compile(r"\"{1,2}|'{1,2}")
+QUOTES = re.compile(r"\"{1,2}|'{1,2}|[\"'](?:[\s\])}]*|\s*,\s*\w*\s*)")
 OTHER = "☃"  # begins no marker
 
 
@@ -50,7 +50,7 @@ def _is_text(events: list[Event], character: str) -> bool:
 
 def _is_live(family: str, held: str) -> bool:
     """Whether the text can be the beginning of some markers in a row; or of a bare call, its name undecided; or of an
-    escape inside a string; or of Python's three quotes."""
+    escape inside a string; or of Python's three quotes, or of what can follow the one that ends a string."""
     known = markers(family)
     rest = held.strip()
     tools = builtin_families().get(family).format.tools

@@ -274,7 +274,7 @@ class TestHistory:
             places = [text.index(part) for n in range(3) for part in (f'{{"city": "{n}"}}', f"R{n}")]
             assert places == sorted(places)
         text = shipped("qwen3").render(messages, tools=[look]).text
-        places = [text.index(part) for part in ('"0"}}', '"1"}}', '"2"}}', "R2", "R0", "R1")]
+        places = [text.index(part) for part in ('"0"}}', '"1"}}', '"2"}}', "R0", "R1", "R2")]
         assert places == sorted(places)
 
     def test_ids_become_what_mistral_takes(self) -> None:

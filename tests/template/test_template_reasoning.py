@@ -140,7 +140,8 @@ class TestWhatIsLacking:
         assert template.render(loop, [look], reasoning=True).text == template.render(loop, [look], reasoning=False).text
 
     def test_a_switch_that_is_always_ignored_is_closed_by_us(self) -> None:
-        source = "{# <think> </think> enable_thinking reasoning_content #}" + IGNORANT
+        reads = "{# <think> </think> reasoning_content #}{% if enable_thinking %}{% endif %}"
+        source = reads + IGNORANT.replace("thinking", "mood")
         template = ChatTemplate(source, family="qwen3")
         assert template.render(ASKED, reasoning=False).text.endswith("assistant\n<think>\n\n</think>\n\n")
         assert template.render(ASKED, reasoning=True) == template.render(ASKED), "it reasons unasked"

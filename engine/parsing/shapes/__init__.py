@@ -21,6 +21,8 @@ from engine.types import Tool
 _OBJECTS = re.compile(r"\[?\s*\{")
 _MAYBE_OBJECTS = re.compile(r"\[?\s*")
 _CALL = re.compile(r"[A-Za-z_][\w.\-]*\(")
+_LOOK = 200
+"""How much is looked at to tell the two syntaxes from one another that the same markers may stand around."""
 _MAYBE_CALL = re.compile(r"(?:[A-Za-z_][\w.\-]*)?")
 
 __all__ = ["JsonShape", "PythonicShape", "Section", "SectionReader"]
@@ -57,7 +59,9 @@ class SectionReader:
             return (yield from section.code())
         assert self._call is not None  # every shape is one of the two kinds
         after = ""
-        if opener == section.call_open.text:
+        if opener == section.tag_open:
+            yield from section.tag_opened()
+        elif opener in section.is_call.literals:
             yield from self._call.read()
             after = section.call_close.after
             if not section.close.text:
@@ -69,6 +73,8 @@ class SectionReader:
             if section.close.text and section.reader.buffer[section.reader.pos :][:1] in ("{", "["):
                 # The syntax of other families between this one's markers.
                 return (yield from JsonShape(section).read())
+            if section.reader.cut_marker(section.inside):
+                return after
             if not (yield from section.reader.match(section.is_call)):
                 return after
             yield from self._call.read()
@@ -84,14 +90,14 @@ class SectionReader:
         if opener == section.code_open.text and opener != section.open.text:
             return (yield from section.code())
         while True:
-            rest = reader.buffer[reader.pos : reader.pos + 200]
+            rest = reader.buffer[reader.pos : reader.pos + _LOOK]
             if pythonic:
                 other = _OBJECTS.match(rest) is not None
                 open_ = _MAYBE_OBJECTS.fullmatch(rest) is not None
             else:
                 other = _CALL.match(rest) is not None
                 open_ = _MAYBE_CALL.fullmatch(rest) is not None
-            if other or not open_ or reader.closed:
+            if other or not open_ or reader.closed or len(rest) == _LOOK:
                 break
             yield
         if opener == section.code_open.text and not other and rest[:1] not in ("{", "["):
@@ -113,8 +119,9 @@ class SectionReader:
             rest = reader.buffer[start : start + WINDOW]
             if any(rest.startswith(end) for end in ends):
                 return True
-            if reader.closed or not any(end.startswith(rest) for end in ends):
-                return False
+            possible = any(end.startswith(rest) for end in ends)
+            if reader.closed or not possible:
+                return possible and reader.cut
             yield
 
 

@@ -7,7 +7,7 @@ schema. Does not know: what stands around a call.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.families import ToolSyntax
 from engine.parsing.grammar import (
@@ -37,12 +37,11 @@ from engine.parsing.json_reader import Outcome
 from engine.parsing.reader import CONTROL, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes.pythonic import LiteralReader, Write
 from engine.parsing.shapes.section import Section
-from engine.parsing.values import Schemas, no_constant, quoted, typed
+from engine.parsing.values import Schemas, coerced, quoted, typed, unwrapped
+from engine.tools import DEEPEST, json_value
 from engine.types import Tool
 
 _BARE = re.compile(rf"[^,{{}}\[\]:<{CONTROL}]+")
-
-_DEEPEST = 64
 
 
 class DictionaryShape:
@@ -64,7 +63,7 @@ class DictionaryShape:
             return ""
         call = section.begin(name)
         outcome = Outcome.COMPLETE
-        if reader.buffer[reader.pos] == "{":
+        if reader.buffer.startswith("{", reader.pos):
             outcome = yield from self._value(call.write)
         if outcome is Outcome.TRUNCATED:
             call.end("truncated")
@@ -79,12 +78,12 @@ class DictionaryShape:
 
     def _value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
         reader = self._reader
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             return Outcome.MALFORMED
         yield from reader.space("arguments")
         if (yield from reader.match(self._quote, "arguments")):
             return (yield from self._string(write))
-        if not (yield from reader.more()):
+        if reader.cut_marker(self._quote) or not (yield from reader.more()):
             return Outcome.TRUNCATED
         char = reader.buffer[reader.pos]
         if char in "{[":
@@ -126,10 +125,13 @@ class DictionaryShape:
         reader = self._reader
         parts: list[str] = []
         quoted_ = yield from reader.match(self._quote, "key")
+        if not quoted_ and reader.cut_marker(self._quote):
+            return None
         if quoted_:
             yield from reader.until(self._key_ends, parts.append)
             reader.note("key", "".join(parts))
             if not (yield from reader.match(self._quote, "key")):
+                reader.cut_marker(self._quote)
                 return None
         else:
             while (yield from reader.more()):
@@ -175,7 +177,7 @@ class DictionaryShape:
         if not text:
             return Outcome.MALFORMED
         try:
-            json.loads(text, parse_constant=no_constant)
+            json_value(text)
         except ValueError:
             text = f'"{quoted(text)}"'
         write(text)
@@ -183,8 +185,8 @@ class DictionaryShape:
 
 
 _ITEM = "item"
-_DEEPEST_ELEMENT = 64
-_EMPTY = {frozenset(["object"]): "{}", frozenset(["array"]): "[]"}
+_ARRAY = frozenset(["array"])
+_EMPTY: Mapping[frozenset[str] | None, str] = {frozenset(["object"]): "{}", _ARRAY: "[]"}
 
 
 class NestedShape:
@@ -224,15 +226,15 @@ class NestedShape:
     def _elements(self, write: Write, schemas: Schemas, array: bool | None, depth: int = 0) -> Reading[Outcome]:
         """Elements up to what closes their parent (not consumed). `array` None: the call itself, always an object."""
         reader = self._reader
-        some = False
-        if depth > _DEEPEST_ELEMENT:
+        if depth > DEEPEST:
             return Outcome.MALFORMED
+        children = _Items(write) if array else _Members(write, schemas, whole=array is False)
         while True:
             yield from reader.space()
-            if not (yield from reader.more()) or reader.cut_marker(self._edge):
+            hit = (yield from reader.starts(self._edge)) if (yield from reader.more()) else None
+            if hit is None and (not reader.left or reader.cut_marker(self._edge)):
                 complete = array is None and not reader.cut
                 break
-            hit = yield from reader.starts(self._edge)
             if hit is None:
                 return Outcome.MALFORMED
             if hit not in self._begin.literals:
@@ -242,19 +244,13 @@ class NestedShape:
             key = yield from self._tag()
             if key is None:
                 return Outcome.TRUNCATED
-            if array:
-                write(", " if some else "[")
-                child = schemas.items()
-            else:
-                write(f'{", " if some else "{"}"{quoted(key)}": ')
-                child = schemas.child(key)
-            some = True
-            outcome = yield from self._element(write, child, key, depth)
+            child = schemas.items() if array else schemas.child(key)
+            outcome = yield from self._element(children.child(key), child, key, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
         if not complete:
             return Outcome.TRUNCATED
-        write(("]" if array else "}") if some else ("[]" if array else "{}"))
+        children.end()
         return Outcome.COMPLETE
 
     def _tag(self) -> Reading[str | None]:
@@ -274,11 +270,11 @@ class NestedShape:
         if hit in self._begin.literals:
             outcome = yield from self._children(write, schema, depth)
         else:
-            outcome = yield from self._text(write, schema.own())
+            outcome = yield from self._text(write, schema)
         if outcome is not Outcome.COMPLETE:
             return outcome
         if not (yield from reader.match(self._end)):
-            return Outcome.MALFORMED if reader.left else Outcome.TRUNCATED
+            return Outcome.MALFORMED if reader.left and not reader.cut_marker(self._end) else Outcome.TRUNCATED
         closed = yield from self._tag()
         if closed is None:
             return Outcome.TRUNCATED
@@ -292,10 +288,10 @@ class NestedShape:
         array = (yield from reader.starts(Markers([tag]))) is not None and schema.own() != frozenset(["object"])
         return (yield from self._elements(write, schema, array, depth + 1))
 
-    def _text(self, write: Write, types: frozenset[str] | None) -> Reading[Outcome]:
+    def _text(self, write: Write, schema: Schemas) -> Reading[Outcome]:
         """A value without elements inside: text where the schema allows a string, else JSON if it is that."""
-        reader = self._reader
-        literal = types is not None and "string" in types
+        reader, types = self._reader, schema.own()
+        literal = _is_text(types)
         parts: list[str] = []
 
         def take(text: str) -> None:
@@ -310,10 +306,99 @@ class NestedShape:
         hit = yield from reader.until(self._edge, take, tail=lambda text: reader.note("arguments", text))
         if hit is None:
             return Outcome.TRUNCATED
-        value = "".join(parts)
-        empty = _EMPTY.get(types) if types is not None and not value.strip() else None
-        write('"' if literal else empty or typed(value, types))
+        write('"' if literal else _value("".join(parts), types, schema))
         return Outcome.COMPLETE
+
+
+def _is_text(types: frozenset[str] | None) -> bool:
+    """Whether a value is taken literally: where the schema allows a string, one it is."""
+    return types is not None and "string" in types
+
+
+def _value(text: str, types: frozenset[str] | None, schema: Schemas) -> str:
+    """The JSON of a value that is not taken literally. What is no array where one is due, is an item of it."""
+    if types in _EMPTY and not text.strip():
+        return _EMPTY[types]
+    if types != _ARRAY or (array := coerced(text, _ARRAY)) is None:
+        items = schema.items().own() if types == _ARRAY else types
+        return f'"{quoted(text)}"' if _is_text(items) else typed(text, items)
+    return array
+
+
+class _Items:
+    """The children of an array, one behind the other."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._some = False
+
+    def child(self, key: str) -> Write:
+        del key
+        self._write(", " if self._some else "[")
+        self._some = True
+        return self._write
+
+    def end(self) -> None:
+        self._write("]" if self._some else "[]")
+
+
+class _Members:
+    """The children of an object. Some models write an array as its items, each under the array's own name: a child that
+    comes again makes one, so only text that streams is written before the next child is known.
+
+    `whole`: the object is written when it ends, since its children may come again in any order.
+    """
+
+    def __init__(self, write: Write, schemas: Schemas, *, whole: bool) -> None:
+        self._write = write
+        self._schemas = schemas
+        self._whole = whole
+        self._some = False
+        self._waiting: dict[str, list[list[str]]] = {}
+
+    def child(self, key: str) -> Write:
+        """What the value of the next child is written to."""
+        if not self._whole and key not in self._waiting:
+            self._flush()
+            if _is_text(self._schemas.child(key).own()):
+                self._key(key)
+                return self._write
+        values = self._waiting.setdefault(key, [])
+        values.append([])
+        return values[-1].append
+
+    def _key(self, key: str) -> None:
+        self._write(f'{", " if self._some else "{"}"{quoted(key)}": ')
+        self._some = True
+
+    def _flush(self) -> None:
+        for key, values in self._waiting.items():
+            self._key(key)
+            self._write(_joined(["".join(value) for value in values], self._schemas.child(key)))
+        self._waiting.clear()
+
+    def end(self) -> None:
+        """No more children."""
+        wrapped = None if self._whole or self._some else self._wrapped()
+        self._flush()
+        self._write(wrapped or ("}" if self._some else "{}"))
+
+    def _wrapped(self) -> str | None:
+        """The object that the only child holds, if it is one of the tool's parameters; the child is let go then."""
+        if len(self._waiting) != 1 or not self._schemas.names:
+            return None
+        ((key, values),) = self._waiting.items()
+        found = None if key in self._schemas.names else unwrapped(key, "".join(values[-1]), self._schemas.names)
+        if found is not None:
+            self._waiting.clear()
+        return found
+
+
+def _joined(values: Sequence[str], schema: Schemas) -> str:
+    """The values of one name: an array where there are several, or where the schema takes nothing else."""
+    if len(values) == 1 and (schema.own() != _ARRAY or values[0].startswith("[")):
+        return values[0]
+    return f"[{', '.join(values)}]"
 
 
 _BARE_KEY = re.compile(r"[A-Za-z_][\w.\-]*")

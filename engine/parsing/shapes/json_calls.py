@@ -13,7 +13,7 @@ from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
 from engine.parsing.grammar import JsonText, Marker, Node, Rules, arranged, in_order, relocated
 from engine.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
-from engine.parsing.reader import Markers, Reading
+from engine.parsing.reader import WINDOW, Markers, Reading
 from engine.parsing.shapes.pythonic import LiteralReader
 from engine.parsing.shapes.section import Section
 from engine.types import Tool
@@ -30,7 +30,7 @@ class JsonShape:
     def __init__(self, section: Section) -> None:
         self._section = section
         self._reader = section.reader
-        self._json = JsonReader(section.reader, (section.close.text,))
+        self._json = JsonReader(section.reader, (section.close.text,), section.hard)
 
     def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
         """Writes text on the call as it stands."""
@@ -63,12 +63,16 @@ class JsonShape:
             elif some and char in ",;}]":
                 # Separators, and brackets too many, which are a model's commonest slip.
                 reader.take(1, "marker")
-            elif char == "`" and section.close.text and (yield from reader.match(_FENCE)):
+            elif char == "`" and section.close.text and (yield from self._fence()):
                 continue
             elif some or not (yield from section.no_call()):
                 return ""
             else:
                 some, in_array = True, False
+
+    def _fence(self) -> Reading[bool]:
+        """Consume a code fence, whole or cut off."""
+        return (yield from self._reader.match(_FENCE)) or self._reader.cut_marker(_FENCE)
 
     def another(self) -> Reading[bool]:
         """Whether another object follows one that no marker closes; the separator between them is consumed."""
@@ -80,7 +84,7 @@ class JsonShape:
                 return True
             undecided = _MAYBE_NEXT.match(reader.buffer, reader.pos)
             assert undecided is not None  # it matches every text
-            if undecided.end() < len(reader.buffer):
+            if undecided.end() < len(reader.buffer) or reader.left > WINDOW:
                 return False
             if reader.closed:
                 if undecided.group().strip():
@@ -216,7 +220,7 @@ class _JsonCall:
         self.raw: list[str] = []
 
     def named(self, name: str) -> None:
-        self.call = self._emitter.call(name, self.id, id_follows=self._syntax.id_last)
+        self.call = self._emitter.call(self._emitter.declared(name), self.id, id_follows=self._syntax.id_last)
         self.call.write("".join(self._pending))
 
     def write(self, text: str) -> None:

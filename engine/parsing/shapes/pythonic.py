@@ -1,14 +1,14 @@
 """Calls written as Python calls, `[f(a=1, b="x"), g()]` or one a line, and the literals in them.
 
 Knows: names, keywords, positional arguments (named by the tool's schema), the list around; strings of every quoting
-with their escapes, numbers, True/False/None and true/false/null, lists, tuples, dictionaries, read incrementally and
-handed on as JSON fragments. Does not know: what stands around a section. Source of the syntax: the Python language
-reference, "Literals".
+with their escapes, numbers, True/False/None and true/false/null, lists, tuples, sets, dictionaries, read incrementally
+and handed on as JSON fragments; that models leave quotes inside of strings unescaped. Does not know: what stands around
+a section. Source of the syntax: the Python language reference, "Literals".
 """
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter
@@ -35,33 +35,38 @@ from engine.parsing.json_reader import Outcome
 from engine.parsing.reader import CONTROL, WINDOW, Reader, Reading
 from engine.parsing.shapes.section import Section
 from engine.parsing.values import Schemas, quoted
+from engine.tools import DEEPEST
 from engine.types import Tool
 
 _WORD = re.compile(r"[\w.+\-]+")
 _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PYTHON_NUMBER = re.compile(r"([+-]?(?:0[xob][\da-fA-F_]+|\d[\d_]*))|[+-]?(?:\d[\d_]*)?\.?\d*(?:[eE][+-]?\d+)?")
-_DEEPEST = 64
 _RUNS = {quote: re.compile(rf"[^{quote}\\{CONTROL}]+") for quote in "'\""}
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^xuU])", re.DOTALL)
 _ESCAPE_START = re.compile(r"\\(?:x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7})?")
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0", "\n": ""}
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_CLOSING = ")]} \t\r\n"
+_ITEM = re.compile(r"\w+\s*=(?!=)|[\"'\[({)\]}\d.+\-]|(?:[Tt]rue|[Ff]alse|None|null)\b")
+_MAYBE_ITEM = re.compile(r"\w*\s*=?")
 
 Write = Callable[[str], None]
 
 
 class LiteralReader:
-    """Reads literals from a reader; `kind` is what the trace calls their text."""
+    """Reads literals from a reader; `kind` is what the trace calls their text, `ends` are the markers that may follow
+    where a bracket is missing."""
 
-    def __init__(self, reader: Reader, kind: str = "arguments") -> None:
+    def __init__(self, reader: Reader, kind: str = "arguments", ends: Iterable[str] = ()) -> None:
         self._reader = reader
         self._kind = kind
+        self._ends = tuple(ends)
 
     def value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
         """Consume one literal, its JSON handed to `write` as it comes. One nested too deeply is malformed."""
         reader = self._reader
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             return Outcome.MALFORMED
         yield from reader.space(self._kind)
         if not (yield from reader.more()):
@@ -76,9 +81,10 @@ class LiteralReader:
             return (yield from self._items(write, _BRACKETS[char], depth + 1))
         return (yield from self._word(write))
 
-    def _items(self, write: Write, close: str, depth: int) -> Reading[Outcome]:
-        write("[")
-        some = False
+    def _items(self, write: Write, close: str, depth: int, *, some: bool = False) -> Reading[Outcome]:
+        """The items of a list, up to the bracket that closes it; `some`: the first was read."""
+        if not some:
+            write("[")
         while True:
             outcome = yield from self._next(close, first=not some)
             if outcome is not None:
@@ -93,27 +99,31 @@ class LiteralReader:
                 return outcome
 
     def _dictionary(self, write: Write, depth: int) -> Reading[Outcome]:
-        write("{")
+        """A dictionary; or a set, which becomes a list."""
+        reader = self._reader
         some = False
         while True:
             outcome = yield from self._next("}", first=not some)
             if outcome is not None:
                 if outcome is Outcome.COMPLETE:
-                    write("}")
+                    write("}" if some else "{}")
                 return outcome
             key: list[str] = []
             outcome = yield from self.value(key.append, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
             text = "".join(key)
-            write((", " if some else "") + (text if text.startswith('"') else f'"{quoted(text)}"') + ": ")
-            some = True
-            yield from self._reader.space(self._kind)
-            if not (yield from self._reader.more()):
+            yield from reader.space(self._kind)
+            if not (yield from reader.more()):
                 return Outcome.TRUNCATED
-            if self._reader.buffer[self._reader.pos] != ":":
+            if reader.buffer[reader.pos] in ",}" and not some:
+                write("[" + text)
+                return (yield from self._items(write, "}", depth, some=True))
+            if reader.buffer[reader.pos] != ":":
                 return Outcome.MALFORMED
-            self._reader.take(1, self._kind)
+            write((", " if some else "{") + (text if text.startswith('"') else f'"{quoted(text)}"') + ": ")
+            some = True
+            reader.take(1, self._kind)
             outcome = yield from self.value(write, depth)
             if outcome is not Outcome.COMPLETE:
                 return outcome
@@ -166,7 +176,7 @@ class LiteralReader:
                 continue
             char = reader.buffer[reader.pos]
             if char == quote:
-                if (yield from self._ends(delimiter)):
+                if (yield from self._delimits(delimiter)) and (len(delimiter) > 1 or (yield from self._is_over(quote))):
                     reader.take(len(delimiter), self._kind)
                     write('"')
                     return Outcome.COMPLETE
@@ -190,13 +200,43 @@ class LiteralReader:
             return ""
         return reader.take(1, self._kind)
 
-    def _ends(self, delimiter: str) -> Reading[bool]:
+    def _delimits(self, delimiter: str) -> Reading[bool]:
         reader = self._reader
         while reader.left < len(delimiter) and not reader.closed:
             if set(reader.buffer[reader.pos :]) != {delimiter[0]}:
                 return False
             yield
         return reader.buffer.startswith(delimiter, reader.pos)
+
+    def _is_over(self, quote: str) -> Reading[bool]:
+        """Whether the quote at the front ends its string: what can follow one follows it. Models leave quotes inside of
+        strings as they are (`'awk 'NR==2' f.txt'`)."""
+        reader = self._reader
+        while True:
+            rest = reader.behind(1)
+            decided = self._follows(rest, quote, spaced=reader.buffer[reader.pos + 1 : reader.pos + 2].isspace())
+            if decided is not None:
+                return decided
+            if reader.closed or reader.left > WINDOW:
+                return True
+            yield
+
+    def _follows(self, rest: str, quote: str, *, spaced: bool) -> bool | None:
+        """Whether this text, white space before it left out, can follow a string; None: that is open."""
+        head = rest[:1]
+        if head == ",":
+            tail = rest[1:].lstrip()
+            if _ITEM.match(tail):
+                return True
+            return None if _MAYBE_ITEM.fullmatch(tail) else False
+        if head in _CLOSING:
+            tail = rest.lstrip(_CLOSING)
+            return tail[0] != quote if tail else None
+        if head == quote and spaced:
+            return True  # two strings beside one another, which no call has
+        if any(rest.startswith(end) for end in self._ends):
+            return True
+        return None if any(end.startswith(rest) for end in self._ends) else head in ":;"
 
     def _escape(self, write: Write) -> Reading[bool]:
         """False: the input ended inside it."""
@@ -226,7 +266,9 @@ def _constant(word: str) -> str | None:
     if number is None or len(word) > 1000:
         return None
     try:
-        return json.dumps(int(word, 0) if number.group(1) else float(word))
+        if number.group(1):
+            return str(int(word, 10 if number.group(1).lstrip("+-")[1:2].isdigit() else 0))
+        return json.dumps(float(word), allow_nan=False)
     except (ValueError, OverflowError):
         return None
 
@@ -255,7 +297,7 @@ class PythonicShape:
     def __init__(self, section: Section) -> None:
         self._section = section
         self._reader = section.reader
-        self._literals = LiteralReader(section.reader)
+        self._literals = LiteralReader(section.reader, ends=section.closers.literals)
 
     def read(self) -> Reading[str]:
         """The calls of a section, its closing marker included where it has one."""
@@ -352,6 +394,9 @@ class PythonicShape:
                 reader.take(found.end() - reader.pos, "key")
                 return found.group(1)
             undecided = _MAYBE_KEYWORD.match(reader.buffer, reader.pos)
+            if reader.closed and reader.cut and undecided is not None and undecided.end() == len(reader.buffer):
+                reader.take(reader.left, "key")
+                return None
             if undecided is None or undecided.end() < len(reader.buffer) or reader.closed:
                 return schemas.at(position)
             if reader.left > WINDOW:

@@ -10,11 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
-from engine.parsing.reader import WINDOW, Mark, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import CUT, WINDOW, Mark, Markers, Reader, Reading, Spelling
 from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
 _WORD = re.compile(r"[\"']?[\w.\-:/$@]+")
+# The same where markup spells some characters as HTML does.
+_ESCAPED_NAME = re.compile(r"[\w.\-:/$@&;]+|[\"']")
+_ESCAPED_WORD = re.compile(r"[\"']?[\w.\-:/$@&;]+")
+_ESCAPES = (("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&apos;", "'"), ("&amp;", "&"))
+_WRAPPER = re.compile(r" ?\w{1,40}>\s*")
+_MAYBE_WRAPPER = re.compile(r" ?\w{0,40}(?:>\s*)?")
 _SPACE = re.compile(r"\s+")
 _LONGEST_NAME = 128
 
@@ -32,26 +38,58 @@ class Section:
         self.open, self.close = (spelling.mark(literal) for literal in syntax.section)
         self.call_open, self.call_close = (spelling.mark(literal) for literal in syntax.call)
         self.code_open, self.code_close = (spelling.mark(literal) for literal in syntax.code)
+        self.tag_open, self.tag_close = (spelling.mark(literal).text for literal in syntax.section_tag)
+        self.hard = spelling.hard
         opens = [mark for mark in (self.open, *map(spelling.mark, syntax.section_also)) if mark.text]
-        if self.call_open.text and (syntax.section_optional or not opens):
-            opens.append(self.call_open)
+        if self.tag_open:
+            opens.append(Mark(self.open.before, self.tag_open))
+        calls = [mark for mark in map(spelling.mark, (syntax.call[0], *syntax.call_also)) if mark.text]
+        if syntax.section_optional or not opens:
+            # White space that the template writes before the section stands before a call without one too.
+            opens += [Mark(max(self.open.before, mark.before, key=len), mark.text) for mark in calls]
         opens.extend([self.code_open] if self.code_open.text else [])
         self.openers: Mapping[str, Mark] = {mark.text: mark for mark in opens}
         self.closers = Markers([self.close.text, self.call_close.text])
-        self.is_call = Markers([self.call_open.text])
+        self.is_call = Markers([mark.text for mark in calls])
+        self.inside = Markers([*self.closers.literals, *self.is_call.literals, self.tag_close])
+        self._name = _ESCAPED_NAME if syntax.escaped else _NAME
+        self._word = _ESCAPED_WORD if syntax.escaped else _WORD
         self._is_close = Markers([self.close.text])
         self._is_call_close = Markers([self.call_close.text])
-        self._resume = Markers([self.close.text, *self.openers, self.call_open.text])
+        self._is_tag_close = Markers([self.tag_close])
+        self._resume = Markers([self.close.text, *self.openers, *self.is_call.literals])
         self._code_end = Markers([self.code_close.text])
         self._control = frozenset(spelling.characters.values())
         ends = (syntax.name_end, syntax.id_end, syntax.id_open, syntax.argument[0], syntax.call_empty)
         self.name_ends = ["(", "{", *(end for end in map(_text(spelling), ends) if end), *self.closers.literals]
 
     def closed(self) -> Reading[bool]:
-        """Consume the section's closing marker, if it stands here."""
+        """Consume the section's closing marker, under whatever name, if it stands here."""
         if not self.close.text:
             return False
-        return (yield from self.reader.match(self._is_close))
+        if (yield from self.reader.match(self._is_close)):
+            return True
+        return bool(self.tag_close) and (yield from self._tag_closed())
+
+    def _tag_closed(self) -> Reading[bool]:
+        reader = self.reader
+        if (yield from reader.starts(self._is_tag_close)) is None:
+            return False
+        while True:
+            rest = reader.buffer[reader.pos + len(self.tag_close) : reader.pos + WINDOW]
+            if (tag := _WRAPPER.match(rest)) is not None:
+                reader.take(len(self.tag_close) + rest.index(">", 0, tag.end()) + 1, "marker")
+                return True
+            if reader.closed or _MAYBE_WRAPPER.fullmatch(rest) is None:
+                return False
+            yield
+
+    def tag_opened(self) -> Reading[None]:
+        """Consume the rest of an opening marker of another name, which `begins` has seen whole, or cut off."""
+        reader = self.reader
+        end = reader.buffer.find(">", reader.pos)
+        reader.take(reader.left if end < 0 else end + 1 - reader.pos, "marker")
+        yield from reader.space()
 
     def call_closed(self) -> Reading[bool]:
         """Consume the call's closing marker, if it stands here."""
@@ -61,13 +99,19 @@ class Section:
 
     def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Reading[None]:
         """Put what follows, up to a marker that reading can resume at, on the call as it stands, and end it."""
-        yield from self.reader.until(Markers([*self._resume.literals, *stops]), self.raw_writer(call))
+        markers = Markers([*self._resume.literals, *stops])
+        if (yield from self.reader.until(markers, self.raw_writer(call), cuts=True)) == CUT:
+            self.reader.cut_marker(markers)
         call.end("malformed")
 
     def no_call(self) -> Reading[bool]:
         """Put what stands where a call should on one without a name. False: a marker that reading resumes at stands
-        here, not consumed."""
-        if (yield from self.reader.starts(self._resume)) is not None:
+        here, not consumed, or the output was cut off before anything could be told of it."""
+        reader = self.reader
+        if (yield from reader.starts(self._resume)) is not None or reader.cut_marker(self._resume):
+            return False
+        if reader.closed and reader.cut and self._word.fullmatch(reader.buffer, reader.pos):
+            reader.take(reader.left, "name")
             return False
         yield from self.rest_is_malformed(self.emitter.call("", None))
         return True
@@ -90,7 +134,7 @@ class Section:
         parts: list[str] = []
         yield from reader.space()
         while (yield from reader.starts(ends)) is None:
-            run = _NAME.match(reader.buffer, reader.pos)
+            run = self._name.match(reader.buffer, reader.pos)
             room = _LONGEST_NAME - sum(map(len, parts))
             if run is not None and room > 0:
                 parts.append(reader.take(min(run.end() - reader.pos, room), "name"))
@@ -101,12 +145,28 @@ class Section:
             if reader.cut and _starts(reader.buffer[reader.pos :], ends.literals) is None:
                 reader.take(reader.left, "name")  # the beginning of an end
                 return None
+            if not reader.left and self._is_declared(name := self._written(parts)):
+                return name  # a call of nothing but its name
             if reader.left or not reader.cut:
                 call = self.emitter.call("", None)
                 call.write(reader.plain("".join(parts)))
                 yield from self.rest_is_malformed(call, *self.closers.literals)
             return None
-        return reader.plain("".join(parts)).strip().strip("\"'")
+        return self._written(parts)
+
+    def _written(self, parts: Iterable[str]) -> str:
+        """A name as it was written, less the quotes around it."""
+        return self.unescaped(self.reader.plain("".join(parts)).strip().strip("\"'"))
+
+    def unescaped(self, text: str) -> str:
+        """A name or key as it is meant."""
+        if self.syntax.escaped and "&" in text:
+            for escape, character in _ESCAPES:
+                text = text.replace(escape, character)
+        return text
+
+    def _is_declared(self, name: str) -> bool:
+        return name in (self.emitter.tools or {})
 
     def _space(self) -> Reading[str]:
         """White space within a name, consumed."""
@@ -135,7 +195,7 @@ class Section:
             if reader.left >= len(opener) + WINDOW:
                 return False
             if reader.closed:
-                return reader.cut
+                return reader.cut or self._is_declared(reader.buffer[start:].strip().strip("\"'"))
             yield
 
     def _begins(self, opener: str, rest: str) -> bool | None:
@@ -145,9 +205,11 @@ class Section:
             return None
         if opener == self.code_open.text:
             return True
+        if opener == self.tag_open:
+            return self._begins_tag(rest)
         whole = self.syntax.shape in ("json", "pythonic")
-        if whole or opener != self.call_open.text:
-            inside = [self.close.text] if whole else [self.call_open.text, self.close.text]
+        if whole or opener not in self.is_call.literals:
+            inside = [self.close.text] if whole else [*self.is_call.literals, self.close.text]
             fence = ["```"] if self.syntax.shape == "json" and self.close.text else []
             found = _starts(text, ["{", "[", *fence, *inside])
             if found is not False or not whole:
@@ -156,7 +218,7 @@ class Section:
             return None
         if self.syntax.id_open and text[0] in "[{":
             return True  # the older syntax of the same model line
-        name = _WORD.match(text)
+        name = self._word.match(text)
         if name is None or name.end() > _LONGEST_NAME:
             return False
         behind = text[name.end() :]
@@ -168,6 +230,17 @@ class Section:
                 return found
         return False
 
+    def _begins_tag(self, rest: str) -> bool | None:
+        """Whether a name that is none of the section's, and then a call, follow; None: they may yet."""
+        tag = _WRAPPER.match(rest)
+        if tag is None:
+            return None if _MAYBE_WRAPPER.fullmatch(rest) else False
+        behind = rest[tag.end() :]
+        call = next((opener for opener in self.is_call.literals if behind.startswith(opener)), None)
+        if call is not None:
+            return self._begins(call, behind[len(call) :])
+        return _starts(behind, self.is_call.literals)
+
     def begin(self, written: str, id_: str | None = None) -> CallEmitter:
         """Begin a call by the name as written: prefix and counter are taken off where the family writes them."""
         name = written.removeprefix(self.syntax.name_prefix)
@@ -175,7 +248,7 @@ class Section:
             id_ = id_ or (written if name != written or ":" in name else None)
             stem, _, counter = name.rpartition(":")
             name = stem if stem and counter.isdigit() else name
-        return self.emitter.call(name, id_, id_follows=self.syntax.id_last)
+        return self.emitter.call(self.emitter.declared(name), id_, id_follows=self.syntax.id_last)
 
     def schemas(self, name: str) -> Schemas:
         """The types of a tool's parameters."""
@@ -199,8 +272,10 @@ class Section:
             reader.note("arguments", text)
             call.write(quoted(reader.plain(text)))
 
-        hit = yield from reader.until(ends, write)
-        if hit is None and reader.cut:
+        hit = yield from reader.until(ends, write, cuts=True)
+        if hit == CUT:
+            reader.cut_marker(ends)
+        if not hit and reader.cut:
             call.end("truncated")
             return
         call.write('"}')

@@ -16,6 +16,7 @@ from engine.parsing.grammar import (
     Marker,
     Node,
     Pattern,
+    Repeat,
     Rules,
     Schema,
     Until,
@@ -29,10 +30,10 @@ from engine.parsing.grammar import (
     whole_pattern,
 )
 from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.reader import Markers, Reader, Reading, Spelling
+from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes.json_calls import JsonShape
 from engine.parsing.shapes.section import Section
-from engine.parsing.values import TEXT, ArgumentWriter, Schemas, type_name
+from engine.parsing.values import ArgumentWriter, Schemas, type_name
 from engine.types import Tool
 
 
@@ -54,7 +55,7 @@ class TaggedJsonShape:
         self._name_ends = Markers(ends)
         self._id_ends = Markers([*ends, *self._id_end.literals])
         self._code_ends = Markers([*section.openers, *section.closers.literals])
-        self._json = JsonReader(section.reader, section.closers.literals)
+        self._json = JsonReader(section.reader, section.closers.literals, section.hard)
         self._objects = JsonShape(section)
 
     def read(self) -> Reading[str]:
@@ -77,7 +78,8 @@ class TaggedJsonShape:
         if outcome is Outcome.COMPLETE and (self._arguments_end.literals or section.closers.literals):
             yield from reader.space()
             if self._arguments_end.literals:
-                yield from reader.match(self._arguments_end)
+                if not (yield from reader.match(self._arguments_end)):
+                    reader.cut_marker(self._arguments_end)
                 yield from reader.space()
         if outcome is not Outcome.TRUNCATED:
             yield from section.call_closed()
@@ -138,9 +140,14 @@ class TaggedArgumentsShape:
         self._name_ends = Markers([*self._is_name_end.literals, *self._is_empty.literals, argument.text, *closers])
         self._key_ends = Markers([key_end.text, type_end.text, self._value_end.text, *closers])
         self._type_ends = Markers([type_end.text, self._value_end.text, *closers])
-        self._value_ends = Markers([self._value_end.text, section.call_close.text])
+        self._is_json_block, self._json_block_end = (Markers([spelling.text(text)]) for text in syntax.json_block)
+        self._json = JsonReader(section.reader, [*self._json_block_end.literals, *closers], section.hard)
+        self._no_prose = spelling.is_hard(syntax.argument[0])
+        self._value_ends = Markers([self._value_end.text, section.call_close.text, argument.text])
         # What may follow a value: anything else shows that the closing marker was part of the value.
         self._follow_markers = Markers([argument.text, *closers])
+        self._after_key = key_end.text
+        self._inside = Markers([argument.text, *closers, *self._is_json_block.literals])
         self._follows = self._follow_markers.literals
 
     def read(self) -> Reading[str]:
@@ -157,9 +164,14 @@ class TaggedArgumentsShape:
             yield from reader.until(self._attributes_end, lambda text: reader.note("marker", text))
             yield from reader.match(self._attributes_end)
         call = section.begin(name)
-        arguments = ArgumentWriter(call.write)
-        outcome = yield from self._arguments(arguments, section.schemas(call.name))
+        arguments = ArgumentWriter(call.write, section.schemas(call.name))
+        yield from reader.space()
+        if (yield from reader.match(self._is_json_block)) or reader.buffer.startswith("{", reader.pos):
+            yield from self._whole_json(call)
+            return ""
+        outcome = yield from self._arguments(arguments)
         if outcome is Outcome.MALFORMED:
+            arguments.flush()
             yield from section.rest_is_malformed(call, *section.closers.literals)
         elif outcome is Outcome.TRUNCATED:
             call.end("truncated")
@@ -170,41 +182,62 @@ class TaggedArgumentsShape:
         yield from section.call_closed()
         return ""
 
-    def _arguments(self, arguments: ArgumentWriter, schemas: Schemas) -> Reading[Outcome]:
+    def _whole_json(self, call: CallEmitter) -> Reading[None]:
+        """All arguments as one JSON text, and the call's end."""
+        reader, section = self._reader, self._section
+        yield from reader.space()
+        outcome = yield from self._json.value(call.write, "arguments")
+        if outcome is Outcome.TRUNCATED:
+            call.end("truncated")
+            return
+        if outcome is Outcome.MALFORMED:
+            yield from section.rest_is_malformed(call, *self._json_block_end.literals, *section.closers.literals)
+        else:
+            call.end()
+            yield from reader.space()
+        if not (yield from reader.match(self._json_block_end)):
+            reader.cut_marker(self._json_block_end)
+        yield from reader.space()
+        yield from section.call_closed()
+
+    def _arguments(self, arguments: ArgumentWriter) -> Reading[Outcome]:
         """All arguments, up to a closing marker (not consumed)."""
         reader = self._reader
         while True:
             yield from reader.space()
-            if not (yield from reader.more()) or reader.cut_marker(self._follow_markers):
+            if not (yield from reader.more()) or reader.cut_marker(self._inside):
                 # The end of this shape is its marker: without it, only a turn that ended by itself is complete.
                 return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
             if (yield from reader.starts(self._section.closers)) is not None:
                 return Outcome.COMPLETE
-            outcome = yield from self._one_argument(arguments, schemas)
+            outcome = yield from self._one_argument(arguments)
             if outcome is not Outcome.COMPLETE:
                 return outcome
 
-    def _one_argument(self, arguments: ArgumentWriter, schemas: Schemas) -> Reading[Outcome]:
-        reader = self._reader
+    def _one_argument(self, arguments: ArgumentWriter) -> Reading[Outcome]:
+        reader, section = self._reader, self._section
         if not (yield from reader.match(self._argument)):
+            if reader.cut_marker(self._inside):
+                return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
         parts: list[str] = []
         hit = yield from reader.until(self._key_ends, parts.append)
-        key = reader.plain("".join(parts)).strip().strip("\"'")
+        key = section.unescaped(reader.plain("".join(parts)).strip().strip("\"'"))
         reader.note("key", "".join(parts))
         if hit is None:
             return Outcome.TRUNCATED
-        types = schemas.types(key)
         stated = yield from self._stated_type()
-        if stated is not None:
-            types = TEXT if stated in self._section.syntax.text_types else None
         if hit not in self._is_key_end.literals and stated is None:
             return Outcome.MALFORMED
         if self._is_value_open.literals:
             yield from reader.space()
-            if not (yield from reader.match(self._is_value_open)) and reader.cut_marker(self._is_value_open):
-                return Outcome.TRUNCATED
-        arguments.key(key, types, self._lead)
+            if not (yield from reader.match(self._is_value_open)):
+                if reader.cut_marker(self._is_value_open):
+                    return Outcome.TRUNCATED
+                if (yield from reader.starts(self._follow_markers)) is not None:
+                    return Outcome.COMPLETE  # a key without a value says nothing
+        text = None if stated is None else stated in section.syntax.text_types
+        arguments.key(key, self._lead, text)
         return (yield from self._value(arguments))
 
     def _stated_type(self) -> Reading[str | None]:
@@ -248,11 +281,32 @@ class TaggedArgumentsShape:
                     reader.take(len(hit), "marker")
                     arguments.end_value(self._value_end.before)
                     return Outcome.COMPLETE
-            elif (yield from self._ends_all(hit)):
-                # The value's own closing marker is missing, those around it are not.
+            elif (yield from self._missing_end(hit, arguments)):
                 arguments.end_value(self._value_end.before)
                 return Outcome.COMPLETE
             write(reader.take(len(hit)))
+
+    def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Reading[bool]:
+        """Whether the value's own closing marker is missing: the next one's opening, or those around it, are not."""
+        if hit in self._argument.literals:
+            return (yield from self._opens_next(hit, arguments))
+        return (yield from self._ends_all(hit))
+
+    def _opens_next(self, marker: str, arguments: ArgumentWriter) -> Reading[bool]:
+        """Whether the marker at the front opens another of the tool's arguments; else it is text, as code may hold
+        it."""
+        reader = self._reader
+        if self._no_prose:
+            return True
+        ends = [f"{name}{self._after_key}" for name in arguments.missing]
+        while True:
+            start = reader.pos + len(marker)
+            rest = reader.buffer[start : start + WINDOW]
+            if any(rest.startswith(end) for end in ends):
+                return True
+            if reader.closed or not any(end.startswith(rest) for end in ends):
+                return False
+            yield
 
     def _cdata(self) -> Reading[bool]:
         """Consume the opening mark of a CDATA section, and white space before it, if one stands here."""
@@ -262,7 +316,7 @@ class TaggedArgumentsShape:
             if rest.startswith(_CDATA_OPEN):
                 reader.take(reader.buffer.index(_CDATA_OPEN, reader.pos) + len(_CDATA_OPEN) - reader.pos, "marker")
                 return True
-            if not _CDATA_OPEN.startswith(rest):
+            if not _CDATA_OPEN.startswith(rest) or reader.left > WINDOW:
                 return False
             if reader.closed:  # the beginning of the mark, most likely: the arguments stay what was emitted
                 reader.take(len(reader.buffer) - reader.pos, "arguments")
@@ -287,6 +341,8 @@ class TaggedArgumentsShape:
                     return True
                 if reader.closed or not any(opener.startswith(behind) for opener in section.openers):
                     return not behind
+            if reader.left > WINDOW:
+                return False
             yield
 
 
@@ -296,7 +352,7 @@ def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_en
         rest = reader.behind(len(marker))
         if any(rest.startswith(text) for text in follows):
             return True
-        possible = any(text.startswith(rest) for text in follows)
+        possible = reader.left <= WINDOW and any(text.startswith(rest) for text in follows)
         if reader.closed or not possible:
             return possible and at_end
         yield
@@ -330,12 +386,20 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
         begun = in_order(Words(tool.name), Marker(syntax.name_end))
         return in_order(begun, attributes if syntax.attributes_end else NOTHING, *arguments)
 
-    return arranged(syntax, one_of(*map(call, tools)), most)
+    def announced(tool: Tool) -> Node:
+        named = in_order(Marker(syntax.heading[0]), Words(tool.name), Marker(syntax.heading[1]))
+        return in_order(named, arranged(syntax, call(tool), 1))
+
+    if not syntax.heading[0]:
+        return arranged(syntax, one_of(*map(call, tools)), most)
+    single = one_of(*map(announced, tools))
+    further = in_order(Marker(syntax.between or ""), single)
+    return in_order(single, Repeat(further, 0, None if most is None else most - 1))
 
 
 def escaped(syntax: ToolSyntax, text: str) -> str:
     """A name as it stands between the quotes of an attribute."""
-    if not syntax.attributes_end:
+    if not syntax.escaped:
         return text
     return text.replace("&", "&amp;").replace('"', "&quot;")
 
@@ -347,8 +411,8 @@ class _Markup:
         self._syntax = syntax
         self._rules = rules
         self._end = syntax.argument[1]
-        closers = (syntax.argument[1], syntax.call[1], syntax.section[1])
-        self._without = tuple(dict.fromkeys(text.strip() for text in closers if text.strip()))
+        markers = (syntax.argument[1], syntax.call[1], syntax.section[1], syntax.argument[0])
+        self._without = tuple(dict.fromkeys(text.strip() for text in markers if text.strip()))
 
     def text(self, schema: Schema) -> Node:
         least, most = bounds(schema)

@@ -1,0 +1,337 @@
+"""Whether the arguments that a model wrote fit a tool: by a pydantic model, or by a JSON Schema.
+
+Knows: pydantic's checks (functions, model classes) and JSON Schema's (dictionaries). Does not know: how a tool is
+called. The only importer of jsonschema, and only when a tool is described by a dictionary.
+
+The schema is the caller's, the value is the model's, and a value must not cost without bound: patterns are matched by
+an engine of linear time, what takes too many steps does not fit.
+"""
+
+import json
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import SchemaError as PatternError
+from pydantic_core import SchemaValidator, core_schema
+
+from engine.errors import EngineWarning, RequestError
+from engine.tools.values import plain_json, size
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+_LONGEST_SENTENCE = 400
+_STEPS, _STEPS_EACH = 20_000, 100
+"""How many keywords of a schema may be applied to parts of one value: so many, and more for each part it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelArguments:
+    """A tool's `check` by a pydantic model, which also coerces and binds.
+
+    `positional` and `keywords` map a function's parameters to the model's fields; both are empty when the model itself
+    is the tool.
+    """
+
+    model: type[BaseModel]
+    positional: tuple[str, ...] = ()
+    keywords: tuple[tuple[str, str], ...] = ()
+
+    def __call__(self, arguments: Any) -> str | None:
+        """None when they fit, else a sentence."""
+        try:
+            # Through JSON, so that the rules are those of the call itself (from JSON, pydantic reads dates and tuples).
+            self.model.model_validate_json(json.dumps(arguments))
+        except ValidationError as error:
+            return sentence(error)
+        except Exception as error:  # noqa: BLE001 - a model's own validators are the user's code
+            return failed(error)
+        return None
+
+    def bind(self, function: Callable[..., Any], arguments: str) -> Callable[[], Any]:
+        """The call, ready to be made, of arguments as JSON text. Raises what the check would say, as pydantic's
+        ValidationError or as whatever a validator of the user's own raises."""
+        values = self.model.model_validate_json(arguments)
+        if function is self.model:
+            return lambda: values
+        # What was left out stays out: the function's own defaults are not copied.
+        args = [getattr(values, field) for field in self.positional if field in values.model_fields_set]
+        given = {name: getattr(values, field) for name, field in self.keywords if field in values.model_fields_set}
+        return lambda: function(*args, **given)
+
+
+class _TooManySteps(Exception):
+    pass
+
+
+_Keyword: TypeAlias = Callable[[Any, Any, Any, Any], "Iterable[Any] | None"]
+
+
+class _Steps(threading.local):
+    """How many steps the check under way in this thread may still take."""
+
+    left = 0
+
+
+class SchemaArguments:
+    """A tool's `check` by its JSON Schema."""
+
+    __slots__ = ("_steps", "_validator")
+
+    def __init__(self, kind: Any, schema: Mapping[str, Any], registry: Any) -> None:
+        self._steps = _Steps()
+        self._validator: Validator = _bounded(kind, self._steps)(schema, registry=registry)
+
+    def __call__(self, arguments: Any) -> str | None:
+        """None when they fit, else a sentence."""
+        from jsonschema.exceptions import relevance
+
+        self._steps.left = _STEPS + _STEPS_EACH * size(arguments)
+        try:
+            errors = sorted(self._validator.iter_errors(arguments), key=relevance, reverse=True)
+        except _TooManySteps:
+            return "checking them takes too many steps: write less, or nest it less."
+        except Exception as error:  # noqa: BLE001 - jsonschema raises of its own on some numbers and depths
+            return failed(error)
+        if not errors:
+            return None
+        place = errors[0].json_path.removeprefix("$").removeprefix(".")
+        return shortened(f"{place!r}: {errors[0].message}" if place else errors[0].message) + "."
+
+
+def schema_arguments(name: str, parameters: object) -> SchemaArguments:
+    """The check of a schema that a caller wrote for the tool `name`; made once for a schema, however often it comes.
+
+    Raises RequestError when it is not JSON, not JSON Schema, not of type object, or refers to what it does not hold.
+    """
+    schema = schema_of(name, parameters)
+    return _check_of(name, json.dumps(schema))
+
+
+def schema_of(name: str, parameters: object) -> dict[str, Any]:
+    """The parameters of the tool `name` as plain JSON. Raises RequestError where they are none of type object."""
+    try:
+        schema = plain_json(parameters)
+    except ValueError as error:
+        raise RequestError(
+            f"The parameters of tool {name!r} are not a JSON Schema: {error}. Correct that, or flatten them."
+        ) from None
+    if isinstance(schema, dict) and (members := cast("dict[str, Any]", schema)).get("type") == "object":
+        return members
+    raise RequestError(
+        f"The parameters of tool {name!r} are not a schema of type object: {shortened(repr(parameters))}. Write "
+        '{"type": "object", "properties": {...}, "required": [...]}.'
+    )
+
+
+@lru_cache(maxsize=512)
+def _check_of(name: str, text: str) -> SchemaArguments:
+    """The check of a schema as JSON text: judging a schema takes milliseconds, and every request brings the same."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    schema: dict[str, Any] = json.loads(text)
+    try:
+        if not isinstance(schema.get("$schema", ""), str):
+            raise ValueError(f"its $schema is {schema['$schema']!r}, not the address of one")
+        kind: Any = validator_for(schema, default=Draft202012Validator)
+        # The format checker refuses patterns that Python cannot compile.
+        kind.check_schema(schema, format_checker=kind.FORMAT_CHECKER)
+        # An empty registry: a $ref is found in the schema itself or nowhere, never on the network.
+        registry: Any = cast("Any", Registry)()
+        _resolve_references(name, schema, registry)
+    except SchemaError as error:
+        raise RequestError(
+            f"The parameters of tool {name!r} are not JSON Schema, at {error.json_path}: {shortened(error.message)}. "
+            "Correct them there."
+        ) from error
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        # What the libraries raise on schemas that no metaschema forbids: addresses that are none, odd anchors.
+        raise RequestError(
+            f"The parameters of tool {name!r} cannot be read as JSON Schema: {shortened(str(error))}. Correct them."
+        ) from error
+    _warn_of_patterns(name, schema)
+    return SchemaArguments(kind, schema, registry)
+
+
+def _resolve_references(name: str, schema: Mapping[str, Any], registry: Any) -> None:
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    resolver = registry.resolver_with_root(DRAFT202012.create_resource(schema))
+    for reference in _values_of(schema, "$ref"):
+        if not isinstance(reference, str):
+            continue
+        try:
+            resolver.lookup(reference)
+        except Unresolvable as error:
+            raise RequestError(
+                f"The parameters of tool {name!r} refer to {reference!r}, which is not in them; define it under $defs."
+            ) from error
+
+
+def _values_of(schema: object, keyword: str) -> list[object]:
+    """What a schema has under a keyword, wherever it stands."""
+    found: list[object] = []
+    todo = [schema]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Mapping):
+            members = cast("Mapping[str, object]", item)
+            if keyword in members:
+                found.append(members[keyword])
+            todo.extend(members.values())
+        elif isinstance(item, list | tuple):
+            todo.extend(cast("Sequence[object]", item))
+    return found
+
+
+def _warn_of_patterns(name: str, schema: Mapping[str, Any]) -> None:
+    patterns = [pattern for pattern in _values_of(schema, "pattern") if isinstance(pattern, str)]
+    for members in _values_of(schema, "patternProperties"):
+        patterns += list(cast("Mapping[str, object]", members)) if isinstance(members, Mapping) else []
+    for pattern in patterns:
+        if _matcher(pattern) is None:
+            text = (
+                f"The pattern {shortened(pattern)!r} of tool {name!r} is shown to the model and not checked: it looks "
+                "around or back, which takes for ever on some texts. Write it without, or check in the tool itself."
+            )
+            warnings.warn(text, EngineWarning, stacklevel=2)
+
+
+@lru_cache(maxsize=512)
+def _matcher(pattern: str) -> Callable[[object], bool] | None:
+    """Whether a text holds a match, in time linear in the text; None for a pattern that this cannot be known of."""
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
+    except PatternError:
+        return None
+
+
+def _matches(pattern: str, text: str) -> bool:
+    matcher = _matcher(pattern)
+    return matcher is None or matcher(text)
+
+
+def _bounded(kind: Any, steps: _Steps) -> Any:
+    """The validator class of one tool: every keyword counts as a step, and those that cost more than that are our
+    own."""
+    import jsonschema.validators
+
+    keywords: dict[str, _Keyword] = {**kind.VALIDATORS}
+    additional = keywords.get("additionalProperties")
+    if additional is not None:
+        keywords["additionalProperties"] = _additional(additional)
+    keywords |= {name: own for name, own in _OWN.items() if name in keywords}
+
+    def counted(keyword: _Keyword) -> _Keyword:
+        def apply(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any]:
+            steps.left -= 1
+            if steps.left < 0:
+                raise _TooManySteps
+            return keyword(validator, value, instance, schema) or ()
+
+        return apply
+
+    return cast("Any", jsonschema.validators).extend(
+        kind, {name: counted(keyword) for name, keyword in keywords.items()}
+    )
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterable[Any]:
+    from jsonschema.exceptions import ValidationError as Unfit
+
+    del schema
+    if validator.is_type(instance, "string") and not _matches(pattern, instance):
+        yield Unfit(f"{shortened(repr(instance))} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any) -> Iterable[Any]:
+    del schema
+    if validator.is_type(instance, "object"):
+        for pattern, inner in patterns.items():
+            for key, value in instance.items():
+                if _matches(pattern, key):
+                    yield from validator.descend(value, inner, path=key, schema_path=pattern)
+
+
+def _additional(usual: _Keyword) -> _Keyword:
+    """The keyword `additionalProperties`, its patterns matched by us."""
+
+    def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
+        patterns: Mapping[str, Any] = schema.get("patternProperties") or {}
+        if patterns and validator.is_type(instance, "object"):
+            instance = {
+                key: item for key, item in instance.items() if not any(_matches(pattern, key) for pattern in patterns)
+            }
+            schema = {key: item for key, item in schema.items() if key != "patternProperties"}
+        return usual(validator, value, instance, schema)
+
+    return additional
+
+
+def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterable[Any]:
+    from jsonschema.exceptions import ValidationError as Unfit
+
+    del schema
+    listed = wanted and validator.is_type(instance, "array")
+    if listed and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
+        yield Unfit(f"{shortened(repr(instance))} has non-unique elements")
+
+
+def _unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
+    """Not checked beside patterns of names, which jsonschema would match by an engine without bounds."""
+    from jsonschema import Draft202012Validator
+
+    if _values_of(validator.schema, "patternProperties"):
+        return ()
+    usual: _Keyword = cast("Any", Draft202012Validator).VALIDATORS["unevaluatedProperties"]
+    return usual(validator, value, instance, schema)
+
+
+_OWN: Mapping[str, _Keyword] = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "uniqueItems": _unique,
+    "unevaluatedProperties": _unevaluated,
+}
+
+
+def sentence(error: ValidationError) -> str:
+    """What does not fit, argument by argument."""
+    parts: list[str] = []
+    for item in error.errors(include_url=False):
+        place = ".".join(str(step) for step in item["loc"])
+        if item["type"] == "missing":
+            parts.append(f"{place!r} is missing")
+        elif item["type"] == "extra_forbidden":
+            parts.append(f"{place!r} is not an argument of this tool")
+        else:
+            written = "" if isinstance(item["input"], dict | list) or not place else f" (not {item['input']!r})"
+            parts.append(f"{place!r}: {item['msg']}{written}" if place else item["msg"])
+    return shortened("; ".join(parts)) + "."
+
+
+def failed(error: Exception) -> str:
+    """What is said of arguments that the check itself failed on."""
+    return "they nest too deep." if isinstance(error, RecursionError) else f"checking them failed: {described(error)}."
+
+
+def described(error: BaseException) -> str:
+    """An exception's type and message; the type alone where the message cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:  # noqa: BLE001 - `__str__` is the user's code too
+        return type(error).__name__
+
+
+def shortened(text: str) -> str:
+    """The text, cut where it grows too long for a message."""
+    return text if len(text) <= _LONGEST_SENTENCE else f"{text[: _LONGEST_SENTENCE - 3]}..."

@@ -1,0 +1,90 @@
+"""JSON values that models and callers write, bounded, so that whoever walks them later can.
+
+Knows: how deep a value may nest, what is no JSON. Does not know: schemas, what a value is for.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from engine.types import whole_characters
+
+DEEPEST = 64
+"""How deep arguments and schemas may nest: far deeper than any in use, and far less than what Python can recurse."""
+_LONGEST_NUMBER = 4300  # digits; Python refuses to read or write longer integers
+
+
+def json_value(text: str, *, strict: bool = True) -> Any:
+    """JSON text as Python values. `strict=False` takes raw control characters inside strings.
+
+    Raises ValueError for what is no JSON (NaN and Infinity are none), for values nested deeper than `DEEPEST`, and for
+    integers too long for Python.
+    """
+    try:
+        value = json.loads(text, strict=strict, parse_constant=_no_constant)
+    except RecursionError:
+        raise _too_deep() from None
+    if text.count("[") + text.count("{") > DEEPEST and depth(value) > DEEPEST:
+        raise _too_deep()
+    return value
+
+
+def depth(value: object) -> int:
+    """How many lists and objects stand within one another; no more than `DEEPEST` + 1 are counted."""
+    level = 0
+    nodes: list[object] = [value]
+    while level <= DEEPEST and any(isinstance(node, list | tuple | Mapping) for node in nodes):
+        level += 1
+        nodes = [child for node in nodes for child in _children(node)]
+    return level
+
+
+def size(value: object) -> int:
+    """How many values stand in a JSON value, itself included."""
+    count = 0
+    nodes: list[object] = [value]
+    while nodes:
+        count += len(nodes)
+        nodes = [child for node in nodes for child in _children(node)]
+    return count
+
+
+def _children(node: object) -> list[object]:
+    if isinstance(node, Mapping):
+        return list(cast("Mapping[object, object]", node).values())
+    return list(cast("list[object]", node)) if isinstance(node, list | tuple) else []
+
+
+def plain_json(value: object, level: int = 0) -> Any:
+    """A caller's value as JSON has it: dictionaries, lists, text without lone surrogates, numbers, booleans and None.
+
+    Raises ValueError saying what is no JSON: keys that are no text, other types, NaN, integers too long, values nested
+    deeper than `DEEPEST` (or within themselves).
+    """
+    if level > DEEPEST:
+        raise _too_deep()
+    if isinstance(value, str):
+        return whole_characters(str(value))
+    if isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value)
+        if (odd := next((key for key in members if not isinstance(key, str)), "")) != "":
+            raise ValueError(f"the key {odd!r} is not text")
+        return {whole_characters(str(key)): plain_json(item, level + 1) for key, item in members.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item, level + 1) for item in cast("list[object]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not JSON")
+    if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER * 3:
+        raise ValueError("an integer is too long")
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    raise ValueError(f"a {type(value).__name__} is not JSON")
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it nests deeper than {DEEPEST} levels")
