@@ -31,6 +31,7 @@ class Reading:
 
     chat_template: str | Path | None = None
     family: FamilyLike | None = None
+    trust_template: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def load(
     if preflight and path.is_file():  # what is no file is refused below, sooner
         load_options = checks.prepare(load_options, context)
     weights = (IsolatedModel if isolated else Model).load(path, load_options, progress=progress)
-    return _completed(weights, _few_threads(context, weights.info), reading, trials=preflight)
+    return _completed(weights, _few_threads(context, weights.info), reading)
 
 
 def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight: bool = True) -> Loaded:
@@ -74,10 +75,10 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
     _, context = _load_options({**same, **{name: value for name, value in options.items() if value is not None}})
     if preflight:
         checks.check_loaded(weights.options, context)
-    return _completed(weights, context, reading, trials=preflight)
+    return _completed(weights, context, reading)
 
 
-def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading, *, trials: bool) -> Loaded:
+def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading) -> Loaded:
     with ExitStack() as undo:
         undo.callback(weights.close)
         template = _template(weights, reading, trials=trials)
@@ -100,7 +101,7 @@ def _template(weights: Model | IsolatedModel, reading: Reading, *, trials: bool)
             architecture=info.architecture,
             name=info.name,
             control_tokens=weights.vocab.control_tokens,
-            trials=checks.cache_directory() / "templates" if trials else None,
+            trust_template=reading.trust_template,
         )
     except MissingTemplateError as error:
         if reading.family is None or isinstance(reading.family, Families):

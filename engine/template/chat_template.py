@@ -4,6 +4,7 @@ Knows: the order of work (check, adapt, guard, render, cut) and which template a
 these steps is done, tokens' ids, models.
 """
 
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +27,8 @@ from engine.template.guard import Markers
 from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
 from engine.template.prompt import Prompt, with_reasoning, with_tail
 from engine.template.reasoning import Switch, switch
+from engine.template.remote import LEAST_SECONDS, SECONDS, TemplateStoppedError
 from engine.template.rendering import Asked, Rendering, Setting
-from engine.template.trial import try_template
 from engine.tools import ToolLike, as_tools
 from engine.types import (
     DocumentLike,
@@ -41,6 +42,8 @@ from engine.types import (
     ToolName,
 )
 
+_PROBING = 10.0
+"""Seconds that finding out about a template may take: it takes a hundredth of that."""
 _OURS = frozenset(
     {"messages", "tools", "documents", BUILTIN_VARIABLE, "add_generation_prompt", "bos_token", "eos_token"}
 )
@@ -55,6 +58,8 @@ class ChatTemplate:
         or (None) the shipped ones.
     control_tokens: the texts of the vocabulary's control and user-defined tokens. None: not known; callers' text is
         then guarded by what looks like one.
+    trust_template: render it in this process. A template that did not come with this package is otherwise rendered in
+        a child process that has limits on memory and time.
 
     Raises TemplateError for a broken template or where there is none, FamilyError for an unknown family.
     """
@@ -68,6 +73,7 @@ class ChatTemplate:
         *,
         control_tokens: frozenset[str] | None = None,
         now: Callable[[], datetime] = datetime.now,
+        trust_template: bool = False,
     ) -> None:
         self.detection = _detection(source, family)
         self.family = self.detection.family
@@ -82,10 +88,11 @@ class ChatTemplate:
         self.source = source
         self.control_tokens = control_tokens
         fixed = {"bos_token": bos_token, "eos_token": eos_token}
-        template = Template(source, now)
-        self.capabilities: Capabilities = probe(template, fixed)
+        template = Template(source, now, trusted=trust_template or _data.is_own_template(source))
+        probed = template.hurried(_PROBING)
+        self.capabilities: Capabilities = probe(probed, fixed)
         if _recognises(family) and not _is_known(self.detection):
-            self.detection = _derived(template, fixed, self.capabilities) or self.detection
+            self.detection = _derived(probed, fixed, self.capabilities) or self.detection
             self.family = self.detection.family
         declared = self.family.format
         states = self.capabilities.tools or self.capabilities.tools_in_system
@@ -109,7 +116,7 @@ class ChatTemplate:
         architecture: str = "",
         name: str = "",
         control_tokens: frozenset[str] | None = None,
-        trials: Path | None = None,
+        trust_template: bool = False,
     ) -> Self:
         """The template a model shall use.
 
@@ -117,8 +124,6 @@ class ChatTemplate:
         `family` names another family than that one's: then the family's own. Requests with tools take the model's
         template named "tool_use" (`named` holds its further templates), or the family's own where the model's cannot
         state tools; requests with documents take the one named "rag", unless that for tools can state both.
-        `trials`: where it is remembered which strangers' templates passed their trial in a child process; None: no
-        trial.
         """
         source = embedded if chat_template is None else _text_of(chat_template)
         further = (named or {}) if chat_template is None else {}
@@ -132,22 +137,21 @@ class ChatTemplate:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
                 source = tool_use = rag = None
-        fixed = {"bos_token": bos_token, "eos_token": eos_token}
-        _try(source, fixed, trials)
-        _try(tool_use, fixed, trials)
-        made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
+        made = cls(
+            source, bos_token, eos_token, family, control_tokens=control_tokens, trust_template=trust_template
+        )
+
+        def further_one(text: str) -> Self:
+            return cls(
+                text, bos_token, eos_token, made.family, control_tokens=control_tokens, trust_template=trust_template
+            )
+
         if tool_use is None and chat_template is None and not made.capabilities.tools:
             tool_use = _data.template_source(made.family.name)
         if tool_use is not None and tool_use != made.source:
-            made._with_tools = cls(tool_use, bos_token, eos_token, made.family, control_tokens=control_tokens)
+            made._with_tools = further_one(tool_use)
         if rag is not None:  # compiled when it is first needed: few requests have documents
-
-            @cache
-            def with_documents() -> ChatTemplate:
-                _try(rag, fixed, trials)
-                return cls(rag, bos_token, eos_token, made.family, control_tokens=control_tokens)
-
-            made._with_documents = with_documents
+            made._with_documents = cache(lambda: further_one(rag))
         return made
 
     def render(
@@ -164,6 +168,7 @@ class ChatTemplate:
         builtin_tools: Sequence[str] = (),
         guard: bool = True,
         authors: bool = False,
+        deadline: float | None = None,
     ) -> Prompt:
         """The prompt for a conversation.
 
@@ -173,7 +178,8 @@ class ChatTemplate:
         templates that take some. builtin_tools: names of tools that the model was trained with ("browser" and "python"
         of gpt-oss), declared in the template's own words; give tools of the same names to run their calls. guard:
         control-token text that callers wrote stays text. authors: mark all of the callers' text, so that
-        `Prompt.callers` has it all; a template that looks into that text may render something else then.
+        `Prompt.callers` has it all; a template that looks into that text may render something else then. deadline:
+        seconds that a template which is not trusted may take, with what else the prompt needs; None: some seconds.
 
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
         rejects them.
@@ -182,13 +188,15 @@ class ChatTemplate:
         check_last(conversation, generates=add_generation_prompt, continues=continue_final_message)
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
+        until = _until(deadline)
         asked = Asked(
             variables=_free(template_kwargs),
-            switch=template._switch(reasoning, conversation, stated),
+            switch=template._switch(reasoning, conversation, stated, until),
             documents=given,
             builtin=check_builtin(builtin_tools, template._setting.template),
             guarded=guard,
             authors=authors,
+            until=until,
         )
         rendering = Rendering(template._setting, conversation, stated, asked)
         if continue_final_message:
@@ -218,7 +226,9 @@ class ChatTemplate:
     def _reads_documents(self) -> bool:
         return "documents" in self._setting.template.variables
 
-    def _switch(self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool]) -> Switch:
+    def _switch(
+        self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool], until: float
+    ) -> Switch:
         """What reasoning asks of this template, remembered: it depends on the request in two ways only."""
         if reasoning is None:
             return Switch()
@@ -230,7 +240,9 @@ class ChatTemplate:
 
             def renders(turned: Switch) -> str | None:
                 try:
-                    return Rendering(self._setting, question, tools, Asked(switch=turned)).answer().text
+                    return Rendering(self._setting, question, tools, Asked(switch=turned, until=until)).answer().text
+                except TemplateStoppedError:
+                    raise
                 except TemplateError:
                     return None  # a refusal tells nothing of the switch
 
@@ -311,6 +323,12 @@ def stated_tools(tools: Sequence[ToolLike] | None, choice: ToolChoice) -> tuple[
     return () if choice == "none" else known
 
 
+def _until(deadline: float | None) -> float:
+    """When the renders of a turn are cut off, on `time.monotonic`'s clock."""
+    valid = isinstance(deadline, int | float) and deadline >= 0  # what is not is refused with the other options
+    return time.monotonic() + (max(deadline, LEAST_SECONDS) if valid else SECONDS)
+
+
 def _detection(source: str | None, family: FamilyLike | None) -> Detection:
     if family is None:
         return builtin_families().detect(source)
@@ -352,16 +370,6 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
 def _recognises(family: FamilyLike | None) -> bool:
     """Whether the family is to be found out."""
     return family is None or isinstance(family, Families)
-
-
-def _try(source: str | None, fixed: Mapping[str, str], trials: Path | None) -> None:
-    """Try a stranger's template, where trials are kept."""
-    if trials is not None and source is not None and not _is_ours(source):
-        try_template(source, fixed, trials)
-
-
-def _is_ours(source: str) -> bool:
-    return _data.template_source(builtin_families().detect(source).family.name) == source
 
 
 def _is_known(detection: Detection) -> bool:

@@ -44,7 +44,7 @@ class Asked:
     - `variables` are the caller's own, which win; `switch` is what was asked of reasoning;
     - `documents` as the template reads them; `builtin` are names of tools that the template declares itself;
     - `guarded=False` lets callers' control-token text become control tokens; `authors`: every text of the callers' is
-      marked, to learn where it stands.
+      marked, to learn where it stands; `until`: when the renders are cut off, on `time.monotonic`'s clock.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -53,6 +53,7 @@ class Asked:
     builtin: tuple[str, ...] = ()
     guarded: bool = True
     authors: bool = False
+    until: float | None = None
 
 
 class Rendering:
@@ -197,7 +198,7 @@ class Rendering:
         if asked.builtin:
             given[BUILTIN_VARIABLE] = list(asked.builtin)
         try:
-            text = template.render({**given, **asked.switch.variables, **asked.variables}, self._guard.escapes)
+            text = template.render({**given, **asked.switch.variables, **asked.variables}, self._guard.escapes, asked.until)
             return self._corrected(text, generates=generates)
         except TemplateError as error:
             if not self._guard.used:

@@ -15,6 +15,7 @@ from engine.families import Gate
 from engine.template.capabilities import Capabilities
 from engine.template.env import Template, values
 from engine.template.prompt import common
+from engine.template.remote import TemplateStoppedError
 from engine.types import Tool
 
 ASK, SAID, WHY, LATER, RESULT = "ASKQTEXT", "SAIDQTEXT", "WHYQTEXT", "LATERQTEXT", "RESULTQTEXT"
@@ -157,6 +158,8 @@ class _Renders:
         given = values(self.template, self.fixed, messages, tools, generates=generates)
         try:
             return self.template.render({**given, **variables})
+        except TemplateStoppedError:
+            raise
         except TemplateError:
             return None  # a refusal says that there is nothing to compare
 

@@ -1,0 +1,289 @@
+"""A Python process of our own: started like every other, spoken to in frames, and ended for certain.
+
+Knows: the interpreter's flags and environment, which modules a child may import, frames, time limits, forks, and how an
+end is read. Does not know: what a child is told or answers. Both ends are here: `Child` is the parent's, `ends` and
+`read_frame` are the child's. A frame is its length (8 bytes, big-endian) and that many bytes; what they mean is up to
+the two ends, but a parent never unpickles what a child sends.
+
+Every child starts alike. `-P` and a cleaned environment: no module is taken from the current directory or from
+PYTHONPATH's empty entries. The standard library comes first, then the folder that this package is in, then this
+process's own path. A process group of its own: Ctrl-C is for the parent. It ends when its orders end, so none outlives
+its parent.
+"""
+
+import io
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from engine.errors import EngineError
+
+GREETING = b"\nllama-engine child 1\n"
+"""What a child's answers begin with; whatever a start-up file of that interpreter prints stands before it."""
+LARGEST = 1 << 40
+"""Bytes of the largest frame, where a reader sets no limit of its own."""
+_LENGTH = struct.Struct(">Q")
+_GRACE = 1.0
+"""Seconds that a child has to end by itself after its orders have ended."""
+_TOLD = 2000
+"""Characters of a child's standard error that an error message may hold."""
+_START = (
+    "import importlib, json, os, sys; "
+    "library = os.path.dirname(os.__file__); "
+    "sys.path[:] = [library, os.path.join(library, 'lib-dynload'), *json.loads(sys.argv[1])]; "
+    "sys.exit(importlib.import_module(sys.argv[2]).main())"
+)
+_UNWANTED = ("PYTHONPATH", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONSAFEPATH")
+
+
+class ChildGoneError(EngineError):
+    """A child has ended, was ended, or cannot be started."""
+
+
+class Child:
+    """A child process that runs `main()` of a module, and both directions to it.
+
+    module: its full name. remedy: the end of the message where no child can be started. as_here: it imports what this
+        process would, from the current directory too, and writes to this process's standard error; otherwise the last
+        line of its standard error is kept for messages.
+
+    Raises ChildGoneError where none can be started. One thread at a time may send, one receive.
+    """
+
+    def __init__(self, module: str, remedy: str, *, as_here: bool = False) -> None:
+        self._owner = os.getpid()
+        self._late: float | None = None
+        self._greeted = False
+        self._errors = None if as_here else _scratch()
+        try:
+            self.process = subprocess.Popen(
+                [_interpreter(), "-P", "-c", _START, json.dumps(_paths(current=as_here)), module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if as_here else self._errors or subprocess.DEVNULL,
+                bufsize=0,
+                env={name: value for name, value in os.environ.items() if name not in _UNWANTED},
+                process_group=0 if os.name == "posix" else None,
+            )
+        except OSError as error:
+            if self._errors is not None:
+                self._errors.close()
+            raise ChildGoneError(f"No Python process can be started from this program ({error}); {remedy}.") from error
+        self._orders = cast("io.FileIO", self.process.stdin)
+        self._answers = io.BufferedReader(cast("io.FileIO", self.process.stdout))
+        files = [file for file in (self._answers, self._errors) if file is not None]
+        self._end = weakref.finalize(self, _end, self._owner, self.process, self._orders, files)
+        _children.add(self)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may still answer: not ended, not late, and a child of this process."""
+        ours = self._owner == os.getpid() and self._late is None
+        return ours and self._end.alive and self.process.poll() is None
+
+    def send(self, data: bytes) -> None:
+        """Send one frame; waits while the pipe is full. Raises ChildGoneError when the child does not read any more."""
+        if self._owner != os.getpid():
+            raise ChildGoneError("This process is a fork of the one that started the child; load the model again.")
+        try:
+            left = memoryview(_LENGTH.pack(len(data)) + data)
+            while left:
+                left = left[self._orders.write(left) :]
+        except (OSError, ValueError) as error:
+            raise self.gone() from error
+
+    def receive(self, limit: int = LARGEST) -> bytes:
+        """The next frame, of `limit` bytes at most. Raises ChildGoneError when there is none; the child is ended if it
+        sent more."""
+        try:
+            if not self._greeted:
+                self.wait_for_greeting()
+            return read_frame(self._answers, limit)
+        except (EOFError, OSError, ValueError) as error:
+            raise self.gone() from error
+        except OverflowError as error:
+            self.kill()
+            raise ChildGoneError(f"The child process sent {error}, and was ended.") from error
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """A time limit for what is done here: after so many seconds the child is killed, so that both directions
+        end."""
+
+        def expire() -> None:
+            self._late = seconds
+            self.process.kill()
+
+        timer = threading.Timer(max(seconds, 0.0), expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    @property
+    def late(self) -> bool:
+        """Whether a time limit has ended it."""
+        return self._late is not None
+
+    def gone(self) -> ChildGoneError:
+        """The error for a child that has closed its ends; waits a moment for its exit status."""
+        return ChildGoneError(f"The child process {self._ending()}.")
+
+    def _ending(self) -> str:
+        if self._late is not None:
+            return f"did not finish within {self._late:.3g} seconds"
+        try:
+            code = self.process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return "does not answer any more"
+        said = self._said()
+        if fault := signal_name(code):
+            return f"died by {fault}{said}"
+        return f"ended with exit code {code}{said}"
+
+    def _said(self) -> str:
+        """The last line of its standard error, in brackets."""
+        if self._errors is None or self._errors.closed:
+            return ""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f" ({lines[-1][:_TOLD]})" if lines else ""
+
+    def wait_for_greeting(self) -> None:
+        """Wait until it is ready for orders; `receive` does so too. Raises ChildGoneError when it ends before."""
+        seen = b""
+        while not seen.endswith(GREETING):
+            byte = self._answers.read(1)
+            if not byte:
+                raise self.gone()
+            seen = (seen + byte)[-len(GREETING) :]
+        self._greeted = True
+
+    def shut(self) -> None:
+        """End its orders: a child that reads them ends by itself."""
+        self._orders.close()
+
+    def kill(self) -> None:
+        """End it now, whatever it does; stopped processes too."""
+        if self._owner == os.getpid():
+            self.process.kill()
+        self._end()
+
+    def close(self) -> None:
+        """Let it end, and end it if it does not; twice is fine."""
+        self._end()
+
+
+def _end(owner: int, process: "subprocess.Popen[bytes]", orders: io.FileIO, files: list[BinaryIO]) -> None:
+    if os.getpid() != owner:
+        return  # a fork has copies of everything, but this is not its child
+    orders.close()
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for file in files:
+        file.close()
+
+
+_children: "weakref.WeakSet[Child]" = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """A fork lets go of our ends of the pipes: a child ends when nobody holds them any more."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for child in list(_children):
+        child.process.returncode = 0  # not this process's to wait for
+        for pipe in (child.process.stdin, child.process.stdout):
+            if pipe is not None and not pipe.closed:
+                os.dup2(nowhere, pipe.fileno())
+    os.close(nowhere)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+def _interpreter() -> str:
+    """Raises OSError in a program that is none."""
+    if getattr(sys, "frozen", False):
+        raise OSError("it is a frozen program")
+    if not sys.executable:
+        raise OSError("it does not know its Python interpreter: sys.executable is empty")
+    return sys.executable
+
+
+def _paths(*, current: bool) -> list[str]:
+    """Where the child looks for modules, beside the standard library."""
+    home = str(Path(__file__).resolve().parent.parent)
+    if not current:
+        return [home, *(entry for entry in sys.path if Path(entry).is_absolute())]
+    try:
+        directory = Path.cwd()
+    except OSError:  # it was removed
+        return _paths(current=False)
+    return [home, *(str(directory / entry) for entry in sys.path)]
+
+
+def _scratch() -> BinaryIO | None:
+    """A file for the child's standard error; None where none can be made."""
+    try:
+        return cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - `_end` closes it
+    except OSError:
+        return None
+
+
+def signal_name(returncode: int) -> str | None:
+    """The signal that ended a process, by name where it has one; None for an exit code."""
+    if returncode >= 0:
+        return None
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"
+
+
+def ends() -> tuple[BinaryIO, BinaryIO]:
+    """In a child: its orders, and where its answers go. What libraries print goes to standard error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    answers.write(GREETING)
+    answers.flush()
+    return orders, answers
+
+
+def write_frame(pipe: BinaryIO, data: bytes) -> None:
+    """Send one frame."""
+    pipe.write(_LENGTH.pack(len(data)))
+    pipe.write(data)
+    pipe.flush()
+
+
+def read_frame(pipe: BinaryIO, limit: int = LARGEST) -> bytes:
+    """The next frame. Raises EOFError at the end, OverflowError for one that is longer than `limit`."""
+    (length,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
+    if length > limit:
+        raise OverflowError(f"{length:,} bytes where {limit:,} are allowed")
+    return _exactly(pipe, length)
+
+
+def _exactly(pipe: BinaryIO, length: int) -> bytes:
+    data = pipe.read(length)
+    if len(data) < length:
+        raise EOFError
+    return data
