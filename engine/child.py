@@ -57,13 +57,13 @@ class Child:
         process would, from the current directory too, and writes to this process's standard error; otherwise the last
         line of its standard error is kept for messages.
 
-    Raises ChildGoneError where none can be started. One thread at a time may send, one receive.
+    `greeted`: it has said that it is ready. Raises ChildGoneError where none can be started. One thread at a time may send, one receive.
     """
 
     def __init__(self, module: str, remedy: str, *, as_here: bool = False) -> None:
         self._owner = os.getpid()
         self._late: float | None = None
-        self._greeted = False
+        self.greeted = False
         self._errors = None if as_here else _scratch()
         try:
             self.process = subprocess.Popen(
@@ -106,7 +106,7 @@ class Child:
         """The next frame, of `limit` bytes at most. Raises ChildGoneError when there is none; the child is ended if it
         sent more."""
         try:
-            if not self._greeted:
+            if not self.greeted:
                 self.wait_for_greeting()
             return read_frame(self._answers, limit)
         except (EOFError, OSError, ValueError) as error:
@@ -170,7 +170,7 @@ class Child:
             if not byte:
                 raise self.gone()
             seen = (seen + byte)[-len(GREETING) :]
-        self._greeted = True
+        self.greeted = True
 
     def shut(self) -> None:
         """End its orders: a child that reads them ends by itself."""

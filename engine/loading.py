@@ -19,6 +19,7 @@ from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model, ModelInfo
 from engine.runtime.options import ContextOptions, ModelOptions
+from engine.template import remote
 from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
@@ -55,6 +56,7 @@ def load(
     """Load a GGUF file, here or in a child process; None is the built-in model. Raises as `Engine.load` says."""
     path = _data.builtin_model() if model is None else _file(model)
     load_options, context = _load_options(options)
+    _prepare(reading, builtin=model is None)
     if preflight and path.is_file():  # what is no file is refused below, sooner
         load_options = checks.prepare(load_options, context)
     weights = (IsolatedModel if isolated else Model).load(path, load_options, progress=progress)
@@ -70,12 +72,19 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
             f"{given[0]} is an option of the weights, which this Llama has loaded already; leave it out, or use "
             "Engine.load."
         )
+    _prepare(reading)
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
     _, context = _load_options({**same, **{name: value for name, value in options.items() if value is not None}})
     if preflight:
         checks.check_loaded(weights.options, context)
     return _completed(weights, context, reading)
+
+
+def _prepare(reading: Reading, *, builtin: bool = False) -> None:
+    """Let the child that will render the template start while the weights are loaded."""
+    if not reading.trust_template and (reading.chat_template is not None or not builtin):
+        remote.prepare()
 
 
 def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading) -> Loaded:

@@ -65,6 +65,9 @@ class _Renderer:
         except ChildGoneError as error:
             raise TemplateError(str(error)) from error
         self.known: set[str] = set()
+
+    def _wait(self) -> None:
+        """Until it has started. Raises TemplateError when it does not."""
         try:
             with self.child.within(_STARTING):
                 self.child.wait_for_greeting()
@@ -73,6 +76,8 @@ class _Renderer:
 
     def exchange(self, order: Mapping[str, Any], body: bytes, until: float, limit: int) -> _Answer:
         """What the child answers. Raises TemplateStoppedError when there is none in time."""
+        if not self.child.greeted:
+            self._wait()
         seconds = max(until - time.monotonic(), LEAST_SECONDS)
         try:
             with self.child.within(seconds):
@@ -118,6 +123,13 @@ def _served_before() -> _Renderer | None:
                 return renderer
             renderer.child.kill()
     return None
+
+
+def prepare() -> None:
+    """Let a child start meanwhile, if none waits for orders."""
+    with suppress(TemplateError):  # who needs one will be told
+        if not _idle:
+            _idle.append(_Renderer())
 
 
 def _after_fork() -> None:
