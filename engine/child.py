@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -57,7 +57,8 @@ class Child:
         process would, from the current directory too, and writes to this process's standard error; otherwise the last
         line of its standard error is kept for messages.
 
-    `greeted`: it has said that it is ready. Raises ChildGoneError where none can be started. One thread at a time may send, one receive.
+    `greeted`: it has said that it is ready. Raises ChildGoneError where none can be started. One thread at a time may
+    send, one receive.
     """
 
     def __init__(self, module: str, remedy: str, *, as_here: bool = False) -> None:
@@ -116,7 +117,7 @@ class Child:
             raise ChildGoneError(f"The child process sent {error}, and was ended.") from error
 
     @contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
+    def within(self, seconds: float) -> Generator[None]:
         """A time limit for what is done here: after so many seconds the child is killed, so that both directions
         end."""
 
@@ -242,7 +243,7 @@ def _paths(*, current: bool) -> list[str]:
 def _scratch() -> BinaryIO | None:
     """A file for the child's standard error; None where none can be made."""
     try:
-        return cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - `_end` closes it
+        return cast("BinaryIO", tempfile.TemporaryFile())
     except OSError:
         return None
 

@@ -90,13 +90,13 @@ def _prepare(reading: Reading, *, builtin: bool = False) -> None:
 def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading) -> Loaded:
     with ExitStack() as undo:
         undo.callback(weights.close)
-        template = _template(weights, reading, trials=trials)
+        template = _template(weights, reading)
         loaded = Loaded(weights, weights.backend(context), template)
         undo.pop_all()
         return loaded
 
 
-def _template(weights: Model | IsolatedModel, reading: Reading, *, trials: bool) -> ChatTemplate | MissingTemplateError:
+def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate | MissingTemplateError:
     """The model's template; the error that says there is none for a base model that nobody named a family for."""
     info = weights.info
     try:

@@ -27,7 +27,7 @@ from engine.template.guard import Markers
 from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
 from engine.template.prompt import Prompt, with_reasoning, with_tail
 from engine.template.reasoning import Switch, switch
-from engine.template.remote import LEAST_SECONDS, SECONDS, TemplateStoppedError
+from engine.template.remote import SECONDS, TemplateStoppedError
 from engine.template.rendering import Asked, Rendering, Setting
 from engine.tools import ToolLike, as_tools
 from engine.types import (
@@ -137,9 +137,7 @@ class ChatTemplate:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
                 source = tool_use = rag = None
-        made = cls(
-            source, bos_token, eos_token, family, control_tokens=control_tokens, trust_template=trust_template
-        )
+        made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens, trust_template=trust_template)
 
         def further_one(text: str) -> Self:
             return cls(
@@ -168,7 +166,7 @@ class ChatTemplate:
         builtin_tools: Sequence[str] = (),
         guard: bool = True,
         authors: bool = False,
-        deadline: float | None = None,
+        until: float | None = None,
     ) -> Prompt:
         """The prompt for a conversation.
 
@@ -178,17 +176,17 @@ class ChatTemplate:
         templates that take some. builtin_tools: names of tools that the model was trained with ("browser" and "python"
         of gpt-oss), declared in the template's own words; give tools of the same names to run their calls. guard:
         control-token text that callers wrote stays text. authors: mark all of the callers' text, so that
-        `Prompt.callers` has it all; a template that looks into that text may render something else then. deadline:
-        seconds that a template which is not trusted may take, with what else the prompt needs; None: some seconds.
+        `Prompt.callers` has it all; a template that looks into that text may render something else then. until: when
+        a template that is not trusted is stopped, on `time.monotonic`'s clock; None: after some seconds.
 
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
-        rejects them.
+        rejects them or is stopped.
         """
         conversation = conversation_of(messages)
         check_last(conversation, generates=add_generation_prompt, continues=continue_final_message)
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
-        until = _until(deadline)
+        until = time.monotonic() + SECONDS if until is None else until
         asked = Asked(
             variables=_free(template_kwargs),
             switch=template._switch(reasoning, conversation, stated, until),
@@ -321,12 +319,6 @@ def stated_tools(tools: Sequence[ToolLike] | None, choice: ToolChoice) -> tuple[
     elif choice == "required" and not known:
         raise RequestError('tool_choice="required" needs tools; pass some, or leave it out.')
     return () if choice == "none" else known
-
-
-def _until(deadline: float | None) -> float:
-    """When the renders of a turn are cut off, on `time.monotonic`'s clock."""
-    valid = isinstance(deadline, int | float) and deadline >= 0  # what is not is refused with the other options
-    return time.monotonic() + (max(deadline, LEAST_SECONDS) if valid else SECONDS)
 
 
 def _detection(source: str | None, family: FamilyLike | None) -> Detection:

@@ -67,7 +67,9 @@ class Template:
                 "The conversation or its tools are nested too deeply for a chat template. Flatten them."
             ) from error
         except ValueError as error:  # a number of thousands of digits
-            raise TemplateError(f"No chat template can show a value of the conversation or its tools: {error}.") from error
+            raise TemplateError(
+                f"No chat template can show a value of the conversation or its tools: {error}."
+            ) from error
         return whole_characters(text)  # arguments that a model wrote may hold "\ud83d" alone
 
 

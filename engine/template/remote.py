@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -104,8 +104,8 @@ _ADVICE = "Do not trust this model file; pass another template with chat_templat
 
 def _too_slow(seconds: float) -> TemplateStoppedError:
     return TemplateStoppedError(
-        f"The chat template was stopped: it did not finish within {seconds:.3g} seconds. If this is no short deadline of "
-        f"yours: {_ADVICE[0].lower()}{_ADVICE[1:]}"
+        f"The chat template was stopped: it did not finish within {seconds:.3g} seconds. {_ADVICE} Where the request "
+        "set a short deadline, give it more time."
     )
 
 
@@ -197,7 +197,7 @@ class RemoteTemplate:
         return answer[1]
 
     @contextmanager
-    def _alone(self, until: float) -> Iterator[None]:
+    def _alone(self, until: float) -> Generator[None]:
         lock, seconds = self.lock, max(until - time.monotonic(), LEAST_SECONDS)
         if not lock.acquire(timeout=seconds):
             raise _too_slow(seconds)

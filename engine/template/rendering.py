@@ -198,7 +198,9 @@ class Rendering:
         if asked.builtin:
             given[BUILTIN_VARIABLE] = list(asked.builtin)
         try:
-            text = template.render({**given, **asked.switch.variables, **asked.variables}, self._guard.escapes, asked.until)
+            text = template.render(
+                {**given, **asked.switch.variables, **asked.variables}, self._guard.escapes, asked.until
+            )
             return self._corrected(text, generates=generates)
         except TemplateError as error:
             if not self._guard.used:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jinja2
 from jinja2 import meta, nodes
@@ -25,31 +25,36 @@ from jinja2.sandbox import SandboxedEnvironment
 from jinja2.utils import Cycler, Namespace
 from markupsafe import Markup, escape
 
-_TEXT = frozenset(
-    "capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal "
-    "isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition "
-    "removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip "
-    "swapcase title upper zfill".split()
-)
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TEXT = _words("""
+    capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal
+    isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition
+    removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip
+    swapcase title upper zfill
+""")
 _ATTRIBUTES: Mapping[type, frozenset[str]] = {
     Markup: _TEXT | {"striptags", "unescape"},
     str: _TEXT,
-    list: frozenset({"append", "copy", "count", "index", "insert", "pop"}),
-    tuple: frozenset({"count", "index"}),
-    dict: frozenset({"copy", "get", "items", "keys", "values"}),
-    float: frozenset({"is_integer"}),
-    LoopContext: frozenset(
-        "changed cycle depth depth0 first index index0 last length nextitem previtem revindex revindex0".split()
+    list: _words("append copy count index insert pop"),
+    tuple: _words("count index"),
+    dict: _words("copy get items keys values"),
+    float: _words("is_integer"),
+    LoopContext: _words(
+        "changed cycle depth depth0 first index index0 last length nextitem previtem revindex revindex0"
     ),
-    Macro: frozenset({"arguments", "caller", "catch_kwargs", "catch_varargs", "name"}),
-    Cycler: frozenset({"current", "next", "reset"}),
+    Macro: _words("arguments caller catch_kwargs catch_varargs name"),
+    Cycler: _words("current next reset"),
 }
-"""What a template may read of a value; a namespace's own names beside these."""
-_FILTERS = (
-    "abs batch capitalize center count d default dictsort e escape filesizeformat first float forceescape format "
-    "groupby indent int items join last length list lower map max min reject rejectattr replace reverse round safe "
-    "select selectattr slice sort string striptags sum title trim truncate unique upper urlencode wordcount wordwrap"
-).split()
+"""What a template may read of a value; of a namespace, all that it holds."""
+_FILTERS = _words("""
+    abs batch capitalize center count d default dictsort filesizeformat first float forceescape format groupby indent
+    int items join last length list lower map max min reject rejectattr replace reverse round safe select selectattr
+    slice sort string striptags sum title trim truncate unique upper urlencode wordcount wordwrap
+""")
 _GLOBALS = ("cycler", "dict", "joiner", "range")
 
 
@@ -97,7 +102,7 @@ class _Sandbox(SandboxedEnvironment):
         known.update(raise_exception=_raise_exception, strftime_now=_strftime_now, namespace=Namespace)
         self.globals = known
 
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ARG002 - jinja2's signature
         if isinstance(obj, Namespace):
             return not attr.startswith("_")
         return any(attr in names for kind, names in _ATTRIBUTES.items() if isinstance(obj, kind))
@@ -136,7 +141,9 @@ class Compiled:
             for part in self._template.generate(values):
                 length += len(part)
                 if limit is not None and length > limit:
-                    raise StoppedError(f"its text is longer than {limit:,} characters, far more than its input warrants")
+                    raise StoppedError(
+                        f"its text is longer than {limit:,} characters, far more than its input warrants"
+                    )
                 parts.append(part)
         finally:
             _surroundings.reset(token)
@@ -162,6 +169,11 @@ def complaint(error: BaseException) -> str:
         return (
             "The chat template calls itself without end, or its input is nested too deeply. Flatten the input, or pass "
             "another template with chat_template=."
+        )
+    if isinstance(error, SyntaxError):  # Python's compiler refuses what jinja2 made of it
+        return (
+            f"The chat template cannot be compiled ({type(error).__name__}: {error.msg}). Pass another with "
+            "chat_template=."
         )
     return (
         f"The chat template failed on these messages: {type(error).__name__}: {error}. Check roles and order; "

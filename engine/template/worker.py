@@ -4,15 +4,14 @@ Knows: the orders (JSON), the answers (one letter and a text: nothing that could
 process may use. Does not know: who asks, what a text means. A template that gets past `engine.template.sandbox` finds a
 process that can open no file, start no process, and take neither memory nor time for long.
 
-An order is two frames: `{"key", "length", "seconds"}`, and what it is about. A text is a template to compile and to keep
-under its key; `{"values", "escapes", "now"}` is to be rendered by the template of that key, in `length` characters at
-most. `seconds` bound the processor time of the order.
+An order is two frames: `{"key", "length", "seconds"}`, and what it is about. A text is a template, to be compiled and
+kept under that key; `{"values", "escapes", "now"}` is to be rendered by the template of that key, in `length`
+characters at most. `seconds` bounds the processor time of the order.
 """
 
 import json
 import sys
 import time
-import unicodedata  # noqa: F401 - `\N{DASH}` in a template loads it, and no file can be opened later
 import warnings
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -26,7 +25,8 @@ MEMORY = 1 << 30
 """Bytes of address space. A conversation of a million tokens takes about a fifth of that."""
 _LATE = (  # makes jinja2 import what it imports late
     "{% for x in [1] %}{{ loop.index }}{% endfor %}{{ 'a' | truncate(1) | wordwrap | urlencode | title | tojson }}"
-    "{{ '%s' | format(1) }}{{ '{}'.format(1) }}{{ strftime_now('%d %b %Y') }}{{ none.x.y }}"
+    "{{ '\\N{EN DASH}%s' | format(1) }}{{ '{}'.format(1) }}{{ strftime_now('%d %b %Y') }}{{ '<a>' | striptags }}"
+    "{{ none.x.y }}"
 )
 
 
@@ -36,7 +36,7 @@ def main() -> int:
     orders, answers = ends()
     templates: dict[str, Compiled] = {}
     _obey("", _LATE, 0, templates)
-    _obey("", {"values": {}, "escapes": {}, "now": [datetime.min.isoformat(), None, None]}, 1000, templates)
+    _obey("", {"values": {}, "escapes": {}, "now": ["2026-01-01", None, None]}, 1000, templates)
     _limit()
     while True:
         try:
