@@ -33,6 +33,8 @@ GREETING = b"\nllama-engine child 1\n"
 LARGEST = 1 << 40
 """Bytes of the largest frame, where a reader sets no limit of its own."""
 _LENGTH = struct.Struct(">Q")
+_SMALL = 1 << 16
+"""Bytes of a frame that are copied to be sent at once."""
 _GRACE = 1.0
 """Seconds that a child has to end by itself after its orders have ended."""
 _TOLD = 2000
@@ -53,15 +55,16 @@ class ChildGoneError(EngineError):
 class Child:
     """A child process that runs `main()` of a module, and both directions to it.
 
-    module: its full name. remedy: the end of the message where no child can be started. as_here: it imports what this
-        process would, from the current directory too, and writes to this process's standard error; otherwise the last
-        line of its standard error is kept for messages.
+    module: its full name. name, remedy: how messages call the child, and what they advise where it cannot be started.
+        as_here: it imports what this process would, from the current directory too, and writes to this process's
+        standard error; otherwise the last line of its standard error is kept for messages.
 
     `greeted`: it has said that it is ready. Raises ChildGoneError where none can be started. One thread at a time may
     send, one receive.
     """
 
-    def __init__(self, module: str, remedy: str, *, as_here: bool = False) -> None:
+    def __init__(self, module: str, name: str, remedy: str, *, as_here: bool = False) -> None:
+        self._name = name
         self._owner = os.getpid()
         self._late: float | None = None
         self.greeted = False
@@ -79,27 +82,33 @@ class Child:
         except OSError as error:
             if self._errors is not None:
                 self._errors.close()
-            raise ChildGoneError(f"No Python process can be started from this program ({error}); {remedy}.") from error
-        self._orders = cast("io.FileIO", self.process.stdin)
+            raise ChildGoneError(f"{name} cannot be started ({error}); {remedy}.") from error
+        self.orders = cast("io.FileIO", self.process.stdin)
         self._answers = io.BufferedReader(cast("io.FileIO", self.process.stdout))
         files = [file for file in (self._answers, self._errors) if file is not None]
-        self._end = weakref.finalize(self, _end, self._owner, self.process, self._orders, files)
+        self._end = weakref.finalize(self, _end, self._owner, self.process, self.orders, files)
         _children.add(self)
 
     @property
     def alive(self) -> bool:
         """Whether it may still answer: not ended, not late, and a child of this process."""
-        ours = self._owner == os.getpid() and self._late is None
-        return ours and self._end.alive and self.process.poll() is None
+        return self.is_ours and self._late is None and self._end.alive and self.process.poll() is None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started it; a fork of this process did not."""
+        return self._owner == os.getpid()
+
+    def check_owner(self) -> None:
+        """Raise ChildGoneError in a fork."""
+        if not self.is_ours:
+            raise ChildGoneError("This process is a fork, and its model lives in a child of the other; load it again.")
 
     def send(self, data: bytes) -> None:
         """Send one frame; waits while the pipe is full. Raises ChildGoneError when the child does not read any more."""
-        if self._owner != os.getpid():
-            raise ChildGoneError("This process is a fork of the one that started the child; load the model again.")
+        self.check_owner()
         try:
-            left = memoryview(_LENGTH.pack(len(data)) + data)
-            while left:
-                left = left[self._orders.write(left) :]
+            write_frame(self.orders, data)
         except (OSError, ValueError) as error:
             raise self.gone() from error
 
@@ -114,7 +123,7 @@ class Child:
             raise self.gone() from error
         except OverflowError as error:
             self.kill()
-            raise ChildGoneError(f"The child process sent {error}, and was ended.") from error
+            raise ChildGoneError(f"{self._name} sent {error}, and was ended.") from error
 
     @contextmanager
     def within(self, seconds: float) -> Generator[None]:
@@ -140,7 +149,7 @@ class Child:
 
     def gone(self) -> ChildGoneError:
         """The error for a child that has closed its ends; waits a moment for its exit status."""
-        return ChildGoneError(f"The child process {self._ending()}.")
+        return ChildGoneError(f"{self._name} {self._ending()}.")
 
     def _ending(self) -> str:
         if self._late is not None:
@@ -173,13 +182,9 @@ class Child:
             seen = (seen + byte)[-len(GREETING) :]
         self.greeted = True
 
-    def shut(self) -> None:
-        """End its orders: a child that reads them ends by itself."""
-        self._orders.close()
-
     def kill(self) -> None:
         """End it now, whatever it does; stopped processes too."""
-        if self._owner == os.getpid():
+        if self.is_ours:
             self.process.kill()
         self._end()
 
@@ -222,9 +227,9 @@ if hasattr(os, "register_at_fork"):
 def _interpreter() -> str:
     """Raises OSError in a program that is none."""
     if getattr(sys, "frozen", False):
-        raise OSError("it is a frozen program")
+        raise OSError("this is a frozen program")
     if not sys.executable:
-        raise OSError("it does not know its Python interpreter: sys.executable is empty")
+        raise OSError("this program does not know its Python interpreter: sys.executable is empty")
     return sys.executable
 
 
@@ -258,21 +263,22 @@ def signal_name(returncode: int) -> str | None:
         return f"signal {-returncode}"
 
 
-def ends() -> tuple[BinaryIO, BinaryIO]:
+def ends() -> tuple[BinaryIO, io.FileIO]:
     """In a child: its orders, and where its answers go. What libraries print goes to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    orders, answers = os.fdopen(os.dup(0), "rb"), io.FileIO(os.dup(1), "wb")
     os.dup2(2, 1)
     answers.write(GREETING)
-    answers.flush()
     return orders, answers
 
 
-def write_frame(pipe: BinaryIO, data: bytes) -> None:
-    """Send one frame."""
-    pipe.write(_LENGTH.pack(len(data)))
-    pipe.write(data)
-    pipe.flush()
+def write_frame(pipe: io.FileIO, data: bytes) -> None:
+    """Send one frame; waits while the pipe is full."""
+    length = _LENGTH.pack(len(data))
+    for part in (length + data,) if len(data) < _SMALL else (length, data):
+        left = memoryview(part)
+        while left:
+            left = left[pipe.write(left) :]
 
 
 def read_frame(pipe: BinaryIO, limit: int = LARGEST) -> bytes:

@@ -1,24 +1,27 @@
 """What the preflight's child process does: decode on the built-in model, or tell facts about the library, and end.
 
-Knows: the two orders and how they are answered on standard output. Does not know: what becomes of the answer
-(`engine.preflight`, `engine.doctor`). Run as a module with one argument, the order as JSON. A native fault here ends
-only the child.
+Knows: the orders, one for each child, and what answers them; both are JSON. Does not know: what becomes of the answer
+(`engine.diagnose.preflight`, `engine.diagnose.doctor`). A native fault here ends only the child.
 """
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from engine.child import ends, read_frame, write_frame
 from engine.llama import lib
+
+Order: TypeAlias = dict[str, Any]
+"""What is to be done: its "task", and what that needs to know."""
 
 BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
 
 
-def decode(order: dict[str, Any]) -> str:
+def decode(order: Order) -> Any:
     """Load the model, decode one batch of 64 tokens and then single tokens; "ok" when it lived."""
     from engine.llama.model import Model
     from engine.runtime.backend import Row
@@ -34,16 +37,21 @@ def decode(order: dict[str, Any]) -> str:
     return "ok"
 
 
-def tell() -> str:
-    """The facts about the library, as JSON."""
-    return json.dumps(asdict(lib.facts()), default=str)
+def tell(_order: Order) -> Any:
+    """The facts about the library."""
+    return asdict(lib.facts())
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Carry out the order; an ordinary error is a traceback on standard error and exit code 1."""
+_TASKS: Mapping[str, Callable[[Order], Any]] = {"decode": decode, "tell": tell}
+"""What may be ordered, by the order's "task"; the answer is sent as JSON."""
+
+
+def main() -> int:
+    """Carry out one order; an ordinary error is a traceback on standard error and exit code 1."""
+    orders, answers = ends()
     _no_core_dump()
-    order: dict[str, Any] = json.loads(arguments[0])
-    print(decode(order) if order["task"] == "decode" else tell())  # noqa: T201
+    order: Order = json.loads(read_frame(orders))
+    write_frame(answers, json.dumps(_TASKS[order["task"]](order), default=str).encode())
     return 0
 
 
@@ -52,7 +60,3 @@ def _no_core_dump() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -39,8 +39,8 @@ _PER_BYTE = 8
 _TEMPLATES = 256
 """Templates that a child keeps compiled before another takes its place."""
 _REMEDY = (
-    "chat templates that did not come with this package are rendered in one. If you trust this model's template, pass "
-    "trust_template=True, and it is rendered in this process, with no limits on memory and time"
+    "templates that did not come with this package are rendered there. If you trust this model's template, pass "
+    "trust_template=True: it is then rendered in this process, with no limits on memory and time"
 )
 
 
@@ -61,7 +61,7 @@ class _Renderer:
 
     def __init__(self) -> None:
         try:
-            self.child = Child("engine.template.worker", _REMEDY)
+            self.child = Child("engine.template.worker", "The process that renders chat templates", _REMEDY)
         except ChildGoneError as error:
             raise TemplateError(str(error)) from error
         self.known: set[str] = set()
@@ -72,7 +72,7 @@ class _Renderer:
             with self.child.within(_STARTING):
                 self.child.wait_for_greeting()
         except ChildGoneError as error:
-            raise TemplateError(f"{error} It should have waited for templates: {_REMEDY}.") from error
+            raise TemplateError(f"{str(error).removesuffix('.')}; {_REMEDY}.") from error
 
     def exchange(self, order: Mapping[str, Any], body: bytes, until: float, limit: int) -> _Answer:
         """What the child answers. Raises TemplateStoppedError when there is none in time."""

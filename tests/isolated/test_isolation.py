@@ -24,7 +24,7 @@ from engine.events import ToolCallStart
 from engine.families import builtin_families
 from engine.isolated import parent as isolation
 from engine.isolated.parent import IsolatedRunner
-from engine.isolated.worker import portable
+
 from engine.parsing import Piece
 from engine.parsing.parser import ParserRecipe
 
@@ -73,7 +73,7 @@ def doomed(builtin_model_path: Path) -> Iterator[Engine]:
 def process(llm: Engine) -> "subprocess.Popen[bytes]":
     runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, IsolatedRunner)
-    return runner._child._process  # pyright: ignore[reportPrivateUsage]
+    return runner._link.child.process  # pyright: ignore[reportPrivateUsage]
 
 
 def test_it_answers_as_one_here(here: Engine, apart: Engine) -> None:
@@ -234,7 +234,7 @@ def test_a_fork_says_nothing_and_keeps_nothing_alive(builtin_model_path: Path) -
         "    os.closerange(1, 3); time.sleep(60); os._exit(0)\n"
         "time.sleep(0.2)\n"
         "print(stream.result().finish_reason, llm.chat('Hello!', max_tokens=3).finish_reason)\n"
-        "print(fork, llm._service._runner._child._process.pid, flush=True)\n"
+        "print(fork, llm._service._runner._link.child.process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -311,7 +311,7 @@ def test_it_does_not_outlive_its_parent(builtin_model_path: Path) -> None:
     script = (
         "import os, sys; from engine import Engine\n"
         f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, isolated=True)\n"
-        "print(llm._service._runner._child._process.pid, flush=True); sys.stdin.read()\n"
+        "print(llm._service._runner._link.child.process.pid, flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
