@@ -37,6 +37,8 @@ _SMALL = 1 << 16
 """Bytes of a frame that are copied to be sent at once."""
 _GRACE = 1.0
 """Seconds that a child has to end by itself after its orders have ended."""
+_ENDING = 10.0
+"""Seconds that one has to end which has closed its answers."""
 _TOLD = 2000
 """Characters of a child's standard error that an error message may hold."""
 _START = (
@@ -155,7 +157,7 @@ class Child:
         if self._late is not None:
             return f"did not finish within {self._late:.3g} seconds"
         try:
-            code = self.process.wait(_GRACE)
+            code = self.process.wait(_ENDING)
         except subprocess.TimeoutExpired:
             self.kill()
             return "does not answer any more"

@@ -115,12 +115,12 @@ def examine(
     model: ModelOptions,
     context: ContextOptions,
     *,
-    child: str = CHILD,
+    child: str | None = None,
     directory: Path | None = None,
 ) -> Verdict:
     """The verdict on these options: from an earlier process, else from children.
 
-    `child` is the module that they run. `directory` is where verdicts are kept.
+    `child` is the module that they run, in place of the preflight's own. `directory` is where verdicts are kept.
     """
     model, context = _reduced(model, context)
     directory = directory or cache_directory() / "preflight"
@@ -220,7 +220,7 @@ def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions
     return replace(model, use_mlock=False, check_tensors=False, check_memory=False), small
 
 
-def _try(model: ModelOptions, context: ContextOptions, child: str) -> Verdict:
+def _try(model: ModelOptions, context: ContextOptions, child: str | None) -> Verdict:
     first = _run(child, model, context)
     if first.fault is None:
         return Verdict("sound" if first.answered else "unknown", first.said)
@@ -242,7 +242,7 @@ class _End:
     said: str
 
 
-def _run(child: str, model: ModelOptions, context: ContextOptions) -> _End:
+def _run(child: str | None, model: ModelOptions, context: ContextOptions) -> _End:
     try:
         path = _data.builtin_model()
         order = {"task": "decode", "model": str(path), "load": asdict(model), "context": asdict(context)}
@@ -264,10 +264,10 @@ class ChildFaultError(EngineError):
         self.fault = fault
 
 
-def ask_child(order: Mapping[str, object], child: str = CHILD) -> Any:
+def ask_child(order: Mapping[str, object], child: str | None = None) -> Any:
     """What a child answers to an order of `engine.isolated.preflight_child`; it ends then. Raises ChildFaultError when
     it died by a fault, EngineError when it gave no answer for another reason, or cannot be started."""
-    process = Child(child, "The child process of the preflight", "pass preflight=False to load without one")
+    process = Child(child or CHILD, "The child process of the preflight", "pass preflight=False to load without one")
     try:
         with process.within(_SECONDS):
             process.send(json.dumps(dict(order)).encode())

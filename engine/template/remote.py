@@ -30,6 +30,7 @@ SECONDS = 5.0
 """How long one order may take where the caller sets no limit. A render takes milliseconds."""
 LEAST_SECONDS = 0.25
 """How long it may take at least. Sound templates are done by then: a short deadline ends no child of theirs."""
+WORKER = "engine.template.worker"
 _STARTING = 30.0
 """How long a child may take to start: a tenth of a second, some seconds on a busy machine."""
 _LENGTH = 500_000
@@ -61,7 +62,7 @@ class _Renderer:
 
     def __init__(self) -> None:
         try:
-            self.child = Child("engine.template.worker", "The process that renders chat templates", _REMEDY)
+            self.child = Child(WORKER, "The process that renders chat templates", _REMEDY)
         except ChildGoneError as error:
             raise TemplateError(str(error)) from error
         self.known: set[str] = set()
