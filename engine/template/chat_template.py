@@ -336,7 +336,10 @@ def _detection(source: str | None, family: FamilyLike | None) -> Detection:
 
 def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Detection | None:
     """The format of a template that no family matches, as a family of its own; None where nothing can be derived."""
-    found = derivation(template, fixed, can)
+    try:
+        found = derivation(template, fixed, can)
+    except RecursionError:  # what it writes around a few words is nested a thousandfold
+        return None
     format_ = found.format
     if can.tools and (format_ is None or format_.tools is None):
         text = (

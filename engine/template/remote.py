@@ -33,8 +33,8 @@ LEAST_SECONDS = 0.25
 WORKER = "engine.template.worker"
 _STARTING = 30.0
 """How long a child may take to start: a tenth of a second, some seconds on a busy machine."""
-_LENGTH = 500_000
-"""Characters that a template may write, whatever its input."""
+_LENGTH = 100_000
+"""Characters that a template may write, whatever its input. Those that are known write up to 7,000 on their own."""
 _PER_BYTE = 8
 """Characters that it may write beyond that, for each byte of input."""
 _TEMPLATES = 256
@@ -75,17 +75,17 @@ class _Renderer:
         except ChildGoneError as error:
             raise TemplateError(f"{str(error).removesuffix('.')}; {_REMEDY}.") from error
 
-    def exchange(self, order: Mapping[str, Any], body: bytes, until: float, limit: int) -> _Answer:
-        """What the child answers. Raises TemplateStoppedError when there is none in time."""
+    def exchange(self, order: Mapping[str, Any], body: bytes, kind: bytes, until: float, limit: int) -> _Answer:
+        """What the child answers: of this kind, or a refusal. Raises TemplateStoppedError when there is none in time."""
         if not self.child.greeted:
             self._wait()
         seconds = max(until - time.monotonic(), LEAST_SECONDS)
         try:
             with self.child.within(seconds):
-                self.child.send(json.dumps({**order, "seconds": seconds}).encode())
+                self.child.send(_json({**order, "seconds": seconds}))
                 self.child.send(body)
                 answer = self.child.receive(max(limit, 4 * LONGEST_REFUSAL) + 1)
-            kind, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
+            found, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
         except (ChildGoneError, UnicodeDecodeError) as error:
             self.child.kill()
             if self.child.late:
@@ -94,10 +94,12 @@ class _Renderer:
         except BaseException:
             self.child.kill()  # an interrupt; a late answer would be taken for that to the next order
             raise
-        if kind == EXHAUSTED:
+        if found not in (kind, REFUSAL):
             self.child.kill()
-            raise _ExhaustedError(text)
-        return kind, text
+            raise _ExhaustedError(
+                text if found == EXHAUSTED else f"The chat template's process answers oddly. {_ADVICE}"
+            )
+        return found, text
 
 
 _ADVICE = "Do not trust this model file; pass another template with chat_template=."
@@ -151,7 +153,7 @@ class RemoteTemplate:
     """
 
     def __init__(self, source: str) -> None:
-        self._source = json.dumps(source).encode()
+        self._source = _json(source)
         self._key = hashlib.sha256(self._source).hexdigest()
         self.lock = threading.Lock()
         _templates.add(self)
@@ -165,18 +167,18 @@ class RemoteTemplate:
         `sandbox.Surroundings`. `until`: when it is cut off, on `time.monotonic`'s clock. Raises TemplateError with the
         complaint."""
         end = time.monotonic() + SECONDS if until is None else until
-        body = json.dumps({"values": values, "escapes": escapes, "now": _written(now)}).encode()
+        body = _json({"values": values, "escapes": escapes, "now": _written(now)})
         length = _LENGTH + _PER_BYTE * len(body)
 
         def exchange(renderer: _Renderer) -> _Answer:
             if self._key not in renderer.known and (refused := self._compile(renderer, end))[0] != NAMES:
                 return refused
-            return renderer.exchange({"key": self._key, "length": length}, body, end, 4 * length)
+            return renderer.exchange({"key": self._key, "length": length}, body, TEXT, end, 4 * length)
 
         return self._ask(exchange, end)
 
     def _compile(self, renderer: _Renderer, until: float) -> _Answer:
-        answer = renderer.exchange({"key": self._key, "length": 0}, self._source, until, len(self._source))
+        answer = renderer.exchange({"key": self._key, "length": 0}, self._source, NAMES, until, len(self._source))
         if answer[0] == NAMES:
             renderer.known.add(self._key)
         return answer
@@ -206,6 +208,11 @@ class RemoteTemplate:
             yield
         finally:
             lock.release()
+
+
+def _json(value: object) -> bytes:
+    """As JSON, in which half a character stays one."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def _written(moment: datetime) -> tuple[str, float | None, str | None]:

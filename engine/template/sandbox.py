@@ -141,9 +141,7 @@ class Compiled:
             for part in self._template.generate(values):
                 length += len(part)
                 if limit is not None and length > limit:
-                    raise StoppedError(
-                        f"its text is longer than {limit:,} characters, far more than its input warrants"
-                    )
+                    raise StoppedError(f"it writes more than {limit:,} characters, which its input does not warrant")
                 parts.append(part)
         finally:
             _surroundings.reset(token)

@@ -15,7 +15,7 @@ import time
 import warnings
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, BinaryIO
 
 from engine.child import ends, read_frame, write_frame
 from engine.template.remote import EXHAUSTED, LONGEST_REFUSAL, NAMES, REFUSAL, TEXT
@@ -23,10 +23,9 @@ from engine.template.sandbox import Compiled, Surroundings, complaint
 
 MEMORY = 1 << 30
 """Bytes of address space. A conversation of a million tokens takes about a fifth of that."""
-_LATE = (  # makes jinja2 import what it imports late
-    "{% for x in [1] %}{{ loop.index }}{% endfor %}{{ 'a' | truncate(1) | wordwrap | urlencode | title | tojson }}"
-    "{{ '\\N{EN DASH}%s' | format(1) }}{{ '{}'.format(1) }}{{ strftime_now('%d %b %Y') }}{{ '<a>' | striptags }}"
-    "{{ none.x.y }}"
+_LATE = (  # makes jinja2 and Python import what they import late
+    "{% for x in ['<a> b'] %}{{ x | striptags | truncate(9) | wordwrap(9) | urlencode | title | tojson | safe }}"
+    "{{ '\\N{EN DASH}%s' | format(1) }}{{ '{}'.format(loop.index) }}{{ strftime_now('%d %b %Y') }}{% endfor %}"
 )
 
 
@@ -35,19 +34,24 @@ def main() -> int:
     warnings.simplefilter("ignore")  # Python's compiler comments on what jinja2 made of a template
     orders, answers = ends()
     templates: dict[str, Compiled] = {}
-    _obey("", _LATE, 0, templates)
-    _obey("", {"values": {}, "escapes": {}, "now": ["2026-01-01", None, None]}, 1000, templates)
+    for source in (_LATE, "{{ none.x.y }}"):
+        _obey("", source, 0, templates)
+        _obey("", {"values": {}, "escapes": {}, "now": ["2026-01-01", None, None]}, 1000, templates)
     _limit()
     while True:
         try:
-            order: dict[str, Any] = json.loads(read_frame(orders))
+            order: dict[str, Any] = _read(orders)
             _limit_time(order["seconds"])
-            answer = _obey(order["key"], json.loads(read_frame(orders)), order["length"], templates)
+            answer = _obey(order["key"], _read(orders), order["length"], templates)
         except EOFError:
             return 0
         write_frame(answers, answer)
         if answer.startswith(EXHAUSTED):
             return 0
+
+
+def _read(orders: BinaryIO) -> Any:
+    return json.loads(read_frame(orders).decode("utf-8", "surrogatepass"))
 
 
 def _obey(key: str, body: Any, length: int, templates: dict[str, Compiled]) -> bytes:

@@ -1,4 +1,4 @@
-"""Every hostile template of tests/support/hostile_templates.py, at once and as one that behaves until a message triggers it.
+"""Every hostile template of tests/support/hostile_templates.py, at once and as one that waits for a message.
 
     python tests/bench/hostile_templates.py [--seconds 5] [--only NAME]
 
@@ -15,8 +15,8 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1] / "support")]
 
-from attacking import Cost, attack, hurry
-from hostile_templates import ATTACKS, late
+from attacking import Cost, attack, hurry  # noqa: E402
+from hostile_templates import ATTACKS, late  # noqa: E402
 
 PROCESSOR_SECONDS = 3.0
 BYTES = 200 << 20
@@ -51,12 +51,11 @@ def main() -> int:
 def _print(costs: dict[str, Cost]) -> None:
     groups: dict[tuple[str, str], list[Cost]] = defaultdict(list)
     for name, cost in costs.items():
-        outcome = "raised raw" if cost.raw else " ".join((cost.loaded, cost.rendered)).strip()
+        outcome = "raised raw" if cost.raw else f"{cost.loaded} {cost.rendered}".strip()
         groups[name.partition("/")[0], outcome].append(cost)
         groups["all", outcome].append(cost)
-    print(
-        f"{'kind':12}{'outcome':20}{'count':>6}{'seconds':>9}{'processor':>11}{'MiB':>6}   (the largest, in this process)"
-    )
+    print("The largest seconds, processor seconds and MiB are those of this process.")
+    print(f"{'kind':12}{'outcome':20}{'count':>6}{'seconds':>9}{'processor':>11}{'MiB':>6}")
     for (kind, outcome), found in sorted(groups.items()):
         seconds, processor = max(cost.seconds for cost in found), max(cost.processor_seconds for cost in found)
         mib = max(cost.bytes for cost in found) >> 20

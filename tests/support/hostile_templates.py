@@ -633,11 +633,25 @@ def _burdens() -> Iterator[tuple[str, str]]:
     )
     for text in written:
         literal = text.replace("\\", "\\\\").replace("\n", "\\n")
-        yield f"much of {text!a}", SOUND + f"{{{{ '{literal}' * (450000 // {len(text)}) }}}}"
+        yield f"much of {text!a}", SOUND + f"{{{{ '{literal}' * (90000 // {len(text)}) }}}}"
         yield (
             f"{text!a} around each message",
-            f"{{% for m in messages %}}{{{{ '{literal}' * 9999 ~ m.content ~ '{literal}' * 9999 }}}}{{% endfor %}}",
+            f"{{% for m in messages %}}{{{{ '{literal}' * (9000 // {len(text)}) ~ m.content ~ '{literal}' * (9000 // {len(text)}) }}}}{{% endfor %}}",
         )
+    for pair in ("k ~ v", "v ~ k", "k ~ '=' ~ v ~ ';'", "'<' ~ k ~ '>' ~ v ~ '</' ~ k ~ '>'", "'{' ~ k ~ ':' ~ v"):
+        yield (
+            f"arguments often as {pair}",
+            SOUND.replace(
+                "{{ c.function.arguments | tojson }}",
+                f"{{% for k, v in c.function.arguments.items() %}}{{{{ ({pair}) * (900 // ({pair}) | length) }}}}{{% endfor %}}",
+            ),
+        )
+    for text in ("[", '{"a":', "<a>", "<a", "</a>", "((", '"', "'"):
+        yield (
+            f"a turn full of {text}",
+            SOUND.replace("{{ m.content }}", f"{{{{ {text!r} * 150 ~ m.content ~ {text!r} * 150 }}}}"),
+        )
+        yield f"a call full of {text}", SOUND.replace("<tool_call>", f"{{{{ {text!r} * 150 }}}}<tool_call>")
     yield "every message often", "{% for m in messages %}{{ (m | tojson) * 500 }}{% endfor %}"
     yield "every call often", SOUND + "{% for m in messages %}{{ (m.tool_calls | tojson) * 500 }}{% endfor %}"
     yield "a refusal of a book", "{{ raise_exception('x' * 9000000) }}"

@@ -77,7 +77,7 @@ def test_inputs_are_copies() -> None:
         ("{% if x %}" * 120 + "{% endif %}" * 120, "cannot be compiled (IndentationError"),
         ("{% macro m(x, x) %}{% endmacro %}", "cannot be compiled (SyntaxError"),
         ("x" * 2_000_000, "has 2,000,000 characters"),
-        ("{{ 'x' * 600000 }}", "writes more than 500,"),
+        ("{{ 'x' * 600000 }}", "writes more than 100,"),
         ("{{ 'x' * 3000000000 }}", "takes more memory than a template may"),
     ],
 )
@@ -92,7 +92,7 @@ def sample() -> list[str]:
     chosen = random.Random(20)
     kinds = dict.fromkeys(name.partition("/")[0] for name in ATTACKS)
     return [
-        name for kind in kinds for name in chosen.sample([name for name in ATTACKS if name.startswith(f"{kind}/")], 7)
+        name for kind in kinds for name in chosen.sample([name for name in ATTACKS if name.startswith(f"{kind}/")], 5)
     ]
 
 

@@ -1,5 +1,5 @@
-"""Templates of strangers in a child process: the same texts, whatever happens to the child, and nothing that reaches this
-process."""
+"""Templates of strangers in a child process: the same texts, whatever happens to the child, and nothing that reaches
+this process."""
 
 import os
 import re
@@ -119,7 +119,7 @@ def test_time() -> None:
 
 
 def test_a_turns_deadline_reaches_its_template() -> None:
-    with Engine(ScriptedBackend(["Hello."]), ChatTemplate(late(ENDLESS))) as llm:
+    with Engine(ScriptedBackend(["Hello."] * 2), ChatTemplate(late(ENDLESS))) as llm:
         began = time.monotonic()
         for overflow in ("error", "truncate_oldest", "shift"):
             with pytest.raises(TemplateError, match="did not finish"):
@@ -251,15 +251,15 @@ def test_whatever_a_compromised_child_sends_is_an_error(
         f"    def __reduce__(self): return (open, ({str(tmp_path / 'ran')!r}, 'w'))\n"
         "def main():\n"
         "    orders, pipe = ends()\n"
-        "    for _ in range(4): read_frame(orders)\n"
+        "    read_frame(orders), read_frame(orders)\n"
         f"    {COMPROMISED[name]}\n",
         encoding="utf-8",
     )
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     monkeypatch.setattr(remote, "WORKER", module)
-    renders = Template.__new__(Template)
+    monkeypatch.setattr(remote, "SECONDS", 1.0)
     with pytest.raises(TemplateError):
-        Template.__init__(renders, PLAIN)
+        Template(PLAIN)
     assert not (tmp_path / "ran").exists()
 
 
@@ -282,9 +282,10 @@ def test_a_child_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> No
         ChatTemplate(PLAIN)
 
 
-def run(script: str, **more: object) -> "subprocess.CompletedProcess[str]":
+def run(script: str) -> "subprocess.CompletedProcess[str]":
     """A program of its own, in which every warning is an error."""
-    begin = f"import os, signal, sys, threading, time\nfrom engine.template.env import Template\nPLAIN = {PLAIN!r}\nUSER = {USER!r}\n"
+    begin = "import os, signal, sys, threading, time\nfrom engine.template.env import Template\n"
+    begin += f"PLAIN = {PLAIN!r}\nUSER = {USER!r}\n"
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", begin + textwrap.dedent(script)],
         capture_output=True,
@@ -321,6 +322,7 @@ def test_a_child_ends_with_its_parent_whatever_forks_and_loops_remain() -> None:
         template = Template("{{ x }}")
         print(remote._idle[0].child.process.pid, flush=True)
         if not (fork := os.fork()):
+            os.closerange(0, 3)
             time.sleep(60)
             os._exit(0)
         print(fork, flush=True)
