@@ -154,13 +154,13 @@ class Child:
         return ChildGoneError(f"{self._name} {self._ending()}.")
 
     def _ending(self) -> str:
-        if self._late is not None:
-            return f"did not finish within {self._late:.3g} seconds"
         try:
             code = self.process.wait(_ENDING)
         except subprocess.TimeoutExpired:
             self.kill()
             return "does not answer any more"
+        if self._late is not None:
+            return f"did not finish within {self._late:.3g} seconds"
         said = self._said()
         if fault := signal_name(code):
             return f"died by {fault}{said}"

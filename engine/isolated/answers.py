@@ -62,8 +62,11 @@ def decoded(frame: bytes) -> Any:
         nonlocal position
         ((name, value),) = found.items()
         if name == _BYTES:
-            position += (size := int(value))
-            return bytes(attached[position - size : position])
+            data = bytes(attached[position : position + int(value)])
+            if len(data) != value:
+                raise ValueError(f"{value} bytes are said to follow, and {len(data)} do")
+            position += len(data)
+            return data
         if name == _ERROR:
             return _error(*value)
         return _made(name, value)

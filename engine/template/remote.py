@@ -76,7 +76,8 @@ class _Renderer:
             raise TemplateError(f"{str(error).removesuffix('.')}; {_REMEDY}.") from error
 
     def exchange(self, order: Mapping[str, Any], body: bytes, kind: bytes, until: float, limit: int) -> _Answer:
-        """What the child answers: of this kind, or a refusal. Raises TemplateStoppedError when there is none in time."""
+        """What the child answers: of this kind, or a refusal. Raises TemplateStoppedError when there is none, or not in
+        time."""
         if not self.child.greeted:
             self._wait()
         seconds = max(until - time.monotonic(), LEAST_SECONDS)
@@ -96,12 +97,11 @@ class _Renderer:
             raise
         if found not in (kind, REFUSAL):
             self.child.kill()
-            raise _ExhaustedError(
-                text if found == EXHAUSTED else f"The chat template's process answers oddly. {_ADVICE}"
-            )
+            raise _ExhaustedError(text if found == EXHAUSTED else _ODD)
         return found, text
 
 
+_ODD = "The process that renders chat templates sent what is no answer; load the model again."
 _ADVICE = "Do not trust this model file; pass another template with chat_template=."
 
 
