@@ -19,13 +19,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from engine.deadlines import call_later
 from engine.errors import EngineError
 
 GREETING = b"\nllama-engine child 1\n"
@@ -136,13 +136,11 @@ class Child:
             self._late = seconds
             self.process.kill()
 
-        timer = threading.Timer(max(seconds, 0.0), expire)
-        timer.daemon = True
-        timer.start()
+        take_back = call_later(seconds, expire)
         try:
             yield
         finally:
-            timer.cancel()
+            take_back()
 
     @property
     def late(self) -> bool:

@@ -13,12 +13,12 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from engine.child import Child, ChildGoneError
+from engine.deadlines import call_later
 from engine.errors import EngineError, ModelLoadError, RequestError
 from engine.isolated.answers import decoded
-from engine.isolated.deadlines import Deadlines
 from engine.isolated.protocol import Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, ending, refusal
 from engine.llama.lib import library
 from engine.llama.model import ModelInfo
@@ -173,12 +173,11 @@ class IsolatedRunner:
     def __init__(self, link: _Link, deliver: Callable[[Sequence[Reply]], None]) -> None:
         self._link = link
         self._deliver = deliver
-        self._waiting: dict[int, Callable[[Any], Any] | None] = {}  # what completes the events of each request
+        self._waiting: dict[int, _Kept] = {}
         self._gate = threading.Lock()
         self._delivering = threading.Lock()
         self._refusal: EngineError | None = None
         self._closed = False
-        self._deadlines = Deadlines(self._expired)
         self._thread = threading.Thread(target=self._read, name="llama-engine", daemon=True)
         self._thread.start()
 
@@ -187,13 +186,11 @@ class IsolatedRunner:
         be sent."""
         checked = getattr(request.parser, "checked", None)
         parcel = Parcel(request.id, _pickled(request))
-        self._accept(parcel, request.id, None if checked is None else checked())
-        if request.deadline is not None:
-            self._deadlines.add(request.id, request.deadline + _GRACE)
+        self._accept(parcel, request.id, _Kept(None if checked is None else checked()), request.deadline)
 
     def save(self, id_: int, pin: int) -> None:
         """Ask for the state of what request `pin` pinned. Raises EngineError like `submit`."""
-        self._accept(Save(id_, pin), id_, None)
+        self._accept(Save(id_, pin), id_, _Kept())
 
     def unpin(self, id_: int) -> None:
         """What a request pinned need not stay."""
@@ -212,7 +209,6 @@ class IsolatedRunner:
         with self._gate:
             self._closed = True
             self._refusal = self._refusal or EngineError("The engine is closed; load it again.")
-        self._deadlines.close()
         self._link.orders.close()  # by which the child knows
         if threading.current_thread() is not self._thread:
             self._thread.join(_GRACE)
@@ -224,12 +220,14 @@ class IsolatedRunner:
         if self._link.child.is_ours and not self._closed:
             self._link.send(order)
 
-    def _accept(self, order: Parcel | Command, id_: int, checked: Callable[[Any], Any] | None) -> None:
+    def _accept(self, order: Parcel | Command, id_: int, kept: "_Kept", deadline: float | None = None) -> None:
         self._link.child.check_owner()
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
-            self._waiting[id_] = checked
+            if deadline is not None:
+                kept = kept._replace(forget=call_later(deadline + _GRACE, lambda: self._expired(id_)))
+            self._waiting[id_] = kept
         self._link.send(order)
 
     def _read(self) -> None:
@@ -249,35 +247,43 @@ class IsolatedRunner:
         """The child is gone: tell everyone who waits."""
         with self._gate:
             self._refusal = said = self._refusal or error
-            left, self._waiting = list(self._waiting), {}
+            left, self._waiting = self._waiting, {}
+        for kept in left.values():
+            kept.forget()
         with self._delivering:
             self._deliver([ending(id_, "cancelled") if self._closed else refusal(id_, said) for id_ in left])
-        self._deadlines.close()
         self._link.close()
 
     def _expired(self, id_: int) -> None:
         """A deadline and its grace are over, and the child has not ended the request."""
         with self._delivering:
             with self._gate:
-                if id_ not in self._waiting:
+                if self._waiting.pop(id_, None) is None:
                     return
-                del self._waiting[id_]
             self._deliver([ending(id_, "deadline")])
         self._tell(Cancel(id_))
 
     def _completed(self, reply: Reply) -> Sequence[Reply]:
         """The reply with what stayed here; none to a request that has ended by what went wrong in that."""
-        if reply.id not in self._waiting:
+        kept = self._waiting.get(reply.id)
+        if kept is None:
             return ()
-        checked = self._waiting.pop(reply.id) if reply.final else self._waiting[reply.id]
-        if checked is None:
-            return (reply,)
         try:
-            return (reply._replace(events=checked(reply.events)),)
+            completed = reply if kept.checked is None else reply._replace(events=kept.checked(reply.events))
         except Exception as error:  # noqa: BLE001 - the caller's code: the check of a tool's arguments
-            self._waiting.pop(reply.id, None)
             self._tell(Cancel(reply.id))
-            return (refusal(reply.id, error),)
+            completed = refusal(reply.id, error)
+        if completed.final:
+            self._waiting.pop(reply.id, None)
+            kept.forget()
+        return (completed,)
+
+
+class _Kept(NamedTuple):
+    """What stays here of a request: what completes its events, and what takes its deadline back."""
+
+    checked: Callable[[Any], Any] | None = None
+    forget: Callable[[], object] = int
 
 
 def _expected(kind: type[_Answer], answer: Any) -> _Answer:

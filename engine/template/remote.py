@@ -83,8 +83,7 @@ class _Renderer:
         seconds = max(until - time.monotonic(), LEAST_SECONDS)
         try:
             with self.child.within(seconds):
-                self.child.send(_json({**order, "seconds": seconds}))
-                self.child.send(body)
+                self.child.send(_json({**order, "seconds": seconds}) + b"\n" + body)
                 answer = self.child.receive(max(limit, 4 * LONGEST_REFUSAL) + 1)
             found, text = answer[:1], answer[1:].decode("utf-8", "surrogatepass")
         except (ChildGoneError, UnicodeDecodeError) as error:

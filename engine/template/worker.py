@@ -4,9 +4,9 @@ Knows: the orders (JSON), the answers (one letter and a text: nothing that could
 process may use. Does not know: who asks, what a text means. A template that gets past `engine.template.sandbox` finds a
 process that can open no file, start no process, and take neither memory nor time for long.
 
-An order is two frames: `{"key", "length", "seconds"}`, and what it is about. A text is a template, to be compiled and
-kept under that key; `{"values", "escapes", "now"}` is to be rendered by the template of that key, in `length`
-characters at most. `seconds` bounds the processor time of the order.
+An order is two lines of JSON: `{"key", "length", "seconds"}`, and what it is about. A text is a template, to be
+compiled and kept under that key; `{"values", "escapes", "now"}` is to be rendered by the template of that key, in
+`length` characters at most. `seconds` bounds the processor time of the order.
 """
 
 import json
@@ -15,7 +15,7 @@ import time
 import warnings
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any, BinaryIO
+from typing import Any
 
 from engine.child import ends, read_frame, write_frame
 from engine.template.remote import EXHAUSTED, LONGEST_REFUSAL, NAMES, REFUSAL, TEXT
@@ -40,18 +40,19 @@ def main() -> int:
     _limit()
     while True:
         try:
-            order: dict[str, Any] = _read(orders)
-            _limit_time(order["seconds"])
-            answer = _obey(order["key"], _read(orders), order["length"], templates)
+            head, _, body = read_frame(orders).partition(b"\n")
         except EOFError:
             return 0
+        order: dict[str, Any] = _read(head)
+        _limit_time(order["seconds"])
+        answer = _obey(order["key"], _read(body), order["length"], templates)
         write_frame(answers, answer)
         if answer.startswith(EXHAUSTED):
             return 0
 
 
-def _read(orders: BinaryIO) -> Any:
-    return json.loads(read_frame(orders).decode("utf-8", "surrogatepass"))
+def _read(text: bytes) -> Any:
+    return json.loads(text.decode("utf-8", "surrogatepass"))
 
 
 def _obey(key: str, body: Any, length: int, templates: dict[str, Compiled]) -> bytes:

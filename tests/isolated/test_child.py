@@ -128,9 +128,17 @@ def test_how_it_ended_is_said(body: str, said: str, tmp_path: Path, monkeypatch:
     child.close()
 
 
+def read_on(child: Child) -> None:
+    child.receive()
+
+
+def write_on(child: Child) -> None:
+    child.send(b"x" * 10_000_000)
+
+
 def test_time_limits_end_what_reads_and_what_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = module(tmp_path, monkeypatch, "ends()\ntime.sleep(600)")
-    for act in (Child.receive, lambda child: child.send(b"x" * 10_000_000)):
+    name = module(tmp_path, monkeypatch, "kept = ends()\ntime.sleep(600)")
+    for act in (read_on, write_on):
         child = Child(name, "The child", "")
         child.wait_for_greeting()
         began = time.monotonic()

@@ -251,7 +251,7 @@ def test_whatever_a_compromised_child_sends_is_an_error(
         f"    def __reduce__(self): return (open, ({str(tmp_path / 'ran')!r}, 'w'))\n"
         "def main():\n"
         "    orders, pipe = ends()\n"
-        "    read_frame(orders), read_frame(orders)\n"
+        "    read_frame(orders)\n"
         f"    {COMPROMISED[name]}\n",
         encoding="utf-8",
     )
