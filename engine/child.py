@@ -11,7 +11,6 @@ process's own path. A process group of its own: Ctrl-C is for the parent. It end
 its parent.
 """
 
-import io
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ import tempfile
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
+from io import FileIO, RawIOBase
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -35,6 +35,8 @@ LARGEST = 1 << 40
 _LENGTH = struct.Struct(">Q")
 _SMALL = 1 << 16
 """Bytes of a frame that are copied to be sent at once."""
+_AT_ONCE = 1 << 20
+"""Bytes that are read at once: no child can make this process take memory for what it does not send."""
 _GRACE = 1.0
 """Seconds that a child has to end by itself after its orders have ended."""
 _ENDING = 10.0
@@ -59,13 +61,14 @@ class Child:
 
     module: its full name. name, remedy: how messages call the child, and what they advise where it cannot be started.
         as_here: it imports what this process would, from the current directory too, and writes to this process's
-        standard error; otherwise the last line of its standard error is kept for messages.
+        standard error; otherwise the last line of its standard error is kept for messages. grace: seconds that it has
+        to end by itself when it is closed.
 
     `greeted`: it has said that it is ready. Raises ChildGoneError where none can be started. One thread at a time may
     send, one receive.
     """
 
-    def __init__(self, module: str, name: str, remedy: str, *, as_here: bool = False) -> None:
+    def __init__(self, module: str, name: str, remedy: str, *, as_here: bool = False, grace: float = _GRACE) -> None:
         self._name = name
         self._owner = os.getpid()
         self._late: float | None = None
@@ -85,10 +88,10 @@ class Child:
             if self._errors is not None:
                 self._errors.close()
             raise ChildGoneError(f"{name} cannot be started ({error}); {remedy}.") from error
-        self.orders = cast("io.FileIO", self.process.stdin)
-        self._answers = io.BufferedReader(cast("io.FileIO", self.process.stdout))
-        files = [file for file in (self._answers, self._errors) if file is not None]
-        self._end = weakref.finalize(self, _end, self._owner, self.process, self.orders, files)
+        # None of these has a lock, which a fork might find held.
+        self.orders, self._answers = cast("tuple[FileIO, FileIO]", (self.process.stdin, self.process.stdout))
+        self._files = [file for file in (self.orders, self._answers, self._errors) if file is not None]
+        self._end = weakref.finalize(self, _end, self._owner, self.process, self._files, grace)
         _children.add(self)
 
     @property
@@ -182,6 +185,12 @@ class Child:
             seen = (seen + byte)[-len(GREETING) :]
         self.greeted = True
 
+    def disown(self) -> None:
+        """In a fork: let go of what is the other process's."""
+        self.process.returncode = 0  # it is not ours to wait for
+        for file in self._files:
+            file.close()
+
     def kill(self) -> None:
         """End it now, whatever it does; stopped processes too."""
         if self.is_ours:
@@ -193,12 +202,12 @@ class Child:
         self._end()
 
 
-def _end(owner: int, process: "subprocess.Popen[bytes]", orders: io.FileIO, files: list[BinaryIO]) -> None:
+def _end(owner: int, process: "subprocess.Popen[bytes]", files: list[FileIO], grace: float) -> None:
     if os.getpid() != owner:
         return  # a fork has copies of everything, but this is not its child
-    orders.close()
+    files[0].close()  # its orders
     try:
-        process.wait(_GRACE)
+        process.wait(grace)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -211,13 +220,8 @@ _children: "weakref.WeakSet[Child]" = weakref.WeakSet()
 
 def _leave_to_the_parent() -> None:
     """A fork lets go of our ends of the pipes: a child ends when nobody holds them any more."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
     for child in list(_children):
-        child.process.returncode = 0  # not this process's to wait for
-        for pipe in (child.process.stdin, child.process.stdout):
-            if pipe is not None and not pipe.closed:
-                os.dup2(nowhere, pipe.fileno())
-    os.close(nowhere)
+        child.disown()
 
 
 if hasattr(os, "register_at_fork"):
@@ -245,10 +249,10 @@ def _paths(*, current: bool) -> list[str]:
     return [home, *(str(directory / entry) for entry in sys.path)]
 
 
-def _scratch() -> BinaryIO | None:
+def _scratch() -> FileIO | None:
     """A file for the child's standard error; None where none can be made."""
     try:
-        return cast("BinaryIO", tempfile.TemporaryFile())
+        return tempfile.TemporaryFile(buffering=0)
     except OSError:
         return None
 
@@ -263,16 +267,16 @@ def signal_name(returncode: int) -> str | None:
         return f"signal {-returncode}"
 
 
-def ends() -> tuple[BinaryIO, io.FileIO]:
+def ends() -> tuple[BinaryIO, FileIO]:
     """In a child: its orders, and where its answers go. What libraries print goes to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    orders, answers = os.fdopen(os.dup(0), "rb"), io.FileIO(os.dup(1), "wb")
+    orders, answers = os.fdopen(os.dup(0), "rb"), FileIO(os.dup(1), "wb")
     os.dup2(2, 1)
     answers.write(GREETING)
     return orders, answers
 
 
-def write_frame(pipe: io.FileIO, data: bytes) -> None:
+def write_frame(pipe: FileIO, data: bytes) -> None:
     """Send one frame; waits while the pipe is full."""
     length = _LENGTH.pack(len(data))
     for part in (length + data,) if len(data) < _SMALL else (length, data):
@@ -281,7 +285,7 @@ def write_frame(pipe: io.FileIO, data: bytes) -> None:
             left = left[pipe.write(left) :]
 
 
-def read_frame(pipe: BinaryIO, limit: int = LARGEST) -> bytes:
+def read_frame(pipe: RawIOBase | BinaryIO, limit: int = LARGEST) -> bytes:
     """The next frame. Raises EOFError at the end, OverflowError for one that is longer than `limit`."""
     (length,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
     if length > limit:
@@ -289,8 +293,12 @@ def read_frame(pipe: BinaryIO, limit: int = LARGEST) -> bytes:
     return _exactly(pipe, length)
 
 
-def _exactly(pipe: BinaryIO, length: int) -> bytes:
-    data = pipe.read(length)
-    if len(data) < length:
-        raise EOFError
-    return data
+def _exactly(pipe: RawIOBase | BinaryIO, length: int) -> bytes:
+    parts: list[bytes] = []
+    while length:
+        data = pipe.read(min(length, _AT_ONCE))
+        if not data:
+            raise EOFError
+        parts.append(data)
+        length -= len(data)
+    return b"".join(parts)

@@ -62,7 +62,7 @@ class _Renderer:
 
     def __init__(self) -> None:
         try:
-            self.child = Child(WORKER, "The process that renders chat templates", _REMEDY)
+            self.child = Child(WORKER, "The process that renders chat templates", _REMEDY, grace=0.0)
         except ChildGoneError as error:
             raise TemplateError(str(error)) from error
         self.known: set[str] = set()
