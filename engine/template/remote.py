@@ -135,8 +135,7 @@ def prepare() -> None:
 
 
 def _after_fork() -> None:
-    """The children, and the threads that may hold these locks, are the parent's."""
-    _idle.clear()
+    """The threads that may hold these locks are the parent's. So are the children, which are seen not to be ours."""
     for template in list(_templates):
         template.lock = threading.Lock()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import engine
 from engine.child import Child, ChildGoneError, signal_name
 
 PLANTED = [
@@ -27,33 +28,37 @@ PLANTED = [
     "markupsafe",
 ]
 STARTS = {
-    "template": "from engine.template.env import Template; print(Template('{{ 1 + 1 }}').render({}))",
-    "preflight": "from engine.diagnose import preflight; print(preflight.ask_child({'task': 'tell'})['version'])",
+    "template": ("from engine.template.env import Template", "print(Template('{{ 1 + 1 }}').render({}))"),
+    "preflight": ("from engine.diagnose import preflight", "print(preflight.ask_child({'task': 'tell'})['version'])"),
     "isolated": (
-        "from engine import Engine\n"
-        "with Engine.load(n_ctx=256, n_threads=1, preflight=False, use_extra_bufts=False, isolated=True) as llm:\n"
-        "    print(llm.chat('Hello!', max_tokens=2).finish_reason)"
+        "from engine import Engine",
+        (
+            "options = dict(preflight=False, use_extra_bufts=False, isolated=True)\n"
+            "with Engine.load(n_ctx=256, **options) as llm: print(llm.chat('Hello!', max_tokens=2).finish_reason)"
+        ),
     ),
 }
 
 
 @pytest.mark.parametrize("kind", STARTS)
-@pytest.mark.parametrize("environment", [{}, {"PYTHONPATH": ""}, {"PYTHONSAFEPATH": ""}], ids=str)
-def test_nothing_of_the_current_directory_runs(kind: str, environment: dict[str, str], tmp_path: Path) -> None:
+def test_nothing_of_the_current_directory_runs(kind: str, tmp_path: Path) -> None:
+    """Whatever the program has in its own path since, and in its environment for others."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
     for name in (*PLANTED, "engine/__init__", "engine/child", "engine/template/worker"):
         (here / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
         (here / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n", encoding="utf-8")
+    before, act = STARTS[kind]
+    later = "" if kind == "isolated" else "sys.path.insert(0, '')\n"
     program = elsewhere / "program.py"
-    # A program that has let modules come from the current directory, for reasons of its own: children do not.
-    later = "" if kind == "isolated" else "import sys; sys.path.append('')\n"
-    program.write_text(later + STARTS[kind], encoding="utf-8")
+    program.write_text(
+        f"import os, sys\n{before}\n{later}os.environ.update(PYTHONPATH='.', PYTHONSTARTUP='json.py')\n{act}\n", "utf-8"
+    )
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=here,
-        env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", str(Path.cwd())), **environment},
+        env={**os.environ, "PYTHONPATH": str(Path(engine.__file__).parents[1])},
         capture_output=True,
         text=True,
         timeout=120,
@@ -68,7 +73,9 @@ def test_nothing_of_the_current_directory_runs(kind: str, environment: dict[str,
 def test_the_current_directory_may_be_gone(kind: str, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    script = f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); sys.path.insert(0, '')\n{STARTS[kind]}"
+    script = f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); sys.path.insert(0, '')\n" + "\n".join(
+        STARTS[kind]
+    )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=120, check=False
     )

@@ -638,6 +638,13 @@ def _burdens() -> Iterator[tuple[str, str]]:
             f"{text!a} around each message",
             f"{{% for m in messages %}}{{{{ '{literal}' * (9000 // {len(text)}) ~ m.content ~ '{literal}' * (9000 // {len(text)}) }}}}{{% endfor %}}",
         )
+        some = f"{{{{ '{literal}' * (900 // {len(text)}) }}}}"
+        yield f"some of {text!a} before each message", SOUND.replace("{{ m.content }}", f"{some}{{{{ m.content }}}}")
+        yield f"some of {text!a} behind each message", SOUND.replace("{{ m.content }}", f"{{{{ m.content }}}}{some}")
+        yield (
+            f"a tail of {text!a}",
+            SOUND.replace("{{ m.content }}", f"Says: {{{{ m.content ~ '{literal}' * (9000 // {len(text)}) }}}}"),
+        )
     for pair in ("k ~ v", "v ~ k", "k ~ '=' ~ v ~ ';'", "'<' ~ k ~ '>' ~ v ~ '</' ~ k ~ '>'", "'{' ~ k ~ ':' ~ v"):
         yield (
             f"arguments often as {pair}",

@@ -195,6 +195,21 @@ def test_a_child_that_died_idle_is_replaced(end: str) -> None:
     assert "Hi" in template.render({"messages": USER})
 
 
+def test_what_a_worn_out_child_could_not_do_is_done_by_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    template, send = Template(PLAIN), Child.send
+    worn = the_child()
+
+    def dies(self: Child, data: bytes) -> None:
+        if self is worn:
+            self.process.kill()
+            self.process.wait()
+        send(self, data)
+
+    monkeypatch.setattr(Child, "send", dies)
+    assert "Hi" in template.render({"messages": USER})
+    assert the_child() is not worn
+
+
 @posix
 def test_a_child_that_was_stopped_is_ended_in_time() -> None:
     template = Template(PLAIN)
