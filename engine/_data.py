@@ -36,6 +36,16 @@ def template_source(name: str) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
+@cache
+def _own_templates() -> frozenset[str]:
+    return frozenset(path.read_text(encoding="utf-8") for path in (root() / "templates").glob("*.jinja"))
+
+
+def is_own_template(source: str) -> bool:
+    """Whether this text is one of `templates/`, as the built-in model's is too."""
+    return source in _own_templates()
+
+
 def builtin_model() -> Path:
     """The GGUF of the built-in model."""
     path = root() / _BUILTIN

@@ -79,6 +79,7 @@ class Engine:
         seed: int | None = None,
         longest_draft: int = 0,
         preflight: bool = True,
+        trust_template: bool = False,
         isolated: bool = False,
         progress: Callable[[float], bool | None] | None = None,
         **options: Unpack[LoadOptions],
@@ -92,7 +93,9 @@ class Engine:
         from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same
         but for rounding, sooner where it repeats much. preflight: try these options in a child process first, and the
         file too where its header alone does not tell that llama.cpp lives with it, so that a native fault does not end
-        this one; both are remembered. isolated: let the model live in a child process: a native fault later ends
+        this one; both are remembered. trust_template: render the model's own chat template in this process too;
+        templates that did not come with this package are otherwise rendered in a child process, which has limits on
+        memory and time. isolated: let the model live in a child process: a native fault later ends
         only that (requests fail with EngineError), and Python threads that compute here do not hold its interpreter
         lock; logits processors must be functions of modules then. progress: called with 0.0 to 1.0, in another
         thread, answers False to stop.
@@ -103,7 +106,7 @@ class Engine:
         """
         settings = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}
         check_drafts(longest_draft, settings)
-        reading = Reading(chat_template, family)
+        reading = Reading(chat_template, family, trust_template)
         loaded = loading.load(model, settings, reading, preflight=preflight, isolated=isolated, progress=progress)
         return cls._over(loaded, seed, longest_draft)
 
@@ -123,6 +126,7 @@ class Engine:
         seed: int | None = None,
         longest_draft: int = 0,
         preflight: bool = True,
+        trust_template: bool = False,
         **options: Unpack[ContextLoadOptions],
     ) -> Self:
         """An engine over the weights of an open `llama_cpp.Llama`, which stays usable beside it and must stay open.
@@ -133,7 +137,7 @@ class Engine:
         """
         settings = {"n_ctx": n_ctx, **options}
         check_drafts(longest_draft, settings)
-        loaded = loading.adopt(llama, settings, Reading(chat_template, family), preflight=preflight)
+        loaded = loading.adopt(llama, settings, Reading(chat_template, family, trust_template), preflight=preflight)
         return cls._over(loaded, seed, longest_draft)
 
     @classmethod

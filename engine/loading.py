@@ -22,6 +22,7 @@ from engine.llama.gguf import read_gguf
 from engine.llama.lib import library
 from engine.llama.model import Model, ModelInfo
 from engine.runtime.options import ContextOptions, ModelOptions
+from engine.template import remote
 from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
@@ -34,6 +35,7 @@ class Reading:
 
     chat_template: str | Path | None = None
     family: FamilyLike | None = None
+    trust_template: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,13 @@ def load(
     path = _data.builtin_model() if model is None else _file(model)
     load_options, context = _load_options(options)
     _warn_without_gpu(load_options)
+    _prepare(reading, builtin=model is None)
     if preflight:
         file = read_gguf(path)  # what is no model is refused before anything else is tried
         load_options = checks.prepare(load_options, context)
         checks.try_file(file, load_options, context)
     weights = (IsolatedModel if isolated else Model).load(path, load_options, progress=progress)
-    return _completed(weights, _few_threads(context, weights.info), reading, trials=preflight)
+    return _completed(weights, _few_threads(context, weights.info), reading)
 
 
 def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight: bool = True) -> Loaded:
@@ -75,24 +78,31 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
             f"{given[0]} is an option of the weights, which this Llama has loaded already; leave it out, or use "
             "Engine.load."
         )
+    _prepare(reading)
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
     _, context = _load_options({**same, **{name: value for name, value in options.items() if value is not None}})
     if preflight:
         checks.check_loaded(weights.options, context)
-    return _completed(weights, context, reading, trials=preflight)
+    return _completed(weights, context, reading)
 
 
-def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading, *, trials: bool) -> Loaded:
+def _prepare(reading: Reading, *, builtin: bool = False) -> None:
+    """Let the child that will render the template start while the weights are loaded."""
+    if not reading.trust_template and (reading.chat_template is not None or not builtin):
+        remote.prepare()
+
+
+def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading) -> Loaded:
     with ExitStack() as undo:
         undo.callback(weights.close)
-        template = _template(weights, reading, trials=trials)
+        template = _template(weights, reading)
         loaded = Loaded(weights, weights.backend(context), template)
         undo.pop_all()
         return loaded
 
 
-def _template(weights: Model | IsolatedModel, reading: Reading, *, trials: bool) -> ChatTemplate | MissingTemplateError:
+def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate | MissingTemplateError:
     """The model's template; the error that says there is none for a base model that nobody named a family for."""
     info = weights.info
     try:
@@ -106,7 +116,7 @@ def _template(weights: Model | IsolatedModel, reading: Reading, *, trials: bool)
             architecture=info.architecture,
             name=info.name,
             control_tokens=weights.vocab.control_tokens,
-            trials=checks.cache_directory() / "templates" if trials else None,
+            trust_template=reading.trust_template,
         )
     except MissingTemplateError as error:
         if reading.family is None or isinstance(reading.family, Families):

@@ -5,6 +5,8 @@ records that the names end up in (`engine.runtime.options`, `engine.types.Sampli
 are made here.
 """
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, TypedDict
@@ -163,7 +165,14 @@ def prompt_options(options: "TurnOptions") -> PromptOptions:
             f'tool_choice={choice!r} cannot be enforced yet; use "auto" (say in the prompt which to call) or "none".'
         )
     given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
-    return PromptOptions(**given)
+    return PromptOptions(**given, until=_until(options.get("deadline")))
+
+
+def _until(deadline: object) -> float | None:
+    """The deadline on `time.monotonic`'s clock. One that is not valid is refused where the turn is submitted."""
+    if not isinstance(deadline, int | float) or not math.isfinite(deadline):
+        return None
+    return time.monotonic() + deadline
 
 
 _OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))

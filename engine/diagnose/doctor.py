@@ -6,13 +6,11 @@ process, so that a build which dies while loading still gets a report.
 """
 
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
+from contextlib import suppress
 from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +145,7 @@ def diagnose() -> Report:
     """Find the facts. Starts up to three child processes; raises nothing for a broken installation, it reports."""
     machine = Machine.here()
     cpu, flags = preflight.processor()
-    library, error = _ask_library(preflight.child_command())
+    library, error = _ask_library()
     verdict = preflight.examine(ModelOptions(), ContextOptions())
     cure_amx = machine.needs_cure(faulted=verdict.outcome in ("remedied", "faulty"))
     return Report(
@@ -160,7 +158,7 @@ def diagnose() -> Report:
         library=library,
         library_error=error,
         verdict=verdict,
-        rebuild=preflight.rebuild_command(machine.arguments, cure_amx=cure_amx, python=sys.executable),
+        rebuild=preflight.rebuild_command(machine.arguments, cure_amx=cure_amx, python=sys.executable or ""),
         builtin_model=_builtin_model(),
         hub_cache=hub_cache(),
         own_cache=preflight.cache_directory(),
@@ -169,24 +167,20 @@ def diagnose() -> Report:
 
 def hub_cache() -> Path:
     """Where huggingface_hub keeps models, by its own variables: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME."""
-    if chosen := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.environ.get("HF_HOME") or f"{base}/huggingface").expanduser() / "hub"
+    hub = Path(os.environ.get("HF_HOME") or f"{base}/huggingface") / "hub"
+    chosen = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or hub)
+    with suppress(RuntimeError):  # this user has no home directory
+        return chosen.expanduser()
+    return chosen
 
 
-def _ask_library(command: Sequence[str] | None) -> tuple[LibraryFacts | None, str]:
+def _ask_library() -> tuple[LibraryFacts | None, str]:
     """The library's facts from a child, or why there are none."""
-    if command is None:
-        return None, "no child interpreter can be started from this program."
     try:
-        done = preflight.run_child(command, {"task": "tell"})
-    except (OSError, subprocess.SubprocessError) as error:
+        data: dict[str, Any] = preflight.ask_child({"task": "tell"})
+    except EngineError as error:
         return None, str(error)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return None, f"the child process that loads it ended with exit code {done.returncode} ({last})."
-    data: dict[str, Any] = json.loads(done.stdout)
     data["path"] = Path(data["path"])
     data["devices"] = tuple(Device(**device) for device in data["devices"])
     return LibraryFacts(**data), ""

@@ -1,12 +1,13 @@
 """A native fault must not take the caller's process: what may fault is tried in a child first.
 
-Knows: how a child process is started on the built-in model with the caller's options, or on a file whose header is not
-verified; how its end is read, which remedy to try, and where verdicts are kept between processes. Does not know: what
-the child does (`engine.isolated.preflight_child`), nor llama.cpp. The fault that this exists for: llama.cpp compiled
-by gcc 12 for a CPU with AMX dies in the first decode of a batch with several rows; weights that are not repacked
-(`use_extra_bufts=False`) never reach that code. That compiler takes `ldtilecfg` to read 8 bytes of its 64
-(amxtileintrin.h, `_tile_loadconfig`) and leaves out the stores of the others as dead; told to keep dead stores, it
-compiles AMX rightly.
+Knows: what a child is ordered to try, the built-in model with the caller's options or a file whose header is not
+verified; what its end means, which remedy to try, and where verdicts are kept between processes. Does not know: how a
+child is started and ended (`engine.child`), what it does (`engine.isolated.preflight_child`), nor llama.cpp.
+
+The fault that this exists for: llama.cpp compiled by gcc 12 for a CPU with AMX dies in the first decode of a batch with
+several rows; weights that are not repacked (`use_extra_bufts=False`) never reach that code. That compiler takes
+`ldtilecfg` to read 8 bytes of its 64 (amxtileintrin.h, `_tile_loadconfig`) and leaves out the stores of the others as
+dead; told to keep dead stores, it compiles AMX rightly.
 """
 
 import hashlib
@@ -17,16 +18,18 @@ import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from engine import _data
+from engine.child import Child, ChildGoneError, ChildNotStartedError, signal_name
 from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.gguf import GgufFile
 from engine.llama.memory import estimate
@@ -44,6 +47,7 @@ _SECONDS = 120.0
 _READ = 20 << 20  # bytes a second that a file is read at, at the least
 _SMALL = 16 << 20  # bytes of weights for which a second thread is no gain
 _ROOM = 4 << 30  # bytes that a child may take beside weights and context
+_LONGEST_ANSWER = 1 << 20
 # A fault of the code. SIGKILL, SIGTERM and SIGINT come from outside (the memory killer, a user) and prove nothing.
 _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"})
 _WINDOWS_FAULT = 0xC0000000  # NTSTATUS values of severity "error" are exit codes there
@@ -119,20 +123,19 @@ def examine(
     model: ModelOptions,
     context: ContextOptions,
     *,
-    command: Sequence[str] | None = None,
+    child: str | None = None,
     directory: Path | None = None,
 ) -> Verdict:
     """The verdict on these options: from an earlier process, else from children.
 
-    `command` starts a child in place of the real one; its last argument is the order as JSON. `directory` is where
-    verdicts are kept.
+    `child` is the module that they run, in place of the preflight's own. `directory` is where verdicts are kept.
     """
     model, context = _reduced(model, context)
     directory = directory or cache_directory() / "preflight"
     path = directory / f"{_key(model, context)}.json"
     if verdict := _read(path):
         return verdict
-    verdict = _try(model, context, command or child_command())
+    verdict = _try(model, context, child)
     if verdict.outcome != "unknown":
         _write(path, verdict)
     return verdict
@@ -143,7 +146,7 @@ def try_file(
     model: ModelOptions,
     context: ContextOptions,
     *,
-    command: Sequence[str] | None = None,
+    child: str | None = None,
     directory: Path | None = None,
 ) -> None:
     """Let a child load a file, tokenise and decode, unless its header is verified; call it before loading it here.
@@ -154,11 +157,6 @@ def try_file(
     """
     if not file.unverified:
         return
-    command = command or child_command()
-    if command is None:
-        told = f"{file.path} could not be tried in a child process first, as none can be started from this program"
-        warnings.warn(f"{told}; {file.unverified}, so llama.cpp may end this process.", EngineWarning, stacklevel=2)
-        return
     reduced, small = _reduced(model, context)
     model = replace(reduced, check_memory=model.check_memory)
     threads = None if file.weights > _SMALL else 1
@@ -167,7 +165,12 @@ def try_file(
     path = (directory or cache_directory() / "preflight") / f"file-{_key(model, small, stats)}.json"
     verdict = _read(path)
     if verdict is None:
-        verdict = _tried(file, model, small, command)
+        try:
+            verdict = _tried(file, model, small, child)
+        except ChildNotStartedError as error:
+            told = f"{file.path} could not be tried in a child process first: {error} As {file.unverified}, llama.cpp"
+            warnings.warn(f"{told} may end this process.", EngineWarning, stacklevel=2)
+            return
         # An error of ours, such as one about memory, may be another next time; this process will meet it itself.
         if verdict.outcome == "faulty" or verdict.reason == TRIED:
             _write(path, verdict)
@@ -179,7 +182,7 @@ def try_file(
         )
 
 
-def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, command: Sequence[str]) -> Verdict:
+def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, child: str | None) -> Verdict:
     room = 2 * file.weights + 2 * estimate(file, context, context.n_ctx or 0).total + _ROOM
     order = {
         "task": "try",
@@ -189,24 +192,17 @@ def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, command
         "room": 0 if model.n_gpu_layers else room,
     }
     try:
-        done = run_child(command, order, _SECONDS + file.weights / _READ)
-    except subprocess.TimeoutExpired as error:
-        return Verdict("unknown", f"A child process that tried it did not end within {error.timeout:.0f} seconds.")
-    except (OSError, subprocess.SubprocessError) as error:
-        return Verdict("unknown", f"The child process that was to try it gave no answer ({error}).")
-    if done.returncode == 0:
-        return Verdict("sound", done.stdout.strip())
-    last = re.sub(r"\S*/", "", (done.stderr.strip().splitlines() or ["it said nothing"])[-1])
-    if fault := _fault(done.returncode):
-        return Verdict("faulty", f"A child process that tried it died by {fault} ({last}).")
-    return Verdict("unknown", f"A child process that tried it ended with exit code {done.returncode} ({last}).")
+        return Verdict("sound", str(ask_child(order, child, _SECONDS + file.weights / _READ)))
+    except ChildFaultError as error:
+        return Verdict("faulty", _without_paths(str(error)))
+    except ChildNotStartedError:
+        raise
+    except EngineError as error:
+        return Verdict("unknown", _without_paths(str(error)))
 
 
-def child_command() -> tuple[str, ...] | None:
-    """How a child of this interpreter is started; None in a frozen or embedding program."""
-    if getattr(sys, "frozen", False) or not sys.executable:
-        return None
-    return (sys.executable, "-P", "-m", CHILD)
+def _without_paths(told: str) -> str:
+    return re.sub(r"[^\s(]*/", "", told)
 
 
 def rebuild_command(
@@ -251,24 +247,28 @@ def gcc_version() -> int | None:
 
 
 def cache_directory() -> Path:
-    """Where this package keeps what it found out; `LLAMA_ENGINE_CACHE` overrides the platform's place."""
+    """Where this package keeps what it found out; `LLAMA_ENGINE_CACHE` overrides the platform's place. A place where
+    nothing can be kept, for a user without a home directory."""
     if chosen := os.environ.get("LLAMA_ENGINE_CACHE"):
         return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path(os.devnull)
     if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
+        base = home / "Library" / "Caches"
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        base = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
     return base / "llama-engine"
 
 
 def processor() -> tuple[str, tuple[str, ...]]:
     """The CPU's name and its feature flags as the kernel tells them; no flags where there is no /proc/cpuinfo."""
     fields: dict[str, str] = {}
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
             fields.setdefault(name.strip(), value.strip())
     name = fields.get("model name") or platform.processor() or platform.machine()
@@ -292,16 +292,14 @@ def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions
     return replace(model, use_mlock=False, check_tensors=False, check_memory=False), small
 
 
-def _try(model: ModelOptions, context: ContextOptions, command: Sequence[str] | None) -> Verdict:
-    if command is None:
-        return Verdict("unknown", "no child interpreter can be started from this program.")
-    first = _run(command, model, context)
+def _try(model: ModelOptions, context: ContextOptions, child: str | None) -> Verdict:
+    first = _run(child, model, context)
     if first.fault is None:
-        return Verdict("sound", first.said) if first.answered else Verdict("unknown", first.said)
+        return Verdict("sound" if first.answered else "unknown", first.said)
     died = f"a child process died by {first.fault} while it decoded a batch with this llama-cpp-python build"
     if not model.use_extra_bufts:
         return Verdict("faulty", f"{died}, with use_extra_bufts=False.")
-    second = _run(command, replace(model, use_extra_bufts=False), context)
+    second = _run(child, replace(model, use_extra_bufts=False), context)
     if second.answered:
         return Verdict("remedied", f"{died}; it works with use_extra_bufts=False.")
     return Verdict("faulty" if second.fault else "unknown", f"{died}; with use_extra_bufts=False {second.said}")
@@ -316,50 +314,52 @@ class _End:
     said: str
 
 
-def _run(command: Sequence[str], model: ModelOptions, context: ContextOptions) -> _End:
+def _run(child: str | None, model: ModelOptions, context: ContextOptions) -> _End:
     try:
         path = _data.builtin_model()
         order = {"task": "decode", "model": str(path), "load": asdict(model), "context": asdict(context)}
-        done = run_child(command, order)
-    except (EngineError, OSError, subprocess.SubprocessError) as error:
-        return _End(False, None, f"the child process gave no answer ({error}).")
-    fault = _fault(done.returncode)
-    if fault:
-        return _End(False, fault, f"it died by {fault} too.")
-    if done.returncode == 0 and done.stdout.strip() == "ok":
+        answer = ask_child(order, child)
+    except ChildFaultError as error:
+        return _End(False, error.fault, f"it died by {error.fault} too.")
+    except EngineError as error:
+        return _End(False, None, f"the child process gave no answer: {error}")
+    if answer == "ok":
         return _End(True, None, "one batch of 64 tokens and single tokens were decoded in a child process.")
-    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    return _End(False, None, f"the child process ended with exit code {done.returncode} ({last}).")
+    return _End(False, None, f"the child process answered {answer!r}.")
 
 
-def run_child(
-    command: Sequence[str], order: Mapping[str, object], seconds: float = _SECONDS
-) -> subprocess.CompletedProcess[str]:
-    """Run a child with an order to its end. It sees the modules that this process sees. Raises OSError,
-    SubprocessError."""
-    paths = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return subprocess.run(
-        [*command, json.dumps(dict(order))],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=seconds,
-        check=False,
-        env={**os.environ, "PYTHONPATH": paths, "GGML_NO_BACKTRACE": "1"},
-    )
+class ChildFaultError(EngineError):
+    """A child died by a fault of the code that it ran. `fault`: its signal's name, or what Windows calls it."""
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+def ask_child(order: Mapping[str, object], child: str | None = None, seconds: float | None = None) -> Any:
+    """What a child answers to an order of `engine.isolated.preflight_child`; it ends then. Raises ChildFaultError when
+    it died by a fault, ChildNotStartedError where none can be started, EngineError when it gave no answer for another
+    reason, such as the time."""
+    process = Child(child or CHILD, "The child process of the preflight", "pass preflight=False to load without one")
+    try:
+        with process.within(seconds or _SECONDS):
+            process.send(json.dumps(dict(order)).encode())
+            return json.loads(process.receive(_LONGEST_ANSWER))
+    except ChildGoneError as error:
+        fault = None if process.late else _fault(process.process.wait())
+        if fault is None:
+            raise
+        raise ChildFaultError(str(error), fault) from error
+    except ValueError as error:
+        raise EngineError(f"The child process of the preflight answered what is not JSON ({error}).") from error
+    finally:
+        process.close()
 
 
 def _fault(returncode: int) -> str | None:
     if returncode >= _WINDOWS_FAULT:
         return f"exception {returncode:#x}"
-    if returncode >= 0:
-        return None
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        return None
+    name = signal_name(returncode)
     return name if name in _FAULTS else None
 
 
@@ -370,7 +370,8 @@ def _key(model: ModelOptions, context: ContextOptions, file: object = None) -> s
 
 
 def _library_files() -> list[tuple[str, int, int]]:
-    """Path, size and modification time (ns) of llama.cpp's shared libraries, found without loading them."""
+    """Path, size and modification time (ns) of llama.cpp's shared libraries, found without loading them; none where
+    they cannot be looked at."""
     folder = os.environ.get("LLAMA_CPP_LIB_PATH")
     if not folder:
         spec = importlib.util.find_spec("llama_cpp")
@@ -378,18 +379,22 @@ def _library_files() -> list[tuple[str, int, int]]:
         folder = str(Path(places[0]) / "lib") if places else None
     if folder is None or not Path(folder).is_dir():
         return []
-    stats = [(path, path.stat()) for path in sorted(Path(folder).iterdir()) if path.is_file()]
+    try:
+        stats = [(path, path.stat()) for path in sorted(Path(folder).iterdir()) if path.is_file()]
+    except OSError as error:
+        _log.info("the libraries in %s cannot be looked at (%s)", folder, error)
+        return []
     return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
 
 
 def _read(path: Path) -> Verdict | None:
     """An earlier verdict. What cannot be read, or is none of ours, counts as absent."""
     try:
+        if not path.is_file():  # nor a pipe, which would be waited for
+            return None
         data = json.loads(path.read_text(encoding="utf-8"))
         outcome, reason = data["outcome"], data["reason"]
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         _log.info("the preflight's record %s is not usable (%s); checking again", path, error)
         return None
     if outcome not in ("sound", "remedied", "faulty") or not isinstance(reason, str):
@@ -401,10 +406,12 @@ def _read(path: Path) -> Verdict | None:
 def _write(path: Path, verdict: Verdict) -> None:
     """Keep a verdict: whole or not at all, also when two processes write at once. Failing to is no error, only slower
     next time."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    text = json.dumps({"outcome": verdict.outcome, "reason": verdict.reason})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"outcome": verdict.outcome, "reason": verdict.reason}), encoding="utf-8")
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            temporary = Path(file.name)
+            file.write(text)
         temporary.replace(path)
     except OSError as error:
         _log.info("the preflight's record %s could not be kept (%s)", path, error)

@@ -1,18 +1,21 @@
 """What the preflight's child process does: decode on the built-in model, try a file, or tell facts about the library.
 
-Knows: the three orders and how they are answered on standard output. Does not know: what becomes of the answer
-(`engine.diagnose.preflight`, `engine.diagnose.doctor`). Run as a module with one argument, the order as JSON. A native
-fault here ends only the child.
+Knows: the orders, one for each child, and what answers them; both are JSON. Does not know: what becomes of the answer
+(`engine.diagnose.preflight`, `engine.diagnose.doctor`). A native fault here ends only the child.
 """
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from engine.child import ends, read_frame, write_frame
 from engine.llama import lib
+
+Order: TypeAlias = dict[str, Any]
+"""What is to be done: its "task", and what that needs to know."""
 
 BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
@@ -20,7 +23,7 @@ TRIED = 16  # rows of a file's first batch: few, since weights of any size are m
 _SURROGATES = range(0xD800, 0xE000)
 
 
-def decode(order: dict[str, Any]) -> str:
+def decode(order: Order) -> Any:
     """Load the model, decode one batch of 64 tokens and then single tokens; "ok" when it lived."""
     from engine.llama.model import Model
     from engine.runtime.backend import Row
@@ -36,7 +39,7 @@ def decode(order: dict[str, Any]) -> str:
     return "ok"
 
 
-def try_file(order: dict[str, Any]) -> str:
+def try_file(order: Order) -> Any:
     """Load a file, tokenise each character once, detokenise each token, decode a batch and a single token. "ok" when
     that went well; an error of ours as text, since the parent will meet it itself."""
     from engine.errors import EngineError
@@ -64,22 +67,25 @@ def try_file(order: dict[str, Any]) -> str:
     return "ok"
 
 
-def tell() -> str:
-    """The facts about the library, as JSON."""
-    return json.dumps(asdict(lib.facts()), default=str)
+def tell(_order: Order) -> Any:
+    """The facts about the library."""
+    return asdict(lib.facts())
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Carry out the order; an ordinary error is a traceback on standard error and exit code 1."""
+_TASKS: Mapping[str, Callable[[Order], Any]] = {"decode": decode, "try": try_file, "tell": tell}
+"""What may be ordered, by the order's "task"; the answer is sent as JSON."""
+
+
+def carry_out(order: Order) -> Any:
+    """Do what is ordered; the answer is JSON, but for paths."""
+    return _TASKS[order["task"]](order)
+
+
+def main() -> int:
+    """Carry out one order; an ordinary error is a traceback on standard error and exit code 1."""
+    orders, answers = ends()
     _no_core_dump()
-    order: dict[str, Any] = json.loads(arguments[0])
-    match order["task"]:
-        case "decode":
-            print(decode(order))  # noqa: T201
-        case "try":
-            print(try_file(order))  # noqa: T201
-        case _:
-            print(tell())  # noqa: T201
+    write_frame(answers, json.dumps(carry_out(json.loads(read_frame(orders))), default=str).encode())
     return 0
 
 
@@ -98,7 +104,3 @@ def _no_core_dump() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,22 +1,21 @@
 """What goes between a process and the child that its model runs in, beside requests and replies, and how.
 
-Knows: the records, and a pipe for pickles. Does not know: who is at which end.
+Knows: the records, and that no sender waits. Orders are pickles: the child trusts its parent. Answers are not, see
+`engine.isolated.answers`. Does not know: who is at which end.
 """
 
-import logging
-import pickle
 import threading
+from io import FileIO
 from pathlib import Path
 from queue import SimpleQueue
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
+from engine.child import write_frame
 from engine.events import Finished
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin
-
-GREETING = b"\nllama-engine worker 1\n"
-"""What the child's answers begin with: whatever a start-up file of that interpreter prints stands before it."""
+from engine.types import FinishReason
 
 
 class Load(NamedTuple):
@@ -67,28 +66,30 @@ class Failed(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Something to log."""
+    """Something to log, with its traceback if it has one."""
 
-    record: logging.LogRecord
+    logger: str
+    level: int
+    text: str
 
 
 class Channel:
-    """Pickles into a pipe, from any thread; no sender waits.
+    """Frames into a pipe, from any thread; no sender waits.
 
     A thread writes them: a sender may be a destructor or a signal handler that interrupts another sender, and the other
     end may wait for us to read before it reads.
     """
 
-    def __init__(self, pipe: BinaryIO) -> None:
+    def __init__(self, pipe: FileIO) -> None:
         self._pipe = pipe
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="llama-engine-pipe", daemon=True)
         self._thread.start()
 
-    def send(self, message: object) -> None:
-        """A pickle of it, or bytes as they are. Raises what pickle raises. What is sent when the other end is gone is
-        lost; so is what a fork sends, which has no thread of ours."""
-        self._queue.put(message if isinstance(message, bytes) else pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+    def send(self, frame: bytes) -> None:
+        """Leave a frame. What is sent when the other end is gone is lost; so is what a fork sends, which has no thread
+        of ours."""
+        self._queue.put(frame)
 
     def close(self) -> None:
         """Tells the other end, after all that was sent, that nothing follows. Does not wait; twice is fine."""
@@ -100,17 +101,18 @@ class Channel:
 
     def _write(self) -> None:
         lost = False
-        while (data := self._queue.get()) is not None:
+        while (frame := self._queue.get()) is not None:
             try:
                 if not lost:
-                    self._pipe.write(data)
-                    self._pipe.flush()
+                    write_frame(self._pipe, frame)
             except (OSError, ValueError):
                 lost = True  # the other end is gone, as whoever reads from it hears
-        try:
-            self._pipe.close()
-        except OSError:
-            return  # what was buffered for it
+        self._pipe.close()
+
+
+def ending(id_: int, reason: FinishReason) -> Reply:
+    """The last reply to a request that the child did not end."""
+    return Reply(id_, (Finished(reason),), final=True)
 
 
 def refusal(id_: int, error: Exception) -> Reply:

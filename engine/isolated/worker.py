@@ -1,22 +1,19 @@
 """The child process that a model runs in: orders in on standard input, answers out on standard output.
 
-Knows: the order of things (load, open, start, then requests) and that both directions are pickles, one behind the
-other. Does not know: who asks (`engine.runtime.isolation`), what a step does. It ends when its orders end, so that none
-outlives its parent.
+Knows: the order of things (load, open, start, then requests), and that orders are pickles and answers are not. Does not
+know: who asks (`engine.isolated.parent`), what a step does. It ends when its orders end, so that none outlives its
+parent.
 """
 
 import logging
-import os
 import pickle
-import signal
 from collections.abc import Sequence
-from logging.handlers import QueueHandler
-from queue import SimpleQueue
 from typing import Any, BinaryIO
 
+from engine.child import ends, read_frame
 from engine.errors import EngineError, RequestError
+from engine.isolated.answers import encoded
 from engine.isolated.protocol import (
-    GREETING,
     Channel,
     Failed,
     Line,
@@ -28,18 +25,18 @@ from engine.isolated.protocol import (
     Start,
     refusal,
 )
-from engine.runtime.request import Cancel, Close, EndReasoning, Reply, Save, Unpin
+from engine.runtime.request import Cancel, EndReasoning, Reply, Save, Unpin
 
 
-class _Forwarding(QueueHandler):
+class _Forwarding(logging.Handler):
     """Log records go to the parent, whose loggers decide about them."""
 
-    def __init__(self, channel: Channel) -> None:
-        super().__init__(SimpleQueue())  # not used: see enqueue
-        self._channel = channel
+    def __init__(self, answers: Channel) -> None:
+        super().__init__()
+        self._answers = answers
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        self._channel.send(Line(record))
+    def emit(self, record: logging.LogRecord) -> None:
+        self._answers.send(encoded(Line(record.name, record.levelno, self.format(record))))
 
 
 class _Worker:
@@ -56,10 +53,10 @@ class _Worker:
         logging.getLogger("engine").addHandler(_Forwarding(self._answers))
         logging.getLogger("engine").setLevel(load.level)
         with Model.load(load.path, load.options, progress=self._told if load.tells else None) as model:
-            self._answers.send(model.info)
+            self._answers.send(encoded(model.info))
             order: Open = self._next()
             backend = model.backend(order.options)
-            self._answers.send(Opened(backend.n_ctx_sequence, backend.origin))
+            self._answers.send(encoded(Opened(backend.n_ctx_sequence, backend.origin)))
             start: Start = self._next()
             runner = Runner(backend, self._deliver, longest_draft=start.longest_draft)
             try:
@@ -86,8 +83,6 @@ class _Worker:
                         runner.end_reasoning(id)
                     case Unpin(id):
                         runner.unpin(id)
-                    case Close():
-                        return
                     case _:
                         raise AssertionError(order)
             except EngineError as error:
@@ -95,13 +90,13 @@ class _Worker:
 
     def _next(self) -> Any:
         """The next order. Raises EOFError when there are no more."""
-        return pickle.load(self._orders)
+        return pickle.loads(read_frame(self._orders))
 
     def _told(self, fraction: float) -> None:
-        self._answers.send(Loading(fraction))
+        self._answers.send(encoded(Loading(fraction)))
 
     def _deliver(self, replies: Sequence[Reply]) -> None:
-        self._answers.send([reply._replace(error=portable(reply.error)) for reply in replies])
+        self._answers.send(encoded(list(replies)))
 
 
 def _opened(request: bytes) -> Any:
@@ -114,25 +109,14 @@ def _opened(request: bytes) -> Any:
         ) from error
 
 
-def portable(error: Exception | None) -> Exception | None:
-    """An error that can be pickled: as it is, or what it says."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever an exception's own code raises
-        return EngineError(f"{type(error).__name__}: {error}")
-    return error
-
-
 def main() -> int:
-    """Serve one parent. What libraries print goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    orders, answers = os.fdopen(os.dup(0), "rb"), Channel(os.fdopen(os.dup(1), "wb"))
-    os.dup2(2, 1)
-    answers.send(GREETING)
+    """Serve one parent."""
+    orders, pipe = ends()
+    answers = Channel(pipe)
     try:
         _Worker(orders, answers).run()
     except EngineError as error:
-        answers.send(Failed(error))
+        answers.send(encoded(Failed(error)))
     except EOFError:
         return 1  # the parent has gone before it had all it wanted
     answers.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.errors import TemplateError
 from engine.template.env import Template, values
+from engine.template.remote import TemplateStoppedError
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"
@@ -70,7 +71,10 @@ class Capabilities:
 
 
 def probe(template: Template, fixed: Mapping[str, str]) -> Capabilities:
-    """The capabilities of a template. `fixed` are the variables that every render has (bos_token, eos_token)."""
+    """The capabilities of a template. `fixed` are the variables that every render has (bos_token, eos_token).
+
+    Raises TemplateError for a template that was cut off, for its time or its memory.
+    """
     return _Probe(template, fixed).run()
 
 
@@ -139,6 +143,8 @@ class _Probe:
         given = values(self._template, self._fixed, messages, tools or self._no_tools, generates=generates)
         try:
             return self._template.render({**given, **variables})
+        except TemplateStoppedError:
+            raise
         except TemplateError:
             return None  # a refusal is the answer to the probe
 

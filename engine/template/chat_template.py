@@ -4,6 +4,7 @@ Knows: the order of work (check, adapt, guard, render, cut) and which template a
 these steps is done, tokens' ids, models.
 """
 
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,8 +29,8 @@ from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_bui
 from engine.template.markers import Markers, Span, merged, overlaps
 from engine.template.prompt import Prompt, with_reasoning, with_tail
 from engine.template.reasoning import Switch, switch
+from engine.template.remote import SECONDS, TemplateStoppedError
 from engine.template.rendering import Asked, Held, Rendering, Setting
-from engine.template.trial import try_template
 from engine.tools import ToolLike, as_tools
 from engine.types import (
     DocumentLike,
@@ -43,6 +44,8 @@ from engine.types import (
     ToolName,
 )
 
+_PROBING = 10.0
+"""Seconds that finding out about a template may take: it takes a hundredth of that."""
 _OURS = frozenset(
     {"messages", "tools", "documents", BUILTIN_VARIABLE, "add_generation_prompt", "bos_token", "eos_token"}
 )
@@ -57,6 +60,8 @@ class ChatTemplate:
         or (None) the shipped ones.
     control_tokens: the texts of the vocabulary's control and user-defined tokens. None: not known; callers' text is
         then guarded by what looks like one.
+    trust_template: render it in this process. A template that did not come with this package is otherwise rendered in
+        a child process that has limits on memory and time.
 
     Raises TemplateError for a broken template or where there is none, FamilyError for an unknown family.
     """
@@ -70,6 +75,7 @@ class ChatTemplate:
         *,
         control_tokens: frozenset[str] | None = None,
         now: Callable[[], datetime] = datetime.now,
+        trust_template: bool = False,
     ) -> None:
         self.detection = _detection(source, family)
         self.family = self.detection.family
@@ -84,10 +90,11 @@ class ChatTemplate:
         self.source = source
         self.control_tokens = control_tokens
         fixed = {"bos_token": bos_token, "eos_token": eos_token}
-        template = Template(source, now)
-        self.capabilities: Capabilities = probe(template, fixed)
+        template = Template(source, now, trusted=trust_template or _data.is_own_template(source))
+        probed = template.hurried(_PROBING)
+        self.capabilities: Capabilities = probe(probed, fixed)
         if _recognises(family) and not _is_known(self.detection):
-            self.detection = _derived(template, fixed, self.capabilities) or self.detection
+            self.detection = _derived(probed, fixed, self.capabilities) or self.detection
             self.family = self.detection.family
         declared = self.family.format
         states = self.capabilities.tools or self.capabilities.tools_in_system
@@ -113,7 +120,7 @@ class ChatTemplate:
         architecture: str = "",
         name: str = "",
         control_tokens: frozenset[str] | None = None,
-        trials: Path | None = None,
+        trust_template: bool = False,
     ) -> Self:
         """The template a model shall use.
 
@@ -121,8 +128,6 @@ class ChatTemplate:
         `family` names another family than that one's: then the family's own. Requests with tools take the model's
         template named "tool_use" (`named` holds its further templates), or the family's own where the model's cannot
         state tools; requests with documents take the one named "rag", unless that for tools can state both.
-        `trials`: where it is remembered which strangers' templates passed their trial in a child process; None: no
-        trial.
         """
         source = embedded if chat_template is None else _text_of(chat_template)
         further = (named or {}) if chat_template is None else {}
@@ -136,22 +141,19 @@ class ChatTemplate:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
                 source = tool_use = rag = None
-        fixed = {"bos_token": bos_token, "eos_token": eos_token}
-        _try(source, fixed, trials)
-        _try(tool_use, fixed, trials)
-        made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens)
+        made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens, trust_template=trust_template)
+
+        def further_one(text: str) -> Self:
+            return cls(
+                text, bos_token, eos_token, made.family, control_tokens=control_tokens, trust_template=trust_template
+            )
+
         if tool_use is None and chat_template is None and not made.capabilities.tools:
             tool_use = _data.template_source(made.family.name)
         if tool_use is not None and tool_use != made.source:
-            made._with_tools = cls(tool_use, bos_token, eos_token, made.family, control_tokens=control_tokens)
+            made._with_tools = further_one(tool_use)
         if rag is not None:  # compiled when it is first needed: few requests have documents
-
-            @cache
-            def with_documents() -> ChatTemplate:
-                _try(rag, fixed, trials)
-                return cls(rag, bos_token, eos_token, made.family, control_tokens=control_tokens)
-
-            made._with_documents = with_documents
+            made._with_documents = cache(lambda: further_one(rag))
         return made
 
     def render(
@@ -167,6 +169,7 @@ class ChatTemplate:
         documents: Sequence[DocumentLike] | None = None,
         builtin_tools: Sequence[str] = (),
         guard: bool = True,
+        until: float | None = None,
     ) -> Prompt:
         """The prompt for a conversation.
 
@@ -176,25 +179,28 @@ class ChatTemplate:
         dictionaries such as {"title", "text"}, for templates that take some. builtin_tools: names of tools that the
         model was trained with ("browser" and "python" of gpt-oss), declared in the template's own words; give tools of
         the same names to run their calls. guard: control-token text that callers wrote stays text. System and developer
-        messages are trusted: in their text it becomes control tokens.
+        messages are trusted: in their text it becomes control tokens. until: when a template that is not trusted is
+        stopped, on `time.monotonic`'s clock; None: after some seconds.
 
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
-        rejects them.
+        rejects them or is stopped.
         """
         conversation = conversation_of(messages)
         check_last(conversation, generates=add_generation_prompt, continues=continue_final_message, reasoning=reasoning)
         stated, given = stated_tools(tools, tool_choice), documents_of(documents)
         template = self._for(tools=bool(stated), documents=bool(given))
+        until = time.monotonic() + SECONDS if until is None else until
         asked = Asked(
             variables=_free(template_kwargs),
-            switch=template._switch(reasoning, conversation, stated),
+            switch=template._switch(reasoning, conversation, stated, until),
             documents=given,
             builtin=check_builtin(builtin_tools, template._setting.template),
             guarded=guard,
+            until=until,
         )
         rendering = Rendering(template._setting, conversation, stated, asked)
         if continue_final_message:
-            prompt = template._continued(rendering, reasoning, conversation, stated, asked)
+            prompt = template._continued(rendering, reasoning, conversation, stated, asked, until)
         elif not add_generation_prompt:
             return rendering.plain()
         else:
@@ -218,6 +224,7 @@ class ChatTemplate:
         conversation: Sequence[Message],
         tools: Sequence[Tool],
         asked: Asked,
+        until: float,
     ) -> Prompt:
         """The prompt inside the last message. One whose reasoning the template's default leaves out was written with
         reasoning on, and is continued so."""
@@ -225,7 +232,7 @@ class ChatTemplate:
         if reasoning is not None or not conversation[-1].reasoning or rendering.fits(self._holds):
             return prompt
         try:
-            on = replace(asked, switch=self._switch(True, conversation, tools))
+            on = replace(asked, switch=self._switch(True, conversation, tools, until))
         except RequestError:
             return prompt  # there is no such switch
         again = Rendering(self._setting, conversation, tools, on)
@@ -249,7 +256,9 @@ class ChatTemplate:
     def _reads_documents(self) -> bool:
         return "documents" in self._setting.template.variables
 
-    def _switch(self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool]) -> Switch:
+    def _switch(
+        self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool], until: float
+    ) -> Switch:
         """What reasoning asks of this template, remembered: it depends on the request in two ways only."""
         if reasoning is None:
             return Switch()
@@ -261,7 +270,10 @@ class ChatTemplate:
 
             def renders(turned: Switch) -> str | None:
                 try:
-                    return Rendering(self._setting, question, tools, Asked(switch=turned, guarded=False)).answer().text
+                    asked = Asked(switch=turned, guarded=False, until=until)
+                    return Rendering(self._setting, question, tools, asked).answer().text
+                except TemplateStoppedError:
+                    raise
                 except TemplateError:
                     return None  # a refusal tells nothing of the switch
 
@@ -363,7 +375,10 @@ def _detection(source: str | None, family: FamilyLike | None) -> Detection:
 
 def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Detection | None:
     """The format of a template that no family matches, as a family of its own; None where nothing can be derived."""
-    found = derivation(template, fixed, can)
+    try:
+        found = derivation(template, fixed, can)
+    except RecursionError:  # what it writes around a few words is nested a thousandfold
+        return None
     format_ = found.format
     if can.tools and (format_ is None or format_.tools is None):
         text = (
@@ -389,16 +404,6 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
 def _recognises(family: FamilyLike | None) -> bool:
     """Whether the family is to be found out."""
     return family is None or isinstance(family, Families)
-
-
-def _try(source: str | None, fixed: Mapping[str, str], trials: Path | None) -> None:
-    """Try a stranger's template, where trials are kept."""
-    if trials is not None and source is not None and not _is_ours(source):
-        try_template(source, fixed, trials)
-
-
-def _is_ours(source: str) -> bool:
-    return _data.template_source(builtin_families().detect(source).family.name) == source
 
 
 def _is_known(detection: Detection) -> bool:

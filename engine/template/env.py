@@ -1,251 +1,97 @@
-"""Chat templates compiled and rendered as Hugging Face's libraries render them, byte for byte, within limits.
+"""A chat template as this package renders it: here or in a child, and the variables that every template gets.
 
-Knows: jinja2 (its only importer) and the surroundings that chat templates are written for: an immutable sandbox with
-trim_blocks and lstrip_blocks, loop controls, `{% generation %}`, `tojson` without HTML escapes, `raise_exception`,
-`strftime_now`, and the names that templates read beside the messages. Does not know: messages, families, what the text
-means. Deliberate differences: `list.append`, `insert` and `pop` work (templates use them; all they see are copies of
-their own), `from_json` exists, `lipsum` is gone.
+Knows: which templates are rendered where, that they get plain JSON values and copies of them, and the names that
+templates read beside the messages. Does not know: jinja2, messages, families, what the text means.
 """
 
 import json
-import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from datetime import datetime
-from functools import wraps
-from typing import Any, TypeAlias, cast
-
-import jinja2
-from jinja2 import meta, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro, str_join
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
-from markupsafe import Markup, escape
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from engine.errors import TemplateError
-from engine.template import limits
 from engine.template.conversation import as_mapping
+from engine.template.remote import RemoteTemplate
 from engine.types import whole_characters
+
+if TYPE_CHECKING:
+    from engine.template.sandbox import Compiled
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 """What a template sees: plain JSON values."""
-
-_LIST_METHODS = frozenset({"append", "insert", "pop"})
-_COMPARING_TESTS = (
-    "==",
-    "eq",
-    "equalto",
-    "!=",
-    "ne",
-    ">",
-    "gt",
-    "greaterthan",
-    ">=",
-    "ge",
-    "<",
-    "lt",
-    "lessthan",
-    "<=",
-    "le",
-    "in",
-)
-
-
-class _Raised(jinja2.TemplateError):
-    """The template called raise_exception."""
-
-
-class _Generation(Extension):
-    """`{% generation %}..{% endgeneration %}`: marks what the model wrote; its body has a scope of its own."""
-
-    tags = {"generation"}  # noqa: RUF012 - an instance variable in jinja2's own declaration
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("body"), [], [], body).set_lineno(line)
-
-    def body(self, caller: Macro) -> str:
-        return caller()
-
-
-class _Metered(NodeTransformer):
-    """Rewrites a template so that each turn of a loop costs a step, and so that `~` and comparisons ask first."""
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - named by jinja2
-        self.generic_visit(node)
-        tick = nodes.Call(nodes.EnvironmentAttribute("tick"), [], [], None, None, lineno=node.lineno)
-        node.body.insert(0, nodes.ExprStmt(tick, lineno=node.lineno))
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - named by jinja2
-        self.generic_visit(node)
-        return nodes.Filter(nodes.List(node.nodes), "_concat", [], [], None, None, lineno=node.lineno)
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - named by jinja2
-        self.generic_visit(node)
-        if not any(isinstance(side, nodes.Const) for side in (node.expr, *(operand.expr for operand in node.ops))):
-            node.expr = nodes.Filter(node.expr, "_compared", [], [], None, None, lineno=node.lineno)
-        return node
-
-    def visit_NSRef(self, node: nodes.NSRef) -> nodes.Node:  # noqa: N802 - named by jinja2
-        if node.attr.startswith("_"):
-            raise SecurityError(f"namespace attributes must not begin with an underscore ({node.attr!r})")
-        return node
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """The environment of one template. `meter` is the budget of the render under way, `escapes` what stands for other
-    characters in it."""
-
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
-
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_Generation, "jinja2.ext.loopcontrols"],
-            finalize=self._finalize,
-        )
-        self.meter = limits.Meter()
-        self.escapes: Mapping[str, str] = {}
-        self.filters.update(tojson=_tojson, from_json=json.loads, _concat=str_join, _compared=_itself)
-        self.filters.update(e=self._escape, escape=self._escape)
-        self.filters = {name: self._metered(name, function) for name, function in self.filters.items()}
-        for name in _COMPARING_TESTS:
-            self.tests[name] = self._metered("_compared", self.tests[name])
-        del self.globals["lipsum"]
-
-        def strftime_now(form: str) -> str:
-            return now().strftime(form)
-
-        surroundings: dict[str, Any] = {
-            "raise_exception": _raise_exception,
-            "strftime_now": strftime_now,
-            "namespace": _namespace,
-        }
-        cast("dict[str, Any]", self.globals).update(surroundings)
-
-    def _escape(self, value: Any) -> Any:
-        """The value with HTML's characters escaped, and those that stand for them."""
-        escaped = escape(value)
-        if not isinstance(value, str) or isinstance(value, Markup):
-            return escaped
-        text = str(escaped)
-        for stand_in, shown in self.escapes.items():
-            text = text.replace(stand_in, shown)
-        return Markup(text)
-
-    def tick(self) -> None:
-        """The step that `_Metered` puts into loops; `call` has already charged it."""
-
-    def _finalize(self, value: object) -> object:
-        self.meter.allow_text(value)
-        return value
-
-    def _metered(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        first = 1 if hasattr(function, "jinja_pass_arg") else 0
-        check = limits.filter_check(name)
-
-        @wraps(function)
-        def run(*args: Any, **named: Any) -> Any:
-            check(self.meter, args[first] if len(args) > first else None, args[first + 1 :], named)
-            return function(*args, **named)
-
-        return run
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if isinstance(obj, list) and attr in _LIST_METHODS:
-            return True
-        return super().is_safe_attribute(obj, attr, value)
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        limits.check_operator(self.meter, operator, left, right)
-        if operator == "+" and self.escapes:  # a text that is marked `safe` escapes what it is joined with
-            if isinstance(left, Markup):
-                right = self._escape(right)
-            elif isinstance(right, Markup):
-                left = self._escape(left)
-        return super().call_binop(context, operator, left, right)
-
-    def call(self, context: Context, obj: Any, /, *args: Any, **named: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.meter.spend()
-        method = getattr(obj, "__wrapped__", obj)
-        owner = getattr(method, "__self__", None)
-        if isinstance(owner, str | list | dict | tuple):
-            limits.check_method(self.meter, method.__name__, cast("object", owner), [*args, *named.values()])
-        return super().call(context, obj, *args, **named)
+_LONGEST = 1_000_000
+"""Characters of a template's source."""
 
 
 class Template:
-    """A compiled chat template. Rendering is serialised: it may be called from any thread.
+    """A compiled chat template. It may be rendered from any thread.
 
-    `variables` are the names that the template reads without setting them. Raises TemplateError when the source is no
-    template.
+    trusted: it is rendered in this process, with no limit on memory and time; otherwise in a child process that has
+        some. now: the clock that `strftime_now` reads.
+
+    `variables` are the names that it reads without setting them. Raises TemplateError when the source is no template,
+    and where it is not trusted and no child can be started.
     """
 
-    def __init__(self, source: str, now: Callable[[], datetime] = datetime.now) -> None:
+    def __init__(self, source: str, now: Callable[[], datetime] = datetime.now, *, trusted: bool = False) -> None:
+        if len(source) > _LONGEST:
+            raise TemplateError(
+                f"The chat template has {len(source):,} characters; {_LONGEST:,} are allowed. Pass another with "
+                "chat_template=."
+            )
         self.source = source
         self.now = now
-        self._lock = threading.Lock()
-        self._env = _Sandbox(now)
-        try:
-            tree = self._env.parse(source)
-            self.variables = frozenset(meta.find_undeclared_variables(tree))
-            metered = cast("nodes.Template", _Metered().visit(tree)).set_environment(self._env)
-            code = self._env.compile(cast("nodes.Template", metered))
-            self._template = jinja2.Template.from_code(self._env, code, self._env.make_globals(None))
-        except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(
-                f"The chat template has a syntax error at line {error.lineno}: {error.message}. Pass another with "
-                "chat_template=, or name the model's family with family= to use ours."
-            ) from error
-        except (jinja2.TemplateError, limits.LimitError, RecursionError) as error:
-            raise _complaint(error) from error
+        self._until: float | None = None
+        self._compiled = _LocalTemplate(source) if trusted else RemoteTemplate(source)
+        self.variables = self._compiled.variables
 
-    def render(self, values: Mapping[str, Any], escapes: Mapping[str, str] | None = None) -> str:
+    def hurried(self, seconds: float) -> Self:
+        """The same template, all of whose renders together may take so long."""
+        other = copy(self)
+        other._until = time.monotonic() + seconds
+        return other
+
+    def render(
+        self, values: Mapping[str, Any], escapes: Mapping[str, str] | None = None, until: float | None = None
+    ) -> str:
         """The text for these variables: plain JSON values; they are copied. `escapes`: characters that stand for
-        others, and what HTML's escape makes of them. Raises TemplateError with the complaint."""
-        copies = {name: plain(value) for name, value in values.items()}
-        with self._lock:
-            self._env.meter, self._env.escapes = limits.Meter(limits.size(copies)), escapes or {}
-            try:
-                return self._collect(copies)
-            except Exception as error:  # a template is a program: whatever it raises is its complaint
-                raise _complaint(error) from error
-
-    def _collect(self, values: dict[str, Any]) -> str:
-        parts: list[str] = []
-        length = 0
-        for part in self._template.generate(values):
-            length += len(part)
-            self._env.meter.bound(length)
-            parts.append(part)
-        return whole_characters("".join(parts))  # arguments that a model wrote may hold "\ud83d" alone
+        others, and what HTML's escape makes of them. `until`: when to give up, on `time.monotonic`'s clock. Raises
+        TemplateError with the complaint."""
+        try:
+            copies = {name: plain(value) for name, value in values.items()}
+            text = self._compiled.render(copies, escapes or {}, self.now(), self._until if until is None else until)
+        except RecursionError as error:
+            raise TemplateError(
+                "The conversation or its tools are nested too deeply for a chat template. Flatten them."
+            ) from error
+        except ValueError as error:  # a number of thousands of digits
+            raise TemplateError(
+                f"No chat template can show a value of the conversation or its tools: {error}."
+            ) from error
+        return whole_characters(text)  # arguments that a model wrote may hold "\ud83d" alone
 
 
-def _complaint(error: Exception) -> TemplateError:
-    if isinstance(error, TemplateError):
-        return error
-    if isinstance(error, _Raised):
-        return TemplateError(f"The chat template rejects these messages: {error}")
-    if isinstance(error, SecurityError | limits.LimitError):
-        return TemplateError(
-            f"The chat template was stopped: {error}. Do not trust this model file; pass another template with "
-            "chat_template=."
-        )
-    if isinstance(error, RecursionError):
-        return TemplateError(
-            "The chat template calls itself without end, or its input is nested too deeply. Flatten the input, or pass "
-            "another template with chat_template=."
-        )
-    return TemplateError(
-        f"The chat template failed on these messages: {type(error).__name__}: {error}. Check roles and order; "
-        "pass chat_template= if the template itself is broken."
-    )
+class _LocalTemplate:
+    """A template that is rendered in this process."""
+
+    def __init__(self, source: str) -> None:
+        from engine.template import sandbox
+
+        self._complaint = sandbox.complaint
+        self._surroundings = sandbox.Surroundings
+        try:
+            self._compiled: Compiled = sandbox.Compiled(source)
+        except Exception as error:  # a template is a program: whatever it raises is its complaint
+            raise TemplateError(sandbox.complaint(error)) from error
+        self.variables = self._compiled.variables
+
+    def render(self, values: dict[str, Any], escapes: Mapping[str, str], now: datetime, _until: float | None) -> str:
+        try:
+            return self._compiled.render(values, self._surroundings(escapes, lambda: now))
+        except Exception as error:  # as above
+            raise TemplateError(self._complaint(error)) from error
 
 
 def plain(value: Any) -> JSON:
@@ -265,32 +111,6 @@ def plain(value: Any) -> JSON:
     raise TemplateError(
         f"A chat template takes plain JSON values only; this is a {type(value).__name__}: convert it first."
     )
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _raise_exception(message: str) -> None:
-    raise _Raised(message)
-
-
-def _namespace(*args: Any, **named: Any) -> Namespace:
-    values = dict(*args, **named)
-    for name in values:
-        if str(name).startswith("_"):
-            raise SecurityError(f"namespace attributes must not begin with an underscore ({name!r})")
-    return Namespace(values)
 
 
 # Keywords of JSON Schema that hold schemas by name, and those that hold one or a list of them.

@@ -78,7 +78,8 @@ def _droppable(messages: Sequence[Message]) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
-    """What of a turn's options concerns its prompt; see `engine.options.TurnOptions`."""
+    """What of a turn's options concerns its prompt; see `engine.options.TurnOptions`. `until`: its deadline, on
+    `time.monotonic`'s clock."""
 
     reasoning: Reasoning | None = None
     tool_choice: AllowedChoice = "auto"
@@ -88,6 +89,7 @@ class PromptOptions:
     overflow: Overflow = "error"
     max_tokens: int | None = None
     continue_final_message: bool = False
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Prompts:
             template_kwargs=options.template_kwargs,
             documents=options.documents,
             builtin_tools=options.builtin_tools,
+            until=options.until,
         )
         return replace(prompt, restored=restored.numbers)
 

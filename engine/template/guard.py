@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from engine.errors import RequestError, TemplateError
 from engine.template.markers import Markers, Span, merged
+from engine.template.remote import TemplateStoppedError
 from engine.types import Message
 
 _PRIVATE = range(0xF0000, 0x10FFFE)
@@ -393,6 +394,8 @@ class Guard:
         marking = self.marking(sparing, near, wary)
         try:
             return _Marked(marking, *self._alphabet.reveal(render(marking)))
+        except TemplateStoppedError:
+            raise
         except TemplateError:
             return None  # the render without marks was taken: this one tells nothing
 

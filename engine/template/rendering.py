@@ -6,7 +6,6 @@ Does not know: which template or family was chosen, what callers may ask for, pa
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -29,6 +28,7 @@ from engine.template.history import (
 from engine.template.markers import Markers, Span
 from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
 from engine.template.reasoning import Switch, with_words
+from engine.template.remote import TemplateStoppedError
 from engine.types import Message, Tool
 
 
@@ -65,7 +65,8 @@ class Asked:
 
     - `variables` are the caller's own, which win; `switch` is what was asked of reasoning;
     - `documents` as the template reads them; `builtin` are names of tools that the template declares itself;
-    - `guarded=False` lets callers' control-token text become control tokens.
+    - `guarded=False` lets callers' control-token text become control tokens;
+    - `until`: when the renders are cut off, on `time.monotonic`'s clock.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -73,6 +74,7 @@ class Asked:
     documents: Sequence[Mapping[str, Any]] = ()
     builtin: tuple[str, ...] = ()
     guarded: bool = True
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +142,15 @@ class Rendering:
 
     def _judged(self, judge: "Callable[[_Run], bool]") -> bool:
         """A judgement on renders in which callers' text stays marked, so that no parser takes it for structure."""
-        if self._guard is not None:
-            with suppress(TemplateError):  # the render without marks tells whether the template rejects the messages
-                return judge(_Run(self._setting, self._given, self._guard.marking(), _as_it_is))
-        return judge(_Run(self._setting, self._given, None, _as_it_is))
+        plain = _Run(self._setting, self._given, None, _as_it_is)
+        if self._guard is None:
+            return judge(plain)
+        try:
+            return judge(_Run(self._setting, self._given, self._guard.marking(), _as_it_is))
+        except TemplateStoppedError:
+            raise
+        except TemplateError:
+            return judge(plain)  # which tells whether the template rejects the messages
 
     def _prompt(self, compose: "Callable[[_Run], _Composed]") -> Prompt:
         composed: dict[Marking | None, _Composed] = {}
@@ -248,6 +255,8 @@ class _Run:
             return found
         try:
             bare = self._shown(self._render(conversation, generates=False))
+        except TemplateStoppedError:
+            raise
         except TemplateError:
             bare = None  # this render only tells where the other's addition begins
         continues = bool(conversation) and conversation[-1].role == "tool"
@@ -317,6 +326,8 @@ class _Run:
         tagged = last.model_copy(update={field: f"{getattr(last, field)}{end}", "parts": ()})
         try:
             marked = self._render([*earlier, tagged], generates=False)
+        except TemplateStoppedError:
+            raise
         except TemplateError:
             return None
         place = marked.rfind(end)
@@ -377,8 +388,8 @@ class _Run:
         documents = self._documents
         template = self._setting.template
         variables = values(template, self._setting.fixed, adapted, tools, generates=generates, documents=documents)
-        text = template.render({**variables, **switch.variables, **self._variables}, self._escapes)
-        return self._corrected(text, generates=generates)
+        variables = {**variables, **switch.variables, **self._variables}
+        return self._corrected(template.render(variables, self._escapes, given.asked.until), generates=generates)
 
     def _corrected(self, text: str, *, generates: bool) -> str:
         """A render with what the template itself cannot say put right, in families of channels."""

@@ -121,19 +121,36 @@ def test_without_a_model_there_is_still_a_report(monkeypatch: pytest.MonkeyPatch
     assert "The built-in model is missing." in report.verdict.reason
 
 
-@pytest.mark.parametrize("script", ["import os; os.abort()", "raise SystemExit('no library')"])
-def test_a_library_that_cannot_load_is_reported(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setattr(preflight, "child_command", lambda: (sys.executable, "-c", script))
+@pytest.mark.parametrize(
+    ("body", "said"), [("import os; os.abort()", "died by SIGABRT"), ("raise SystemExit('no library')", "no library")]
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_library_that_cannot_load_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str, said: str
+) -> None:
+    (tmp_path / "dying_library.py").write_text(f"def main():\n    {body}\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(preflight, "CHILD", "dying_library")
     report = doctor.diagnose()
     assert report.library is None
-    assert "exit code" in report.library_error
+    assert said in report.library_error
     assert report.library_error in report.text()
 
 
-@pytest.mark.parametrize("command", [None, ("/nowhere/python",)])
-def test_no_child_can_be_asked(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...] | None) -> None:
-    monkeypatch.setattr(preflight, "child_command", lambda: command)
-    assert doctor.diagnose().library_error
+@pytest.mark.parametrize("executable", [None, "/nowhere/python"])
+def test_no_child_can_be_asked(monkeypatch: pytest.MonkeyPatch, executable: str | None) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    assert "cannot be started" in doctor.diagnose().library_error
+
+
+def test_a_user_without_a_home_gets_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert doctor.hub_cache().parts[-2:] == ("huggingface", "hub")
 
 
 @pytest.mark.parametrize(

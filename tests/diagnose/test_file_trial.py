@@ -6,7 +6,6 @@ The children are real where llama.cpp has to die or to live, and scripts where o
 import json
 import os
 import sys
-import textwrap
 import time
 import warnings
 from dataclasses import replace
@@ -15,10 +14,11 @@ from pathlib import Path
 import model_zoo
 import pytest
 from gguf_bytes import U32, Document
+from stand_in_child import StandIn
 
 from engine import Engine
 from engine.diagnose import preflight
-from engine.errors import EngineWarning, ModelLoadError
+from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.gguf import GgufFile, read_gguf
 from engine.runtime.options import ContextOptions, ModelOptions
 
@@ -39,28 +39,18 @@ def unverified(tmp_path: Path) -> GgufFile:
     return file
 
 
-class StandIn:
-    """A child command that runs a script, and counts the orders that it was given in a file."""
-
-    def __init__(self, folder: Path, body: str) -> None:
-        self._seen = folder / "orders.jsonl"
-        script = folder / "child.py"
-        opening = f"import json, os, signal, sys, time\nopen({str(self._seen)!r}, 'a').write(sys.argv[1] + '\\n')\n"
-        script.write_text(opening + textwrap.dedent(body), encoding="utf-8")
-        self.command = (sys.executable, str(script))
-
-    @property
-    def orders(self) -> list[dict[str, object]]:
-        lines = self._seen.read_text(encoding="utf-8").splitlines() if self._seen.exists() else []
-        return [json.loads(line) for line in lines]
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where stand-ins are found, for one test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def tried(file: GgufFile, child: StandIn, folder: Path, context: ContextOptions = CONTEXT) -> None:
-    preflight.try_file(file, MODEL, context, command=child.command, directory=folder / "kept")
+    preflight.try_file(file, MODEL, context, child=child.module, directory=folder / "kept")
 
 
 def test_a_child_that_lives_is_asked_once(tmp_path: Path, unverified: GgufFile) -> None:
-    child = StandIn(tmp_path, "print('ok')")
+    child = StandIn(tmp_path, "answer('ok')")
     tried(unverified, child, tmp_path)
     tried(unverified, child, tmp_path, ContextOptions(n_ctx=4096, n_threads=2))
     (order,) = child.orders
@@ -75,14 +65,14 @@ def test_a_child_that_lives_is_asked_once(tmp_path: Path, unverified: GgufFile) 
 def test_an_error_of_ours_in_the_child_is_left_to_this_process_and_not_remembered(
     tmp_path: Path, unverified: GgufFile
 ) -> None:
-    child = StandIn(tmp_path, "print('ModelLoadError: no memory')")
+    child = StandIn(tmp_path, "answer('ModelLoadError: no memory')")
     tried(unverified, child, tmp_path)
     tried(unverified, child, tmp_path)
     assert len(child.orders) == 2
 
 
 def test_a_file_that_has_changed_is_tried_again(tmp_path: Path, unverified: GgufFile) -> None:
-    child = StandIn(tmp_path, "print('ok')")
+    child = StandIn(tmp_path, "answer('ok')")
     tried(unverified, child, tmp_path)
     os.utime(unverified.path, ns=(1, 1))
     tried(unverified, child, tmp_path)
@@ -108,7 +98,7 @@ def test_a_death_is_an_error_and_is_remembered(tmp_path: Path, unverified: GgufF
         tried(unverified, child, tmp_path)
     said = str(caught.value)
     assert str(again.value) == said
-    assert "A child process that tried it died by SIGABRT (ggml.c:12: GGML_ASSERT(a == b) failed)" in said
+    assert "The child process of the preflight died by SIGABRT (ggml.c:12: GGML_ASSERT(a == b) failed)" in said
     assert "because headers of the architecture 'mamba' are not verified" in said
     assert "preflight=False" in said
     assert len(child.orders) == 1
@@ -118,9 +108,9 @@ def test_a_death_is_an_error_and_is_remembered(tmp_path: Path, unverified: GgufF
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", "ended with exit code -9"),  # the kernel, for memory, as a rule
+        ("os.kill(os.getpid(), signal.SIGKILL)", "died by SIGKILL"),  # the kernel, for memory, as a rule
         ("sys.exit('MemoryError: no more')", r"ended with exit code 1 \(MemoryError: no more\)"),
-        ("time.sleep(60)", "did not end within 1 seconds"),
+        ("time.sleep(60)", "did not finish within 1"),
     ],
 )
 def test_another_end_is_an_error_and_is_not_remembered(
@@ -134,14 +124,10 @@ def test_another_end_is_an_error_and_is_not_remembered(
     assert len(child.orders) == 2
 
 
-def test_where_no_child_can_be_started_a_warning_says_so(
-    tmp_path: Path, unverified: GgufFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preflight, "child_command", lambda: None)
+def test_where_no_child_can_be_started_a_warning_says_so(unverified: GgufFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
     with pytest.warns(EngineWarning, match=r"could not be tried in a child process first.*may end this process"):
         preflight.try_file(unverified, MODEL, CONTEXT)
-    with pytest.raises(ModelLoadError, match="gave no answer"):
-        preflight.try_file(unverified, MODEL, CONTEXT, command=(str(tmp_path / "absent"),), directory=tmp_path)
 
 
 @LINUX
@@ -181,18 +167,20 @@ def test_what_llama_cpp_refuses_by_itself_is_its_own_error(tmp_path: Path) -> No
 @LINUX
 def test_a_child_may_not_take_all_memory(unverified: GgufFile) -> None:
     """The real child, with room for nothing, and with enough."""
-    command = preflight.child_command()
-    assert command is not None
     order = {"task": "try", "model": str(unverified.path), "load": {"tensor_split": ()}, "context": {"n_ctx": 256}}
-    assert preflight.run_child(command, {**order, "room": 1 << 20}).stdout.strip() != "ok"
-    assert preflight.run_child(command, {**order, "room": 4 << 30}).stdout.strip() == "ok"
+    assert preflight.ask_child({**order, "room": 4 << 30}) == "ok"
+    try:
+        said = preflight.ask_child({**order, "room": 1 << 20})
+    except EngineError as error:
+        said = str(error)
+    assert said != "ok"
 
 
 def test_preflight_false_takes_the_risk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(preflight, "run_child", never)
+    monkeypatch.setattr(preflight, "ask_child", never)
     path = written(model_zoo.model("mamba"), tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

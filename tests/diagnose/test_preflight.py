@@ -1,14 +1,13 @@
 """engine.diagnose.preflight, with stand-in children that end in every way a child can: the fault itself needs a
 faulting CPU."""
 
-import json
 import os
 import sys
-import textwrap
 import warnings
 from pathlib import Path
 
 import pytest
+from stand_in_child import StandIn
 
 from engine import _data
 from engine.diagnose import preflight
@@ -21,21 +20,10 @@ CURE = "(-fno-dse|-U__AMX_INT8__)"
 """By gcc; by any other compiler."""
 
 
-class StandIn:
-    """A child command that runs a script, and counts the orders it was given in a file."""
-
-    def __init__(self, folder: Path, body: str) -> None:
-        self._seen = folder / "orders.jsonl"
-        script = folder / "child.py"
-        opening = f"import json, os, signal, sys\nopen({str(self._seen)!r}, 'a').write(sys.argv[1] + '\\n')\n"
-        script.write_text(opening + "order = json.loads(sys.argv[1])\n" + textwrap.dedent(body), encoding="utf-8")
-        self.command = [sys.executable, str(script)]
-
-    @property
-    def orders(self) -> list[dict[str, dict[str, object]]]:
-        if not self._seen.exists():
-            return []
-        return [json.loads(line) for line in self._seen.read_text(encoding="utf-8").splitlines()]
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where stand-ins are found, for one test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 @pytest.fixture(autouse=True)
@@ -44,22 +32,22 @@ def a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_data, "builtin_model", lambda: tmp_path / "tiny.gguf")
 
 
-SOUND = "print('ok')"
+SOUND = "answer('ok')"
 FAULTS_UNLESS_REMEDIED = """
     if order["load"]["use_extra_bufts"]:
         os.kill(os.getpid(), signal.SIGSEGV)
-    print("ok")
+    answer("ok")
 """
 ALWAYS_FAULTS = "os.kill(os.getpid(), signal.SIGILL)"
 EXITS = "sys.exit('no such device')"
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
-SAYS_ANOTHER_THING = "print('maybe')"
+SAYS_ANOTHER_THING = "answer('maybe')"
 
 
 def test_a_child_that_lives_is_believed_and_remembered(tmp_path: Path) -> None:
     child = StandIn(tmp_path, SOUND)
-    first = examine(MODEL, CONTEXT, command=child.command, directory=tmp_path / "cache")
-    again = examine(MODEL, CONTEXT, command=child.command, directory=tmp_path / "cache")
+    first = examine(MODEL, CONTEXT, child=child.module, directory=tmp_path / "cache")
+    again = examine(MODEL, CONTEXT, child=child.module, directory=tmp_path / "cache")
     assert (first.outcome, first.cached) == ("sound", False)
     assert again == Verdict("sound", first.reason, cached=True)
     assert len(child.orders) == 1
@@ -77,7 +65,7 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
         offload_kqv=False,
         n_threads=3,
     )
-    examine(model, context, command=child.command, directory=tmp_path)
+    examine(model, context, child=child.module, directory=tmp_path)
     (order,) = child.orders
     told = {**order["load"], **order["context"]}
     kept = {
@@ -95,33 +83,38 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_a_fault_is_remedied_and_both_children_are_seen(tmp_path: Path) -> None:
     child = StandIn(tmp_path, FAULTS_UNLESS_REMEDIED)
-    verdict = examine(MODEL, CONTEXT, command=child.command, directory=tmp_path)
+    verdict = examine(MODEL, CONTEXT, child=child.module, directory=tmp_path)
     assert verdict.outcome == "remedied"
     assert "SIGSEGV" in verdict.reason
     assert [order["load"]["use_extra_bufts"] for order in child.orders] == [True, False]
-    assert examine(MODEL, CONTEXT, command=child.command, directory=tmp_path).cached
+    assert examine(MODEL, CONTEXT, child=child.module, directory=tmp_path).cached
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_no_remedy(tmp_path: Path) -> None:
     child = StandIn(tmp_path, ALWAYS_FAULTS)
-    verdict = examine(MODEL, CONTEXT, command=child.command, directory=tmp_path)
+    verdict = examine(MODEL, CONTEXT, child=child.module, directory=tmp_path)
     assert verdict.outcome == "faulty"
     assert "SIGILL" in verdict.reason
     assert len(child.orders) == 2
     remedied_before = ModelOptions(use_extra_bufts=False)
-    assert examine(remedied_before, CONTEXT, command=child.command, directory=tmp_path).outcome == "faulty"
+    assert examine(remedied_before, CONTEXT, child=child.module, directory=tmp_path).outcome == "faulty"
     assert len(child.orders) == 3, "the remedy was on already; there is no second child"
 
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [(EXITS, "no such device"), (SAYS_ANOTHER_THING, "exit code 0"), pytest.param(KILLED, "exit code -9", id="killed")],
+    [
+        (EXITS, "exit code 1 (no such device)"),
+        (SAYS_ANOTHER_THING, "answered 'maybe'"),
+        ("pass", "exit code 0"),
+        pytest.param(KILLED, "died by SIGKILL", id="killed"),
+    ],
 )
 def test_what_proves_nothing_is_unknown_and_asked_again(tmp_path: Path, body: str, said: str) -> None:
     child = StandIn(tmp_path, body)
     for count in (1, 2):
-        verdict = examine(MODEL, CONTEXT, command=child.command, directory=tmp_path)
+        verdict = examine(MODEL, CONTEXT, child=child.module, directory=tmp_path)
         assert verdict.outcome == "unknown"
         assert said in verdict.reason
         assert len(child.orders) == count
@@ -130,15 +123,18 @@ def test_what_proves_nothing_is_unknown_and_asked_again(tmp_path: Path, body: st
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_a_fault_whose_remedy_gives_no_answer_is_unknown(tmp_path: Path) -> None:
     body = "os.kill(os.getpid(), signal.SIGSEGV if order['load']['use_extra_bufts'] else signal.SIGKILL)"
-    verdict = examine(MODEL, CONTEXT, command=StandIn(tmp_path, body).command, directory=tmp_path)
+    verdict = examine(MODEL, CONTEXT, child=StandIn(tmp_path, body).module, directory=tmp_path)
     assert verdict.outcome == "unknown"
     assert not verdict.use_extra_bufts
 
 
-def test_no_child_can_start(tmp_path: Path) -> None:
-    verdict = examine(MODEL, CONTEXT, command=[str(tmp_path / "nothing-here")], directory=tmp_path)
+@pytest.mark.parametrize(("executable", "said"), [("/nothing-here", "nothing-here"), ("", "sys.executable is empty")])
+def test_no_child_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executable: str, said: str) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    verdict = examine(MODEL, CONTEXT, directory=tmp_path)
     assert verdict.outcome == "unknown"
-    assert "nothing-here" in verdict.reason
+    assert said in verdict.reason
+    assert "preflight=False" in verdict.reason
 
 
 def test_without_the_built_in_model_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,32 +142,36 @@ def test_without_the_built_in_model_nothing_is_known(tmp_path: Path, monkeypatch
         raise EngineError("It was deleted.")
 
     monkeypatch.setattr(_data, "builtin_model", missing)
-    verdict = examine(MODEL, CONTEXT, command=StandIn(tmp_path, SOUND).command, directory=tmp_path)
+    verdict = examine(MODEL, CONTEXT, child=StandIn(tmp_path, SOUND).module, directory=tmp_path)
     assert verdict.outcome == "unknown"
     assert "It was deleted." in verdict.reason
 
 
 def test_a_child_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_SECONDS", 0.2)
-    child = StandIn(tmp_path, "import time; time.sleep(60)")
-    assert examine(MODEL, CONTEXT, command=child.command, directory=tmp_path).outcome == "unknown"
+    verdict = examine(MODEL, CONTEXT, child=StandIn(tmp_path, "time.sleep(60)").module, directory=tmp_path)
+    assert verdict.outcome == "unknown"
+    assert "did not finish within 0.2 seconds" in verdict.reason
 
 
 def test_a_frozen_program_starts_no_copy_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert preflight.child_command() is None
-    assert examine(MODEL, CONTEXT, directory=tmp_path).outcome == "unknown"
+    verdict = examine(MODEL, CONTEXT, directory=tmp_path)
+    assert verdict.outcome == "unknown"
+    assert "frozen" in verdict.reason
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"outcome": "sound"}', '{"outcome": "great", "reason": "x"}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"outcome": "sound"}', '{"outcome": "great", "reason": "x"}', "[" * 100_000]
+)
 def test_a_damaged_record_is_replaced(tmp_path: Path, content: str) -> None:
     child = StandIn(tmp_path, SOUND)
     cache = tmp_path / "cache"
-    examine(MODEL, CONTEXT, command=child.command, directory=cache)
+    examine(MODEL, CONTEXT, child=child.module, directory=cache)
     (record,) = cache.iterdir()
     record.write_text(content, encoding="utf-8")
-    assert examine(MODEL, CONTEXT, command=child.command, directory=cache).cached is False
-    assert examine(MODEL, CONTEXT, command=child.command, directory=cache).cached is True
+    assert examine(MODEL, CONTEXT, child=child.module, directory=cache).cached is False
+    assert examine(MODEL, CONTEXT, child=child.module, directory=cache).cached is True
 
 
 def test_other_options_another_library_another_cpu_are_asked_anew(
@@ -185,7 +185,7 @@ def test_other_options_another_library_another_cpu_are_asked_anew(
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(library))
 
     def asked(context: ContextOptions = CONTEXT) -> bool:
-        return not examine(MODEL, context, command=child.command, directory=tmp_path / "cache").cached
+        return not examine(MODEL, context, child=child.module, directory=tmp_path / "cache").cached
 
     assert asked()
     assert not asked()
@@ -201,12 +201,50 @@ def test_other_options_another_library_another_cpu_are_asked_anew(
     assert asked(), "it runs on another CPU"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name")
+def test_a_pipe_in_the_cache_is_not_waited_for(tmp_path: Path) -> None:
+    child = StandIn(tmp_path, SOUND)
+    cache = tmp_path / "cache"
+    examine(MODEL, CONTEXT, child=child.module, directory=cache)
+    (record,) = cache.iterdir()
+    record.unlink()
+    os.mkfifo(record)
+    assert examine(MODEL, CONTEXT, child=child.module, directory=cache).cached is False
+    assert examine(MODEL, CONTEXT, child=child.module, directory=cache).cached is True, "it was replaced"
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="whom modes keep out")
+def test_a_cache_that_cannot_be_read_costs_only_time(tmp_path: Path) -> None:
+    child = StandIn(tmp_path, SOUND)
+    cache = tmp_path / "cache"
+    examine(MODEL, CONTEXT, child=child.module, directory=cache)
+    (record,) = cache.iterdir()
+    record.chmod(0)
+    assert examine(MODEL, CONTEXT, child=child.module, directory=cache).outcome == "sound"
+    cache.chmod(0)
+    assert examine(MODEL, CONTEXT, child=child.module, directory=cache).outcome == "sound"
+    cache.chmod(0o700)
+
+
+def test_a_user_without_a_home_has_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("LLAMA_ENGINE_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    child = StandIn(tmp_path, SOUND)
+    for _ in range(2):
+        assert examine(MODEL, CONTEXT, child=child.module).outcome == "sound"
+    assert len(child.orders) == 2
+
+
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     child = StandIn(tmp_path, SOUND)
     blocked = tmp_path / "file"
     blocked.write_text("in the way", encoding="utf-8")
     for _ in range(2):
-        assert examine(MODEL, CONTEXT, command=child.command, directory=blocked / "cache").outcome == "sound"
+        assert examine(MODEL, CONTEXT, child=child.module, directory=blocked / "cache").outcome == "sound"
     assert len(child.orders) == 2
 
 
@@ -215,8 +253,7 @@ class TestPrepare:
 
     def use(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
         monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "own"))
-        command = tuple(StandIn(tmp_path, body).command)
-        monkeypatch.setattr(preflight, "child_command", lambda: command)
+        monkeypatch.setattr(preflight, "CHILD", StandIn(tmp_path, body).module)
 
     def test_sound(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.use(monkeypatch, tmp_path, SOUND)

@@ -18,13 +18,11 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import BaseModel, field_validator
 
-from engine import Engine, EngineError, ModelLoadError, RequestError, ToolCallEnd, as_tools
-from engine.errors import DecodeError
+from engine import Engine, EngineError, ModelLoadError, RequestError, Stream, ToolCallEnd, as_tools
 from engine.events import ToolCallStart
 from engine.families import builtin_families
 from engine.isolated import parent as isolation
 from engine.isolated.parent import IsolatedRunner
-from engine.isolated.worker import portable
 from engine.parsing import Piece
 from engine.parsing.parser import ParserRecipe
 
@@ -73,7 +71,7 @@ def doomed(builtin_model_path: Path) -> Iterator[Engine]:
 def process(llm: Engine) -> "subprocess.Popen[bytes]":
     runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, IsolatedRunner)
-    return runner._child._process  # pyright: ignore[reportPrivateUsage]
+    return runner._link.child.process  # pyright: ignore[reportPrivateUsage]
 
 
 def test_it_answers_as_one_here(here: Engine, apart: Engine) -> None:
@@ -197,27 +195,63 @@ class Wrong(BaseModel):
         raise KeyError(value)
 
 
-def test_a_check_that_raises_ends_its_own_turn(here: Engine, apart: Engine) -> None:
+def test_a_check_that_raises_is_told_of_its_own_call(here: Engine, apart: Engine) -> None:
     for llm in (here, apart):
-        with pytest.raises(KeyError):
-            llm.chat("What is the weather in Paris?", [Wrong], temperature=0)
+        (call,) = llm.chat("What is the weather in Paris?", [Wrong], temperature=0).tool_calls
+        assert call.error == "invalid_arguments"
         assert llm.chat("Hello!", temperature=0).content
         assert llm.metrics.running == 0
 
 
+@pytest.fixture
+def stopped(builtin_model_path: Path) -> Iterator[tuple[Engine, Stream]]:
+    """An engine whose child was stopped in the middle of a turn, and the turn's stream."""
+    with Engine.load(builtin_model_path, n_ctx=4096, n_threads=1, isolated=True) as llm:
+        stream = llm.stream("Hello!", ignore_eos=True, deadline=1.0)
+        assert next(iter(stream))
+        process(llm).send_signal(signal.SIGSTOP)
+        yield llm, stream
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_one_that_is_stuck_is_ended_by_force(builtin_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    llm = Engine.load(builtin_model_path, n_ctx=512, n_threads=1, isolated=True)
-    stream = llm.stream("Hello!", ignore_eos=True)
-    reading = iter(stream)
-    assert next(reading)
-    child = process(llm)
-    child.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(isolation, "_PATIENCE", 0.2)
-    llm.close()
-    assert child.returncode == -signal.SIGKILL
-    with pytest.raises(EngineError, match="closed"):
-        stream.result()
+class TestAStoppedChild:
+    def test_closing_does_not_wait_for_it(self, stopped: tuple[Engine, Stream]) -> None:
+        llm, stream = stopped
+        waiting = llm.stream("Who are you?")
+        began = time.monotonic()
+        llm.close()
+        assert time.monotonic() - began < 4 * isolation._GRACE  # pyright: ignore[reportPrivateUsage]
+        assert process(llm).returncode == -signal.SIGKILL
+        assert [left.result(1).finish_reason for left in (stream, waiting)] == ["cancelled", "cancelled"]
+        with pytest.raises(EngineError, match="closed"):
+            llm.chat("Hello!")
+
+    def test_deadlines_hold_without_it(self, stopped: tuple[Engine, Stream]) -> None:
+        llm, stream = stopped
+        began = time.monotonic()
+        others = [llm.stream("Who are you?", deadline=seconds) for seconds in (0.3, 0.1)]
+        patient = llm.stream("Who are you?", deadline=3600)
+        reasons = [other.result(20).finish_reason for other in (stream, *others)]
+        assert reasons == ["deadline"] * 3
+        assert time.monotonic() - began < 10, "a busy machine's second or two, not the child's hour"
+        process(llm).send_signal(signal.SIGCONT)
+        assert patient.result(60).content, "those that were given up are cancelled there, and the rest goes on"
+        assert llm.metrics.running == 0
+
+    def test_a_program_may_end_beside_it(self, builtin_model_path: Path) -> None:
+        script = (
+            "import signal; from engine import Engine\n"
+            f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, {SAFELY})\n"
+            "stream = llm.stream('Hello!', ignore_eos=True)\n"
+            "reading = iter(stream); next(reading)\n"
+            "llm._service._runner._link.child.process.send_signal(signal.SIGSTOP)\n"
+        )
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert time.monotonic() - began < 30
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -234,7 +268,7 @@ def test_a_fork_says_nothing_and_keeps_nothing_alive(builtin_model_path: Path) -
         "    os.closerange(1, 3); time.sleep(60); os._exit(0)\n"
         "time.sleep(0.2)\n"
         "print(stream.result().finish_reason, llm.chat('Hello!', max_tokens=3).finish_reason)\n"
-        "print(fork, llm._service._runner._child._process.pid, flush=True)\n"
+        "print(fork, llm._service._runner._link.child.process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -247,6 +281,27 @@ def test_a_fork_says_nothing_and_keeps_nothing_alive(builtin_model_path: Path) -
         assert runs(fork)
     finally:
         os.kill(fork, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_is_told_that_the_model_is_not_its_own(builtin_model_path: Path) -> None:
+    script = (
+        "import os, warnings; from engine import Engine, EngineError\n"
+        f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, {SAFELY})\n"
+        "warnings.simplefilter('ignore')\n"
+        "if not (fork := os.fork()):\n"
+        "    try:\n"
+        "        llm.chat('Hello!')\n"
+        "    except EngineError as error:\n"
+        "        print('told:', error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(fork, 0)\n"
+        "print(llm.chat('Hello!', max_tokens=3).finish_reason)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    told, reason = done.stdout.splitlines()
+    assert told.startswith("told: This process is a fork")
+    assert (reason, done.stderr) == ("length", "")
 
 
 def test_what_surrounds_the_interpreter_does_not_matter(builtin_model_path: Path, tmp_path: Path) -> None:
@@ -311,7 +366,7 @@ def test_it_does_not_outlive_its_parent(builtin_model_path: Path) -> None:
     script = (
         "import os, sys; from engine import Engine\n"
         f"llm = Engine.load({str(builtin_model_path)!r}, n_ctx=512, n_threads=1, isolated=True)\n"
-        "print(llm._service._runner._child._process.pid, flush=True); sys.stdin.read()\n"
+        "print(llm._service._runner._link.child.process.pid, flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
@@ -430,19 +485,6 @@ class TestRecipe:
         copy: ParserRecipe = pickle.loads(pickle.dumps(recipe))
         assert copy == recipe
         assert recipe.checked()(copy().feed("hm")) == tuple(recipe().feed("hm"))
-
-
-def test_errors_that_cannot_be_sent_say_what_they_said() -> None:
-    class Local(Exception):
-        pass
-
-    kept = portable(DecodeError("no room", "no_slot"))
-    assert isinstance(kept, DecodeError)
-    assert kept.reason == "no_slot"
-    assert portable(None) is None
-    said = portable(Local("hm"))
-    assert isinstance(said, EngineError)
-    assert str(said) == "Local: hm"
 
 
 def test_a_program_that_is_no_python_cannot(monkeypatch: pytest.MonkeyPatch, builtin_model_path: Path) -> None:

@@ -12,8 +12,6 @@ import random
 import resource
 import signal
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -217,35 +215,44 @@ def _watch(progress: dict[str, Any]) -> None:
 
     lib.llama_model_load_from_file = watched
 
-    def forked(command: Sequence[str], order: Mapping[str, object], _: float = 0) -> subprocess.CompletedProcess[str]:
+    def forked(order: Mapping[str, object], _child: str | None = None, _seconds: float | None = None) -> Any:
         progress["tried"] = "tried in a child first"
-        return run_forked(command, order)
+        return ask_fork(order)
 
-    preflight.run_child = forked
+    preflight.ask_child = forked
 
 
-def run_forked(command: Sequence[str], order: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
-    """`preflight.run_child` without the start of an interpreter."""
+def ask_fork(order: Mapping[str, object]) -> Any:
+    """`preflight.ask_child` without the start of an interpreter."""
+    from engine.diagnose.preflight import ChildFaultError
+    from engine.errors import EngineError
     from engine.isolated import preflight_child
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
         if child == 0:
             signal.alarm(SECONDS // 2)
-            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 1)
             os.dup2(err.fileno(), 2)
             code = 1
             try:
-                code = preflight_child.main([json.dumps(dict(order))])
+                out.write(json.dumps(preflight_child.carry_out(dict(order)), default=str).encode())
+                out.flush()
+                code = 0
             except BaseException as error:  # noqa: BLE001 - as an interpreter ends
                 os.write(2, f"{type(error).__name__}: {error}".encode())
-            sys.stdout.flush()
             os._exit(code)
         _, status = os.waitpid(child, 0)
         out.seek(0)
         err.seek(0)
-        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        return subprocess.CompletedProcess([*command], code, out.read().decode(), err.read().decode("utf-8", "replace"))
+        if status == 0:
+            return json.loads(out.read())
+        lines = err.read().decode("utf-8", "replace").strip().splitlines()
+        said = f" ({lines[-1]})" if lines else ""
+        if os.WIFSIGNALED(status):
+            name = signal.Signals(os.WTERMSIG(status)).name
+            raise ChildFaultError(f"A child process that tried it died by {name}{said}.", name)
+        raise EngineError(f"A child process that tried it ended with exit code {os.WEXITSTATUS(status)}{said}.")
 
 
 def prepare(cache: Path) -> None:

@@ -1,13 +1,12 @@
 """Which of a model's templates a request takes, documents, and tools as a text in the system message."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.engine import Engine
-from engine.errors import RequestError
+from engine.errors import RequestError, TemplateError
 from engine.events import fold
 from engine.template.chat_template import ChatTemplate
 from engine.template.generic import written
@@ -89,22 +88,11 @@ class TestDocuments:
         with pytest.raises(RequestError, match="takes no documents"):
             made.render("Hi", documents=["First."])
 
-    def test_all_of_them_are_tried_before_they_are_believed(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        tried: list[str] = []
-
-        def note(source: str, fixed: dict[str, str], passed: Path) -> None:
-            tried.append(source)
-
-        monkeypatch.setattr("engine.template.chat_template.try_template", note)
-        made = ChatTemplate.for_model(
-            PLAIN, named={"tool_use": TOOLS, "rag": RAG, "unused": "{% if %}"}, trials=tmp_path
-        )
-        assert tried == [PLAIN, TOOLS]
-        for _ in range(2):
+    def test_what_a_model_does_not_need_is_not_even_compiled(self) -> None:
+        made = ChatTemplate.for_model(PLAIN, named={"tool_use": TOOLS, "rag": "{% if %}", "unused": "{% if %}"})
+        made.render("Hi", [look])
+        with pytest.raises(TemplateError, match="syntax error"):
             made.render("Hi", documents=["First."])
-        assert tried == [PLAIN, TOOLS, RAG]
 
 
 # As Phi-4-mini's: tools are a text in the system message, calls and their results are no business of its own.

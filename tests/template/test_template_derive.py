@@ -2,12 +2,14 @@
 sure."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
+from hostile_templates import ATTACKS
 from roundtrips import SOURCES, row
 
-from engine.errors import EngineWarning
+from engine.errors import EngineWarning, TemplateError
 from engine.events import fold
 from engine.template.capabilities import probe
 from engine.template.chat_template import ChatTemplate
@@ -246,3 +248,15 @@ def test_templates_of_the_tree(path: Path) -> None:
     assert measured.has_calls == (path.stem not in CALLLESS)
     if measured.has_calls and not measured.back:
         assert bool(measured.unlike) == (path.stem in UNLIKE), measured.unlike
+
+
+def test_what_a_template_writes_around_a_few_words_is_no_burden() -> None:
+    """However much it is, and whatever it looks like."""
+    for name in (name for name in ATTACKS if name.startswith("reader/") and "slow" not in name):
+        began, source = time.process_time(), ATTACKS[name]
+        try:
+            template = Template(source, trusted=True)
+            derivation(template, {}, probe(template, {}))
+        except TemplateError:
+            continue
+        assert time.process_time() - began < 5, name

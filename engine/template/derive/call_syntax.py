@@ -15,7 +15,7 @@ from engine.template.conversation import as_mapping
 from engine.template.derive.probes import IDS, KEYS, NAME, NUMBER, TAG, VALUES
 from engine.template.prompt import common
 
-_LONGEST = 200
+LONGEST_MARK = 200
 """Characters of the longest marker believed: a longer one is text that happens to stand there."""
 
 
@@ -45,7 +45,7 @@ def guesses(bodies: Bodies) -> Iterator[ToolSyntax]:
 
 
 def _is_mark(text: str) -> bool:
-    return len(text) <= _LONGEST and not any(probe in text for probe in (NAME, *KEYS, *VALUES))
+    return len(text) <= LONGEST_MARK and not any(probe in text for probe in (NAME, *KEYS, *VALUES))
 
 
 def _texts(syntax: ToolSyntax) -> tuple[str, ...]:

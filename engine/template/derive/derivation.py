@@ -15,7 +15,7 @@ from engine.events import fold
 from engine.families import Format, ReasoningSyntax
 from engine.parsing import Parser
 from engine.template.capabilities import Capabilities
-from engine.template.derive.call_syntax import Bodies, guesses
+from engine.template.derive.call_syntax import LONGEST_MARK, Bodies, guesses
 from engine.template.derive.probes import BOTH, FIRST, HARD, NAME, SAID, SECOND, TAG, TOOL, VALUES, WHY, Turns, turns_of
 from engine.template.env import Template
 from engine.template.prompt import common
@@ -24,6 +24,8 @@ _ATOM = re.compile(TAG.pattern + r"|\s+|\w+|.")
 _NET = "think"
 _MOST = 16
 """Formats without calls that are tried with calls: a bound on the work, far above what any template needed."""
+_MOST_TRIES = 1000
+"""Formats without calls that are tried at all; the most that a known template needed is 195."""
 _Read: TypeAlias = "tuple[str, str, list[tuple[str, object]]]"
 
 
@@ -64,11 +66,20 @@ def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) 
 
 def _plain(turns: Turns, eos: str) -> Iterator[Format]:
     """Formats without calls that read answers and reasoning back, the likelier first."""
-    for reasoning in _reasonings(turns):
-        for start, (opening, closing, end) in product(_starts(turns, reasoning), _ends(turns, reasoning)):
-            format_ = Format(start=start, reasoning=reasoning, content=(opening, closing), **_ended(end, turns, eos))
+    for start, opening, closing, end, reasoning in islice(_marks(turns), _MOST_TRIES):
+        marks = (start, opening, closing, reasoning.open, reasoning.close)
+        ended = _ended(end, turns, eos)
+        if max(map(len, (*marks, *ended["stops"], *ended["ends"]))) <= LONGEST_MARK:
+            format_ = Format(start=start, reasoning=reasoning, content=(opening, closing), **ended)
             if _reads_answers(format_, turns):
                 yield format_
+
+
+def _marks(turns: Turns) -> Iterator[tuple[str, str, str, str, ReasoningSyntax]]:
+    """What may begin a turn, open and close an answer, end the turn, and stand around reasoning."""
+    for reasoning in _reasonings(turns):
+        for start, (opening, closing, end) in product(_starts(turns, reasoning), _ends(turns, reasoning)):
+            yield start, opening, closing, end, reasoning
 
 
 def _starts(turns: Turns, reasoning: ReasoningSyntax) -> list[str]:
@@ -78,7 +89,8 @@ def _starts(turns: Turns, reasoning: ReasoningSyntax) -> list[str]:
     for mark in (reasoning.open.strip(), reasoning.close.strip()):
         start = start.partition(mark)[0]
     shared = _to_tag(start[: common(start, head)]) if turns.prompt else start
-    return list(dict.fromkeys([start, shared, re.sub(r"(?<=\s)[^\w\s]+\Z", "", start)]))
+    found = dict.fromkeys([start, shared, re.sub(r"(?<=\s)[^\w\s]+\Z", "", start)])
+    return [start for start in found if len(start) <= LONGEST_MARK]
 
 
 def _ends(turns: Turns, reasoning: ReasoningSyntax) -> Iterator[tuple[str, str, str]]:

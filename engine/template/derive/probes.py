@@ -15,6 +15,7 @@ from engine.families import Gate
 from engine.template.capabilities import Capabilities
 from engine.template.env import Template, values
 from engine.template.prompt import common
+from engine.template.remote import TemplateStoppedError
 from engine.types import Tool
 
 ASK, SAID, WHY, LATER, RESULT = "ASKQTEXT", "SAIDQTEXT", "WHYQTEXT", "LATERQTEXT", "RESULTQTEXT"
@@ -126,6 +127,8 @@ def turns_of(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
     )
 
 
+_LONGEST_RENDER, _LONGEST_TURN = 50_000, 1_000
+"""Characters beyond which a render, or one turn of it, is not looked at: known templates write 7,000 and 520."""
 _HAND_OVERS = ("content", "blocks")
 """Where reasoning goes in templates without a field for it: among the parts of the content, or its blocks."""
 
@@ -156,9 +159,12 @@ class _Renders:
         tools: Any = [TOOL.openai()] if self.can.tools else [] if self.can.empty_tools else None
         given = values(self.template, self.fixed, messages, tools, generates=generates)
         try:
-            return self.template.render({**given, **variables})
+            text = self.template.render({**given, **variables})
+        except TemplateStoppedError:
+            raise
         except TemplateError:
             return None  # a refusal says that there is nothing to compare
+        return text if len(text) <= _LONGEST_RENDER else None
 
     def after(self, *messages: Mapping[str, Any], generates: bool = False, **variables: Any) -> str | None:
         """What follows the question's text."""
@@ -198,6 +204,10 @@ class _Frame:
         return cls(renders, lead, asked)
 
     def turn(self, message: Mapping[str, Any]) -> str:
+        text = self._turn(message)
+        return text if len(text) <= _LONGEST_TURN else ""
+
+    def _turn(self, message: Mapping[str, Any]) -> str:
         text = self.renders.after(message)
         if text is None or not text.startswith(self.lead):
             return ""
@@ -213,7 +223,8 @@ class _Frame:
         if asking is None:
             return ""
         start = self.asked if asking != self.asked and asking.startswith(self.asked) else self.lead
-        return asking.removeprefix(start)
+        text = asking.removeprefix(start)
+        return text if len(text) <= _LONGEST_TURN else ""
 
 
 def _common_end(first: str, second: str) -> str:

@@ -1,0 +1,82 @@
+"""Deadlines of this process: one thread that sleeps until the next is over, and calls what was left for it.
+
+Knows: times and functions. Does not know: what is late. A timer of one's own would be a thread for each; this one is
+woken only for a deadline that is nearer than all others, so that setting and taking back one costs microseconds.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import TypeAlias
+
+Act: TypeAlias = Callable[[], object]
+_MANY = 1000
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int]] = []
+        self._acts: dict[int, Act] = {}
+        self._numbers = count()
+        self._started = False
+
+    def add(self, seconds: float, act: Act) -> int:
+        at = time.monotonic() + seconds
+        with self._changed:
+            number = next(self._numbers)
+            self._acts[number] = act
+            if not self._due or at < self._due[0][0]:
+                self._changed.notify()
+            heappush(self._due, (at, number))
+            if not self._started:
+                threading.Thread(target=self._run, name="llama-engine-deadlines", daemon=True).start()
+                self._started = True
+        return number
+
+    def remove(self, number: int) -> None:
+        with self._changed:
+            self._acts.pop(number, None)  # its time stays, as the thread may sleep until then
+            if len(self._due) > _MANY + 2 * len(self._acts):
+                self._due = [due for due in self._due if due[1] in self._acts]
+                heapify(self._due)
+
+    def _run(self) -> None:
+        while True:
+            self._next()()
+
+    def _next(self) -> Act:
+        """Wait for the next that is over."""
+        with self._changed:
+            while True:
+                left = self._due[0][0] - time.monotonic() if self._due else None
+                if left is None or left > 0:
+                    self._changed.wait(left if left is None else min(left, threading.TIMEOUT_MAX))
+                elif (act := self._acts.pop(heappop(self._due)[1], None)) is not None:
+                    return act
+
+
+_clock = _Clock()
+
+
+def call_later(seconds: float, act: Act) -> Callable[[], None]:
+    """Let `act` be called after so many seconds, in a thread that others need too: it must be quick and not raise.
+
+    Returns what takes that back; twice is fine, and so is too late.
+    """
+    clock = _clock
+    number = clock.add(seconds, act)
+    return lambda: clock.remove(number)
+
+
+def _after_fork() -> None:
+    """The thread is the parent's, and the lock may be held for good."""
+    global _clock  # noqa: PLW0603 - a process has one
+    _clock = _Clock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,129 @@
+"""What a model's child process answers, as bytes that cannot execute anything in the process that reads them.
+
+A frame is JSON, and behind it the bytes that occur in it (a saved state may have gigabytes). JSON makes nothing but
+values; a record is made from its class's annotations by pydantic, and only the classes listed here are made. A
+restricted unpickler would be shorter and was rejected: reading a pickle calls what it names and sets attributes, those
+of classes too, so that each class on the list is one more claim to prove.
+
+Knows: the classes that are answers, or parts of one. Does not know: who sends or reads them.
+"""
+
+import builtins
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from engine import errors
+from engine.errors import EngineError
+from engine.events import Event
+from engine.isolated.protocol import Failed, Line, Loading, Opened
+from engine.llama.gguf import NamedTemplate
+from engine.llama.model import ModelInfo
+from engine.runtime.logprobs import Logprob, TokenLogprobs
+from engine.runtime.request import Reply
+from engine.runtime.state_file import Origin, SavedState
+from engine.types import Usage
+
+_EVENTS: tuple[type, ...] = get_args(Event)
+_RECORDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        *_EVENTS,
+        *(Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate, Opened, Origin, Reply, SavedState, TokenLogprobs),
+        Usage,
+    )
+}
+_SCALARS = frozenset({type(None), bool, int, float, str})
+_BYTES, _ERROR = "bytes", "error"
+_LENGTH = struct.Struct(">Q")
+
+
+def encoded(answer: object) -> bytes:
+    """A record, or a list of records, as a frame. Raises TypeError for what is none."""
+    attached: list[bytes] = []
+    text = json.dumps(_plain(answer, attached)).encode()
+    return b"".join((_LENGTH.pack(len(text)), text, *attached))
+
+
+def decoded(frame: bytes) -> Any:
+    """What was encoded; sequences are tuples where the record says so. Raises ValueError for anything else."""
+    start = _LENGTH.size
+    (length,) = _LENGTH.unpack_from(frame)
+    attached = memoryview(frame)[start + length :]
+    position = 0
+
+    def record(found: dict[str, Any]) -> Any:
+        nonlocal position
+        ((name, value),) = found.items()
+        if name == _BYTES:
+            data = bytes(attached[position : position + int(value)])
+            if len(data) != value:
+                raise ValueError(f"{value} bytes are said to follow, and {len(data)} do")
+            position += len(data)
+            return data
+        if name == _ERROR:
+            return _error(*value)
+        return _made(name, value)
+
+    return json.loads(frame[start : start + length], object_hook=record)
+
+
+def _plain(value: Any, attached: list[bytes]) -> Any:
+    kind = cast("type[Any]", type(value))
+    if kind in _SCALARS:
+        return value
+    if _RECORDS.get(kind.__name__) is kind:
+        return {kind.__name__: [_plain(getattr(value, name), attached) for name in _names(kind)]}
+    if kind is tuple or kind is list:
+        return [_plain(item, attached) for item in value]
+    if kind is bytes:
+        attached.append(value)
+        return {_BYTES: len(value)}
+    if isinstance(value, Exception):
+        return {_ERROR: [kind.__name__, _plain_arguments(value), getattr(value, "reason", None)]}
+    if isinstance(value, Path | str):
+        return str(value)
+    raise TypeError(f"a {kind.__name__} is no part of an answer")
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a record, in order."""
+    if issubclass(kind, BaseModel):
+        return tuple(kind.model_fields)
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else kind._fields  # a NamedTuple's
+
+
+@cache
+def _adapter(kind: type[Any]) -> "TypeAdapter[Any]":
+    return TypeAdapter(kind, config=ConfigDict(arbitrary_types_allowed=True) if issubclass(kind, tuple) else None)
+
+
+def _made(name: str, values: list[Any]) -> Any:
+    kind = _RECORDS.get(name)
+    if kind is None:
+        raise ValueError(f"{name!r} is no record of an answer")
+    return _adapter(kind).validate_python(dict(zip(_names(kind), values, strict=True)))
+
+
+def _plain_arguments(error: Exception) -> list[Any]:
+    """What the error was raised with, where another process can have it; else what it says."""
+    plain = all(type(item) in _SCALARS for item in error.args)
+    return list(error.args) if plain else [str(error)]
+
+
+def _error(name: str, arguments: list[Any], reason: str | None) -> Exception:
+    """An error of ours or of Python's own; any other is an EngineError that names it."""
+    kind = getattr(errors, name, None) or getattr(builtins, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
+        return EngineError(f"{name}: {', '.join(map(str, arguments))}")
+    try:
+        return kind(*arguments) if reason is None else kind(*arguments, reason)
+    except (TypeError, ValueError):  # a UnicodeDecodeError, say, is made of bytes
+        return EngineError(f"{name}: {', '.join(map(str, arguments))}")

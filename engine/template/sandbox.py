@@ -1,0 +1,208 @@
+"""Chat templates compiled and rendered as Hugging Face's libraries render them, byte for byte, and little else allowed.
+
+Knows: jinja2 (its only importer) and the surroundings that chat templates are written for: trim_blocks and
+lstrip_blocks, loop controls, `{% generation %}`, `tojson` without HTML escapes, `raise_exception`, `strftime_now`. What
+a template may touch is listed: attributes by type, filters, global names; whatever is not listed is refused. Does not
+know: messages, where it runs, what a render may cost: `engine.template.worker` runs it under the system's limits.
+Deliberate differences from Hugging Face's: `list.append`, `insert` and `pop` work (templates use them; all they see are
+copies of their own), `from_json` exists; `lipsum`, and the filters that no chat template needs, are gone.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from datetime import datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import SandboxedEnvironment
+from jinja2.utils import Cycler, Namespace
+from markupsafe import Markup, escape
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TEXT = _words("""
+    capitalize casefold center count endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal
+    isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition
+    removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip
+    swapcase title upper zfill
+""")
+_ATTRIBUTES: Mapping[type, frozenset[str]] = {
+    Markup: _TEXT | {"striptags", "unescape"},
+    str: _TEXT,
+    list: _words("append copy count index insert pop"),
+    tuple: _words("count index"),
+    dict: _words("copy get items keys values"),
+    float: _words("is_integer"),
+    LoopContext: _words(
+        "changed cycle depth depth0 first index index0 last length nextitem previtem revindex revindex0"
+    ),
+    Macro: _words("arguments caller catch_kwargs catch_varargs name"),
+    Cycler: _words("current next reset"),
+}
+"""What a template may read of a value; of a namespace, all that it holds."""
+_FILTERS = _words("""
+    abs batch capitalize center count d default dictsort filesizeformat first float forceescape format groupby indent
+    int items join last length list lower map max min reject rejectattr replace reverse round safe select selectattr
+    slice sort string striptags sum title trim truncate unique upper urlencode wordcount wordwrap
+""")
+_GLOBALS = ("cycler", "dict", "joiner", "range")
+
+
+class _Raised(jinja2.TemplateError):
+    """The template called raise_exception."""
+
+
+class StoppedError(Exception):
+    """A render was cut off: its text is too long."""
+
+
+class _Generation(Extension):
+    """`{% generation %}..{% endgeneration %}`: marks what the model wrote; its body has a scope of its own."""
+
+    tags = {"generation"}  # noqa: RUF012 - an instance variable in jinja2's own declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("body"), [], [], body).set_lineno(line)
+
+    def body(self, caller: Macro) -> str:
+        return caller()
+
+
+class Surroundings(NamedTuple):
+    """What a render depends on beside its variables. `escapes`: characters that stand for others, and what HTML's
+    escape makes of them. `now`: the time that `strftime_now` tells."""
+
+    escapes: Mapping[str, str] = {}
+    now: Callable[[], datetime] = datetime.now
+
+
+_surroundings: ContextVar[Surroundings] = ContextVar("_surroundings")
+
+
+class _Sandbox(SandboxedEnvironment):
+    intercepted_binops = frozenset({"+"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
+        filters = {name: self.filters[name] for name in _FILTERS}
+        self.filters = {**filters, "tojson": _tojson, "from_json": json.loads, "e": _escape, "escape": _escape}
+        known: dict[str, Any] = {name: self.globals[name] for name in _GLOBALS}
+        known.update(raise_exception=_raise_exception, strftime_now=_strftime_now, namespace=Namespace)
+        self.globals = known
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ARG002 - jinja2's signature
+        if isinstance(obj, Namespace):
+            return not attr.startswith("_")
+        return any(attr in names for kind, names in _ATTRIBUTES.items() if isinstance(obj, kind))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if _surroundings.get().escapes:  # a text that is marked `safe` escapes what it is joined with
+            if isinstance(left, Markup):
+                right = _escape(right)
+            elif isinstance(right, Markup):
+                left = _escape(left)
+        return super().call_binop(context, operator, left, right)
+
+
+@cache
+def _sandbox() -> _Sandbox:
+    return _Sandbox()
+
+
+class Compiled:
+    """A template, compiled; it may be rendered in several threads. `variables` are the names that it reads without
+    setting them. Raises what jinja2 and Python's own compiler raise: see `complaint`."""
+
+    def __init__(self, source: str) -> None:
+        environment = _sandbox()
+        tree = environment.parse(source)
+        self.variables = frozenset(meta.find_undeclared_variables(tree))
+        self._template = environment.from_string(tree)
+
+    def render(self, values: dict[str, Any], surroundings: Surroundings, limit: int | None = None) -> str:
+        """The text for these variables, which must be plain JSON values that nobody else holds. Raises whatever the
+        template raises, StoppedError for a text of more than `limit` characters."""
+        parts: list[str] = []
+        length = 0
+        token = _surroundings.set(surroundings)
+        try:
+            for part in self._template.generate(values):
+                length += len(part)
+                if limit is not None and length > limit:
+                    raise StoppedError(f"it writes more than {limit:,} characters, which its input does not warrant")
+                parts.append(part)
+        finally:
+            _surroundings.reset(token)
+        return "".join(parts)
+
+
+def complaint(error: BaseException) -> str:
+    """What to tell the caller of an error that compiling or rendering raised."""
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return (
+            f"The chat template has a syntax error at line {error.lineno}: {error.message}. Pass another with "
+            "chat_template=, or name the model's family with family= to use ours."
+        )
+    if isinstance(error, _Raised):
+        return f"The chat template rejects these messages: {error}"
+    if isinstance(error, SecurityError | StoppedError | MemoryError):
+        said = "it takes more memory than a template may" if isinstance(error, MemoryError) else str(error)
+        return (
+            f"The chat template was stopped: {said}. Do not trust this model file; pass another template with "
+            "chat_template=."
+        )
+    if isinstance(error, RecursionError):
+        return (
+            "The chat template calls itself without end, or its input is nested too deeply. Flatten the input, or pass "
+            "another template with chat_template=."
+        )
+    if isinstance(error, SyntaxError):  # Python's compiler refuses what jinja2 made of it
+        return (
+            f"The chat template cannot be compiled ({type(error).__name__}: {error.msg}). Pass another with "
+            "chat_template=."
+        )
+    return (
+        f"The chat template failed on these messages: {type(error).__name__}: {error}. Check roles and order; "
+        "pass chat_template= if the template itself is broken."
+    )
+
+
+def _escape(value: Any) -> Any:
+    """The value with HTML's characters escaped, and those that stand for them."""
+    escaped = escape(value)
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return escaped
+    text = str(escaped)
+    for stand_in, shown in _surroundings.get().escapes.items():
+        text = text.replace(stand_in, shown)
+    return Markup(text)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise _Raised(message)
+
+
+def _strftime_now(form: str) -> str:
+    return _surroundings.get().now().strftime(form)
