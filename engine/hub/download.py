@@ -149,9 +149,8 @@ def _read_again(file: IO[bytes], blob: Blob, digest: _Digest) -> int:
 
 def _transfer(blob: Blob, file: IO[bytes], here: int, digest: _Digest, at: At) -> _Digest:
     """Append what is missing, over as many connections as it takes; the digest of the whole."""
-    failures = 0
+    failures, furthest = 0, here
     while here < blob.size:
-        before = here
         try:
             with remote.opened(blob, here, min(here + _REQUEST, blob.size)) as (start, pieces):
                 if start != here:  # the server sends the whole file
@@ -169,9 +168,10 @@ def _transfer(blob: Blob, file: IO[bytes], here: int, digest: _Digest, at: At) -
             if not unavailable.passing:
                 raise
             error = unavailable
-        if here > before and error is None:
+        is_further, furthest = here > furthest, max(here, furthest)
+        if is_further and error is None:
             continue
-        failures = 1 if here > before else failures + 1
+        failures = 1 if is_further else failures + 1
         if failures > len(WAITS):
             raise ModelLoadError(
                 f"The download of {blob.repo}/{blob.path} stopped at {size_text(here)} of {size_text(blob.size)}, and "

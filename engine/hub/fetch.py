@@ -227,7 +227,13 @@ def _has(found: Found, file: File) -> bool:
 
 
 def _blob(found: Found, file: File) -> remote.Blob:
-    return _patiently(lambda: remote.blob(found.repo, found.commit, file.path))
+    blob = _patiently(lambda: remote.blob(found.repo, found.commit, file.path))
+    if file.size not in (None, blob.size):
+        raise ModelLoadError(
+            f"{remote.endpoint()} lists {blob.repo}/{blob.path} with {file.size:,} bytes, and says {blob.size:,} when "
+            "asked for it. Check HF_ENDPOINT, and whether a proxy stands between."
+        )
+    return blob
 
 
 def _patiently(ask: Callable[[], T]) -> T:

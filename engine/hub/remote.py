@@ -6,16 +6,17 @@ Does not know: GGUF, what is kept on disk.
 """
 
 import importlib.metadata
+import json
 import re
+import time
 from collections.abc import Collection, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
 
 from huggingface_hub import (
-    HfApi,
     constants,
     get_hf_file_metadata,  # pyright: ignore[reportUnknownVariableType]
     get_token,
@@ -38,6 +39,7 @@ from huggingface_hub.utils import (
     build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
     get_session,
     hf_raise_for_status,
+    validate_repo_id,
 )
 
 from engine.errors import ModelLoadError
@@ -47,8 +49,14 @@ from engine.hub.variants import File
 # What the HTTP client raises: httpx's in huggingface_hub 1, httpx2's in 2; its own errors are derived from that.
 _TRANSPORT: type[Exception] = HfHubHTTPError.__bases__[0]
 _PASSING = frozenset({408, 500, 502, 503, 504})
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-_IDENTIFIER = re.compile(r"\w[\w.-]*", re.ASCII)  # it becomes the name of a file
+_RANGE = re.compile(r"bytes (\d{1,20})-\d{1,20}/(\d{1,20}|\*)")
+_REPO = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
+_IDENTIFIER = re.compile(r"\w[\w.-]{0,127}", re.ASCII)  # it becomes the name of a file
+_LARGEST_LISTING = 32 << 20  # bytes: the largest repositories of GGUFs have some thousand files, 200 bytes each
+_LONGEST_LISTING = 60.0  # seconds
+_LARGEST_FILE = 1 << 60
+_LONGEST_PATH, _LONGEST_NAME = 1024, 255
+_LARGEST_REFUSAL = 1 << 12
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
@@ -87,28 +95,88 @@ class Blob:
 def listing(repo: str, revision: str | None) -> Listing:
     """Ask for the files of a repository; None is its main branch. Raises ModelLoadError, of which Unavailable where a
     copy in the cache will do."""
-    with _told(repo, revision):
-        try:
-            info = HfApi(**_us()).model_info(
-                repo, revision=revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
-            )
-        except HFValidationError as error:
-            raise ModelLoadError(f"{repo!r} cannot be the name of a repository: {error}") from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise _no_hub(f"{type(error).__name__}: {error}") from error
-    if info.sha is None or not _IDENTIFIER.fullmatch(info.sha):
-        raise _no_hub(f"the commit {info.sha!r}")
-    files = (File(sibling.rfilename, sibling.size) for sibling in info.siblings or ())
-    return Listing(info.id, info.sha, tuple(file for file in files if _is_inside(file.path)))
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ModelLoadError(f"{repo!r} cannot be the name of a repository: {error}") from error
+    info = _info(repo, revision)
+    name, commit, siblings = info.get("id"), info.get("sha"), info.get("siblings", [])
+    if not isinstance(commit, str) or not _IDENTIFIER.fullmatch(commit):
+        raise _no_hub(f"the commit {commit!r}")
+    if not isinstance(siblings, list):
+        raise _no_hub("no list of files")
+    files = (_file(sibling) for sibling in cast("list[object]", siblings))
+    files = tuple(file for file in files if _is_inside(file.path))
+    return Listing(name if isinstance(name, str) and _REPO.fullmatch(name) else repo, commit, files)
+
+
+def _info(repo: str, revision: str | None) -> dict[str, object]:
+    """What the Hub tells of a repository. huggingface_hub's own function reads an answer of any length, for ever."""
+    at = f"/revision/{quote(revision, safe='')}" if revision else ""
+    url, headers = f"{constants.ENDPOINT}/api/models/{repo}{at}?blobs=true", build_hf_headers(**_us())
+    until, data = time.monotonic() + _LONGEST_LISTING, bytearray()
+    with (
+        _told(repo, revision),
+        get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_ETAG_TIMEOUT) as response,
+    ):
+        _check(response)
+        for piece in response.iter_bytes():
+            data += piece
+            if len(data) > _LARGEST_LISTING:
+                raise _no_hub(f"more than {_LARGEST_LISTING:,} bytes about {repo}")
+            if time.monotonic() > until:
+                raise Unavailable(
+                    f"{endpoint()} took more than {_LONGEST_LISTING:.0f} s to list {repo}. Try again later.",
+                    passing=True,
+                )
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _no_hub(f"{type(error).__name__}: {error}") from error
+    if not isinstance(told, dict):
+        raise _no_hub("JSON that is no object")
+    return cast("dict[str, object]", told)
+
+
+def _file(sibling: object) -> File:
+    """A file of a listing. Raises Unavailable for what is none."""
+    told = cast("dict[str, object]", sibling) if isinstance(sibling, dict) else {}
+    path, size = told.get("rfilename"), told.get("size")
+    if not isinstance(path, str) or not (size is None or (type(size) is int and 0 <= size <= _LARGEST_FILE)):
+        raise _no_hub(f"a file {path!r} of size {size!r}")
+    return File(path, size)
+
+
+def _check(response: Any) -> None:
+    """Raises what the status of a response means. Of its body only a message's length is read: it may have no end."""
+    if response.status_code < 400:
+        return
+    body = bytearray()
+    for piece in response.iter_bytes():
+        body += piece
+        if len(body) >= _LARGEST_REFUSAL:
+            break
+    try:
+        told = json.loads(body)["error"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        told = ""
+    names = ("X-Error-Code", "X-Error-Message")
+    headers = {name: response.headers[name] for name in names if name in response.headers}
+    content = {"error": told if isinstance(told, str) else ""}
+    hf_raise_for_status(type(response)(response.status_code, headers=headers, json=content, request=response.request))
 
 
 def blob(repo: str, commit: str, path: str) -> Blob:
     """Ask what a file's bytes are called and how many they are. Raises as `listing` does."""
     with _told(repo, commit, path):
-        found = get_hf_file_metadata(_url(repo, commit, path), timeout=constants.HF_HUB_ETAG_TIMEOUT, **_us())
-    if not found.etag or found.size is None or not _IDENTIFIER.fullmatch(found.etag):
+        try:
+            found = get_hf_file_metadata(_url(repo, commit, path), timeout=constants.HF_HUB_ETAG_TIMEOUT, **_us())
+        except (ValueError, TypeError, KeyError) as error:  # headers that it cannot read
+            raise _no_hub(f"{type(error).__name__}: {error}") from error
+    size = -1 if found.size is None else found.size
+    if not found.etag or not _IDENTIFIER.fullmatch(found.etag) or not 0 <= size <= _LARGEST_FILE:
         raise _no_hub(f"etag {found.etag!r} and size {found.size} of {path}")
-    return Blob(repo, commit, path, found.etag, found.size)
+    return Blob(repo, commit, path, found.etag, size)
 
 
 @contextmanager
@@ -121,7 +189,7 @@ def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[b
         _told(file.repo, file.commit, file.path),
         get_session().stream("GET", url, headers=headers, timeout=seconds) as response,
     ):
-        hf_raise_for_status(response)
+        _check(response)
         if response.status_code != 206:
             yield 0, response.iter_raw()
             return
@@ -210,7 +278,14 @@ def _url(repo: str, commit: str, path: str) -> str:
 def _is_inside(path: str) -> bool:
     """Whether a path stays inside of its repository; it becomes one on this disk."""
     pure = PurePosixPath(path)
-    return path.isprintable() and not pure.is_absolute() and ".." not in pure.parts and not set(path) & set('\\:*?"<>|')
+    return (
+        path.isprintable()
+        and not pure.is_absolute()
+        and ".." not in pure.parts
+        and not set(path) & set('\\:*?"<>|')
+        and len(path) <= _LONGEST_PATH
+        and all(len(part.encode()) <= _LONGEST_NAME for part in pure.parts)
+    )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import PurePosixPath
 
 from engine.errors import ModelLoadError
@@ -28,6 +29,7 @@ _QUANTIZATION = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"(?<![A-Z0-9])(mmproj|imatrix|lora|adapter|vocab)(?![A-Z0-9])", re.IGNORECASE)
+_SHOWN = 20  # of a list in a message
 _RESERVE = 512 << 20  # beside the weights: context, buffers, this process
 
 
@@ -44,8 +46,8 @@ class Variant:
     """One model of a repository: a GGUF file, or all parts of a split one, in order.
 
     `quantization` is what the file name says, in the usual spelling ("Q4_K_M", "UD-Q4_K_XL", "BF16"); "" when it says
-    nothing. `lacking`: numbers of parts that are not there. `is_model`: false for projectors, importance matrices,
-    adapters and vocabularies.
+    nothing. `lacking`: numbers of parts that are not there, the first 20. `is_model`: false for projectors, importance
+    matrices, adapters and vocabularies.
     """
 
     quantization: str
@@ -96,11 +98,13 @@ def variants_of(files: Iterable[File]) -> list[Variant]:
         if not file.path.lower().endswith(_GGUF):
             continue
         part = _PART.fullmatch(file.path)
+        if part and not 1 <= int(part["number"]) <= int(part["count"]):
+            continue
         key = (part["stem"], int(part["count"])) if part else (file.path, 1)
         groups.setdefault(key, {})[int(part["number"]) if part else 1] = file
     found: list[Variant] = []
     for (stem, count), parts in sorted(groups.items()):
-        lacking = tuple(number for number in range(1, count + 1) if number not in parts)
+        lacking = tuple(islice((number for number in range(1, count + 1) if number not in parts), _SHOWN))
         ordered = tuple(parts[number] for number in sorted(parts))
         is_model = _NO_MODEL.search(PurePosixPath(stem).name) is None
         found.append(Variant(quantization_of(ordered[0].path), ordered, lacking, is_model))
@@ -236,12 +240,19 @@ def _plain(quantization: str) -> str:
 
 
 def _paths(variants: Sequence[Variant]) -> str:
-    return ", ".join(f"{variant.path} ({size_text(variant.size)})" for variant in variants)
+    return _listed(f"{variant.path} ({size_text(variant.size)})" for variant in variants)
 
 
 def _quantizations(models: Sequence[Variant]) -> str:
     ordered = sorted(models, key=lambda model: model.size or 0)
-    return ", ".join(f"{model.quantization or model.path} ({size_text(model.size)})" for model in ordered)
+    return _listed(f"{model.quantization or model.path} ({size_text(model.size)})" for model in ordered)
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """The first of many, and how many more there are."""
+    every = list(texts)
+    more = f" and {len(every) - _SHOWN:,} more" if len(every) > _SHOWN else ""
+    return ", ".join(every[:_SHOWN]) + more
 
 
 def _spelling(repo: str, variant: Variant, among: Sequence[Variant]) -> str:

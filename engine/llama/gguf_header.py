@@ -376,7 +376,7 @@ class _Reader:
                 if keep is not None:
                     keep(data[start:at])
         except struct.error:
-            self._check_end(start + 8)
+            self._check_end(at + 8)
             raise
         self._at = at
 

@@ -73,7 +73,7 @@ def test_ranges_of_bytes(hub: Hub) -> None:
     ("data", "told"),
     [
         (b"", "empty"),
-        (b"GGUF\3\0\0\0", "cut off"),
+        (b"GGUF\3\0\0\0", "it ends after 8 bytes"),
         (b"<!DOCTYPE html>" * 100, "not a GGUF file"),
         (b"GGUF\4\0\0\0" + bytes(2_000), "version 4"),
         (b"GGUF\3\0\0\0" + b"\xff" * 2_000, "cut off or damaged"),

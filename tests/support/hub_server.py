@@ -65,6 +65,7 @@ class Hub:
         self.statuses: list[int] = []  # each for one request of the API, in order
         self.page: bytes | None = None  # sent in place of everything, as a network's login page is
         self.ignores_ranges = False
+        self.instead: Callable[[Handler], bool] | None = None  # deals with a request where it returns true
         self.address = ""
         self._stop = threading.Event()
 
@@ -81,6 +82,11 @@ class Hub:
     def sleep(self, seconds: float) -> None:
         """Wait, but not longer than the server lives."""
         self._stop.wait(seconds)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the server is about to end."""
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """End all waiting."""
@@ -219,7 +225,9 @@ class Handler(BaseHTTPRequestHandler):
         start = int(bounds[1]) if bounds else None
         hub.requests.append(Request(self.command, path, start, token, self.headers.get("Host", "")))
         try:
-            if hub.page is not None:
+            if hub.instead is not None and hub.instead(self):
+                self.close_connection = True
+            elif hub.page is not None:
                 self._send(hub.page, "text/html")
             elif path.startswith("/cdn/"):
                 self._content(path, bounds)
