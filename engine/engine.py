@@ -116,7 +116,8 @@ class Engine:
 
     @classmethod
     async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
-        """`load` for an event loop, with the same options; cancelling the task closes what was loaded."""
+        """`load` for an event loop, with the same options. Cancelling the task closes what was loaded; a download ends
+        with the next bytes that come, keeps what it has, and the next call goes on from there."""
         return await off_loop(lambda: cls.load(model, **options), cls.close)
 
     @classmethod

@@ -1,17 +1,21 @@
-"""`llama-engine models list | download | remove`: the models on this disk.
+"""`llama-engine models fit | list | download | remove`: what fits into memory, and the models on this disk.
 
-Knows: how they are listed, and that nothing is deleted unasked. Does not know: what lies where (`engine.hub`).
+Knows: how they are listed, and that nothing is deleted unasked. Does not know: what lies where (`engine.hub`), what
+memory a model takes (`engine.diagnose.fit`).
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import ModelLoadError, RequestError
+
+if TYPE_CHECKING:
+    from engine.diagnose.fit import Fit
 
 _YES = ("y", "yes")
 
@@ -28,8 +32,14 @@ class _Row:
 
 def add_models(commands: Any) -> None:
     """Add the command and its options to a parser's subcommands."""
-    models = commands.add_parser("models", help="list, download or remove models")
+    models = commands.add_parser("models", help="what fits into memory; list, download or remove models")
     actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
+    fit = actions.add_parser("fit", help="which quantisations fit into memory, before any download")
+    fit.add_argument("name", metavar="NAME", help="owner/repo, owner/repo:Q4_K_M, or a GGUF file")
+    fit.add_argument("--revision", help="a branch, tag or commit")
+    fit.add_argument("--ctx", metavar="N", type=int, help="tokens of context over all sequences; by default 8192 each")
+    fit.add_argument("--sequences", metavar="N", type=int, default=1, help="conversations at once; by default 1")
+    fit.add_argument("--json", action="store_true", help="print it as one JSON object")
     shown = actions.add_parser("list", help="the models in the Hugging Face Hub's cache, and in folders")
     shown.add_argument("folders", metavar="FOLDER", nargs="*", help="a folder whose GGUF files are listed, too")
     shown.add_argument("--json", action="store_true", help="print it as one JSON array")
@@ -42,8 +52,40 @@ def add_models(commands: Any) -> None:
 
 
 def models(options: argparse.Namespace) -> int:
-    """Run the action that the options name; answers the exit code."""
-    return {"list": _list, "download": _download, "remove": _remove}[options.action](options)
+    """Run the action that the options name; returns the exit code."""
+    return {"fit": _fit, "list": _list, "download": _download, "remove": _remove}[options.action](options)
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from engine.cli.screen import Screen
+    from engine.diagnose.fit import Wanted, fits
+    from engine.llama.memory import available_memory
+
+    available = available_memory()
+    found = fits(options.name, options.revision, Wanted(options.ctx, options.sequences), available)
+    screen = Screen(sys.stdout)
+    if options.json:
+        rows = [{**asdict(each), "memory": each.memory} for each in found]
+        screen.line(json.dumps({"available": available, "models": rows}, indent=2))
+        return 0
+    _show_fits(screen, found, available)
+    return 0
+
+
+def _show_fits(screen: Any, found: "Sequence[Fit]", available: int | None) -> None:
+    from engine.hub.variants import size_text
+
+    table = [("NAME", "SIZE", "MEMORY", "LONGEST", "FITS")]
+    words = {True: "yes", False: "no", None: "-"}
+    for each in found:
+        longest = "-" if each.longest is None else f"{each.longest:,}"
+        table.append((each.name, size_text(each.size), size_text(each.memory), longest, words[each.fits]))
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    for name, size, memory, longest, verdict in table:
+        numbers = f"{size:>{widths[1]}}  {memory:>{widths[2]}}  {longest:>{widths[3]}}"
+        screen.line(f"{name:<{widths[0]}}  {numbers}  {verdict}")
+    room = "" if available is None else f" {size_text(available)} are available."
+    screen.line(f"MEMORY is for a context of {found[0].n_ctx:,} tokens, LONGEST the longest that fits.{room}")
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -91,6 +91,14 @@ def quantization_of(path: str) -> str:
     return ""
 
 
+def base_of(variant: Variant) -> str:
+    """What a model's file is called but for its quantisation and part, in lower case: the same for all quantisations of
+    one model."""
+    part = _PART.fullmatch(variant.path)
+    name = PurePosixPath(part["stem"] if part else variant.path[: -len(_GGUF)]).name
+    return re.sub(r"[^a-z0-9]", "", _QUANTIZATION.sub("", name).lower())
+
+
 def variants_of(files: Iterable[File]) -> list[Variant]:
     """The models among the files of a repository, parts put together; by path."""
     groups: dict[tuple[str, int], dict[int, File]] = {}
@@ -180,7 +188,7 @@ def _by_memory(
         raise ModelLoadError(
             f"No quantisation of {name.repo} fits into the memory available, {size_text(memory)}: it has "
             f"{_quantizations(models)}. Free memory, choose a smaller model, or name one to load it all the same: "
-            f"{_spelling(name.repo, smallest, models)}"
+            f"{spelling(name.repo, smallest, models)}"
         )
     here = [model for model in fitting if is_here(model)]
     chosen = min(here or fitting, key=_preference)
@@ -255,7 +263,7 @@ def _listed(texts: Iterable[str]) -> str:
     return ", ".join(every[:_SHOWN]) + more
 
 
-def _spelling(repo: str, variant: Variant, among: Sequence[Variant]) -> str:
+def spelling(repo: str, variant: Variant, among: Sequence[Variant]) -> str:
     """The shortest name of a variant."""
     unique = sum(each.quantization == variant.quantization for each in among) == 1
     return f"{repo}:{variant.quantization}" if variant.quantization and unique else f"{repo}/{variant.path}"
