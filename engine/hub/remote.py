@@ -53,7 +53,7 @@ _RANGE = re.compile(r"bytes (\d{1,20})-\d{1,20}/(\d{1,20}|\*)")
 _REPO = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 _IDENTIFIER = re.compile(r"\w[\w.-]{0,127}", re.ASCII)  # it becomes the name of a file
 _LARGEST_LISTING = 32 << 20  # bytes: the largest repositories of GGUFs have some thousand files, 200 bytes each
-_LONGEST_LISTING = 60.0  # seconds
+_LONGEST_ANSWER = 60.0  # seconds
 _LARGEST_FILE = 1 << 60
 _LONGEST_PATH, _LONGEST_NAME = 1024, 255
 _LARGEST_REFUSAL = 1 << 12
@@ -114,21 +114,16 @@ def _info(repo: str, revision: str | None) -> dict[str, object]:
     """What the Hub tells of a repository. huggingface_hub's own function reads an answer of any length, for ever."""
     at = f"/revision/{quote(revision, safe='')}" if revision else ""
     url, headers = f"{constants.ENDPOINT}/api/models/{repo}{at}?blobs=true", build_hf_headers(**_us())
-    until, data = time.monotonic() + _LONGEST_LISTING, bytearray()
     with (
         _told(repo, revision),
         get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_ETAG_TIMEOUT) as response,
     ):
         _check(response)
-        for piece in response.iter_bytes():
-            data += piece
-            if len(data) > _LARGEST_LISTING:
-                raise _no_hub(f"more than {_LARGEST_LISTING:,} bytes about {repo}")
-            if time.monotonic() > until:
-                raise Unavailable(
-                    f"{endpoint()} took more than {_LONGEST_LISTING:.0f} s to list {repo}. Try again later.",
-                    passing=True,
-                )
+        data = _body(response, _LARGEST_LISTING)
+    if data is None:
+        raise Unavailable(f"{endpoint()} took too long to list {repo}. Try again later.", passing=True)
+    if len(data) > _LARGEST_LISTING:
+        raise _no_hub(f"more than {_LARGEST_LISTING:,} bytes about {repo}")
     try:
         told = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -151,19 +146,26 @@ def _check(response: Any) -> None:
     """Raises what the status of a response means. Of its body only a message's length is read: it may have no end."""
     if response.status_code < 400:
         return
-    body = bytearray()
-    for piece in response.iter_bytes():
-        body += piece
-        if len(body) >= _LARGEST_REFUSAL:
-            break
     try:
-        told = json.loads(body)["error"]
+        told = json.loads(_body(response, _LARGEST_REFUSAL) or "")["error"]
     except (ValueError, RecursionError, TypeError, KeyError):
         told = ""
     names = ("X-Error-Code", "X-Error-Message")
     headers = {name: response.headers[name] for name in names if name in response.headers}
     content = {"error": told if isinstance(told, str) else ""}
     hf_raise_for_status(type(response)(response.status_code, headers=headers, json=content, request=response.request))
+
+
+def _body(response: Any, most: int) -> bytes | None:
+    """The beginning of a response, longer than `most` bytes where there is more; None where it takes too long."""
+    until, data = time.monotonic() + _LONGEST_ANSWER, bytearray()
+    for piece in response.iter_bytes():
+        data += piece
+        if len(data) > most:
+            break
+        if time.monotonic() > until:
+            return None
+    return bytes(data)
 
 
 def blob(repo: str, commit: str, path: str) -> Blob:

@@ -52,7 +52,7 @@ def test_the_verdict_is_that_of_loading(builtin_model_path: Path, monkeypatch: p
     assert (told(edge).fits, told(edge - 100).fits) == (True, False)
     assert (told(edge).longest, told(edge - 100).longest) == (1024, 768)
     assert told(1000).longest == 0
-    monkeypatch.setattr("engine.llama.model.available_memory", lambda: edge)
+    monkeypatch.setattr("engine.llama.model.available_memory", lambda: edge + 2_000_000)
     with Engine.load(builtin_model_path, n_ctx=1024, n_sequences=2, preflight=False) as llm:
         assert llm.chat("Hello", max_tokens=2).usage is not None
     # Weights that loading copied are gone from the memory that is available, so only those are not counted again.
