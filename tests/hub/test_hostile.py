@@ -15,8 +15,8 @@ import pytest
 from hub_server import Handler, Hub, Repo, cut_after, etag_of
 from huggingface_hub import constants
 
-from engine.errors import ModelLoadError
-from engine.hub import download, fetch, named, remote
+from engine.errors import ModelLoadError, RequestError
+from engine.hub import download, fetch, located, named, remote
 from engine.hub.progress import Progress
 from engine.hub.variants import File, variants_of
 
@@ -241,3 +241,38 @@ def test_huge_listings(hub: Hub, repo: Repo) -> None:
 def test_parts_beyond_the_last_do_not_count() -> None:
     (variant,) = variants_of(File(f"m-Q8_0-{number:05}-of-00002.gguf", 1) for number in (0, 1, 2, 3))
     assert [file.path for file in variant.files] == ["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"]
+
+
+def test_names_that_would_leave_the_cache_are_refused(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    for revision in ("../../../x", "..%2F..%2Fx", "/etc", "a/../../b", "a b", "x\0", "-x\\y", ""):
+        with pytest.raises(RequestError, match="cannot be a branch, tag or commit"):
+            located(f"{hub.address}/own/repo/blob/{revision.replace('/', '%2F') or '%20'}/{Q8}")
+    for commit in ("../../x", "..", "", "/x"):
+        repo.commits[commit], repo.branches["main"] = {Q8: DATA}, commit
+        with pytest.raises(ModelLoadError, match="did not answer as the Hugging Face Hub does"):
+            get("own/repo:Q8_0")
+    repo.commit({Q8: DATA})
+    for etag in ("..", "../x", "a/b", ""):
+        monkeypatch.setattr("hub_server.etag_of", lambda _, etag=etag: etag)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        with pytest.raises(ModelLoadError, match="did not answer as the Hugging Face Hub does"):
+            get("own/repo:Q8_0")
+    assert list(remote.cache_directory().parent.iterdir()) in ([], [remote.cache_directory()])
+
+
+def test_what_a_server_says_cannot_move_the_cursor(hub: Hub, repo: Repo) -> None:
+    hub.add("own/evil", {"\x1b[2Jx-Q8_0.gguf": DATA})
+    with pytest.raises(ModelLoadError, match="has no GGUF file"):
+        get("own/evil")
+    hub.page = b'{"id": "own/repo", "sha": "\\u001b[2J\\nx", "siblings": []}'
+    with pytest.raises(ModelLoadError) as error:
+        get("own/repo")
+    assert str(error.value).isprintable()
+
+
+def test_a_server_that_sends_more_than_it_announced(hub: Hub, repo: Repo) -> None:
+    def longer(handler: Handler, data: bytes) -> None:
+        handler.begin(data + bytes(1000))
+        handler.wfile.write(data + bytes(1000))
+
+    hub.faults = [longer]
+    assert get("own/repo:Q8_0").read_bytes() == DATA
