@@ -72,6 +72,7 @@ class Engine:
         cls,
         model: str | Path | None = None,
         *,
+        revision: str | None = None,
         n_ctx: int | None = None,
         n_gpu_layers: int = 0,
         chat_template: str | Path | None = None,
@@ -86,6 +87,10 @@ class Engine:
     ) -> Self:
         """Load a GGUF file, by default the built-in model.
 
+        model: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
+        "owner/repo:Q4_K_M" (of "owner/repo" a quantisation that fits into memory is chosen, and said),
+        "owner/repo/file.gguf", a glob, or the address of its page. huggingface_hub's settings hold (HF_TOKEN, HF_HOME,
+        HF_HUB_OFFLINE, HF_ENDPOINT). What exists as a path is one. revision: a branch, tag or commit on the Hub.
         n_ctx: tokens of context; None is the smaller of the training length and what fits into memory.
         n_gpu_layers: layers to offload, -1 for all. chat_template: its text, or the path of a .jinja file, in place of
         the model's own. family: read the output as this family's (a name of models.toml, or a record), or find the
@@ -107,12 +112,15 @@ class Engine:
         settings = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}
         check_drafts(longest_draft, settings)
         reading = Reading(chat_template, family, trust_template)
-        loaded = loading.load(model, settings, reading, preflight=preflight, isolated=isolated, progress=progress)
+        loaded = loading.load(
+            model, settings, reading, preflight=preflight, isolated=isolated, progress=progress, revision=revision
+        )
         return cls._over(loaded, seed, longest_draft)
 
     @classmethod
     async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
-        """`load` for an event loop, with the same options; cancelling the task closes what was loaded."""
+        """`load` for an event loop, with the same options. Cancelling the task closes what was loaded; a download ends
+        with the next bytes that come, keeps what it has, and the next call goes on from there."""
         return await off_loop(lambda: cls.load(model, **options), cls.close)
 
     @classmethod

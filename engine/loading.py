@@ -4,7 +4,6 @@ Knows: the order of the checks before anything is loaded, and what is undone whe
 turns, services.
 """
 
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -20,13 +19,13 @@ from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
 from engine.llama.gguf import read_gguf
 from engine.llama.lib import library
+from engine.llama.memory import available_memory
 from engine.llama.model import Model, ModelInfo
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.template import remote
 from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,10 @@ def load(
     preflight: bool = True,
     isolated: bool = False,
     progress: Callable[[float], bool | None] | None = None,
+    revision: str | None = None,
 ) -> Loaded:
     """Load a GGUF file, here or in a child process; None is the built-in model. Raises as `Engine.load` says."""
-    path = _data.builtin_model() if model is None else _file(model)
+    path = _file(model, revision)
     load_options, context = _load_options(options)
     _warn_without_gpu(load_options)
     _prepare(reading, builtin=model is None)
@@ -124,28 +124,38 @@ def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate 
         raise
 
 
-def _file(model: object) -> Path:
-    if not isinstance(model, str | Path):
+def _file(model: object, revision: str | None) -> Path:
+    if model is None:
+        path = _data.builtin_model()
+    elif not isinstance(model, str | Path):
         raise RequestError(
-            f"model={model!r} must be the path of a .gguf file, as text or a Path; None is the built-in."
+            f"model={model!r} must be the path of a .gguf file, as text or a Path, or a model on the Hugging Face Hub, "
+            'such as "owner/repo:Q4_K_M"; None is the built-in.'
         )
-    if not str(model) or model == Path():
+    elif not str(model) or model == Path():
         raise ModelLoadError("The path of the model is empty; pass the path of a .gguf file.")
+    elif (known := _path(model)) is not None:
+        path = known
+    else:
+        from engine import hub  # imports huggingface_hub, which a file does not need
+
+        return hub.located(str(model), revision, available_memory)
+    if revision is not None:
+        raise RequestError(f"revision={revision!r} is for models on the Hub, and {path} is a file; leave it out.")
+    return path
+
+
+def _path(model: str | Path) -> Path | None:
+    """The path that a Path is, or a text of what exists; None for a text that may name a model on the Hub."""
     try:
-        path, name = Path(model).expanduser(), str(model)
-        absent = not path.exists()
+        path = Path(model).expanduser()
+        return path if isinstance(model, Path) or path.exists() else None
     except (OSError, RuntimeError) as error:  # not to be looked at, or no home directory
+        if "://" in str(model):
+            return None  # addresses may be too long for a path
         raise ModelLoadError(
             f"{model} is no path that can be read ({error}); pass the path of a .gguf file."
         ) from error
-    if absent and _HUB_NAME.fullmatch(name) and not name.endswith(".gguf") and not path.parent.exists():
-        repository, _, quantization = name.partition(":")
-        wanted = f"*{quantization or 'Q4_K_M'}*.gguf"
-        raise ModelLoadError(
-            f"There is no file {name!r}, and names on the Hugging Face Hub are not supported yet. Download it first: "
-            f'hf download {repository} --include "{wanted}" --local-dir models, then pass the path of the GGUF file.'
-        )
-    return path
 
 
 def _load_options(options: Mapping[str, Any]) -> tuple[ModelOptions, ContextOptions]:

@@ -6,18 +6,30 @@ know: what the work is.
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
+from threading import Event
 from typing import TypeVar
 
 T = TypeVar("T")
+_cancelled: ContextVar[Event | None] = ContextVar("cancelled", default=None)
 
 
 async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
     """Returns what `work` returns, called in a worker thread with this context's variables. When the caller is
-    cancelled meanwhile, `undo` is called with the result as soon as there is one. Raises what `work` raises."""
-    done = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+    cancelled meanwhile, `undo` is called with the result as soon as there is one, and `is_unwanted` tells the work that
+    it may give up before. Raises what `work` raises."""
+    context, cancelled = copy_context(), Event()
+    context.run(_cancelled.set, cancelled)
+    done = asyncio.get_running_loop().run_in_executor(None, context.run, work)
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
+        cancelled.set()
         done.add_done_callback(lambda late: None if late.cancelled() or late.exception() else undo(late.result()))
         raise
+
+
+def is_unwanted() -> bool:
+    """Whether whoever waited for the work that this thread does has been cancelled."""
+    event = _cancelled.get()
+    return event is not None and event.is_set()

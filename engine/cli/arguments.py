@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.cli.models import add_models, models
 from engine.errors import EngineError, EngineWarning
 
 _INTERRUPTED = 130
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.command == "models":
+        return models(options)
     from engine.cli import commands
 
     command = {
@@ -87,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
     _add_loading(explain)
     _add_explaining(explain)
 
+    add_models(commands)
     commands.add_parser("doctor", help="check this installation, and say how to make it faster")
     return top
 
@@ -94,7 +98,10 @@ def parser() -> argparse.ArgumentParser:
 def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> None:
     if model:
         command.add_argument(
-            "model", metavar="MODEL", nargs="?", type=Path, help="a GGUF file; without it the built-in model"
+            "model",
+            metavar="MODEL",
+            nargs="?",
+            help="a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M; without it the built-in model",
         )
     command.add_argument("--family", metavar="NAME", help="read the model's output as this family's (see models.toml)")
     command.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file in place of the model's own")

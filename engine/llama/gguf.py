@@ -94,6 +94,13 @@ def read_gguf(path: str | Path) -> GgufFile:
     header = read_header(file)
     parts = _parts(file, header)
     headers = (header, *(read_header(part) for part in parts[1:]))
+    return described(parts, headers)
+
+
+def described(parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
+    """The model whose headers were read already: those of all its parts, in order. Raises ModelLoadError as `read_gguf`
+    does."""
+    file, header = parts[0], headers[0]
     for part, each in zip(parts, headers, strict=True):
         _check_whole(part, each)
     _check_chat_model(file, header, sum(len(each.tensors) for each in headers))

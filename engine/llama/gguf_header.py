@@ -10,7 +10,7 @@ llama.cpp reads texts as C strings: what stands behind a NUL does not count, her
 import math
 import mmap
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -93,6 +93,8 @@ CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _WHOLE = frozenset((TOKEN_TYPES, CHARSMAP))
 _VERSIONS = (2, 3)
 _KEPT = 4096  # numbers of an array that are kept; per-layer arrays are far shorter
+_FIRST, _LARGEST = 1 << 20, 1 << 28  # bytes of a header that are asked for at first, and at most
+_SHORTEST = 24
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 _MAX_NAME = 63  # GGML_MAX_NAME, less the NUL
 _MAX_ELEMENTS = 2**63 - 1
@@ -183,12 +185,40 @@ def read_header(file: Path) -> Header:
     try:
         size = file.stat().st_size
         with file.open("rb") as handle:
-            if size < 24:
+            if size < _SHORTEST:
                 raise _not_gguf(file, handle.read(4), size)
             with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _Reader(file, data, size).header()
     except OSError as error:
         raise ModelLoadError(f"{file} cannot be read ({error.strerror}); check its permissions.") from error
+
+
+def read_header_by_ranges(name: Path, size: int, read: Callable[[int, int], bytes]) -> Header:
+    """The header of a file of `size` bytes that lies elsewhere, where `read(start, length)` gives a part of it; `name`
+    is for messages. Asks for the beginning, then for more until the header is whole. Raises what `read_header` and
+    `read` raise."""
+    data = read(0, min(_FIRST, size))
+    if size < _SHORTEST:
+        raise _not_gguf(name, data[:4], size)
+    while True:
+        try:
+            return _Reader(name, data, size).header()
+        except _Incomplete as incomplete:
+            needed = max(incomplete.needed, min(2 * len(data), size))
+        if needed > _LARGEST:
+            raise damaged(name, f"its header takes more than {_LARGEST:,} bytes")
+        more = read(len(data), needed - len(data))
+        if not more:
+            raise ModelLoadError(f"{name} ended after {len(data):,} of {size:,} bytes; download it again.")
+        data += more
+
+
+class _Incomplete(Exception):
+    """The header goes on behind the bytes that are here; `needed` is how many it takes at least."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
+        self.needed = needed
 
 
 def _not_gguf(file: Path, magic: bytes, size: int) -> ModelLoadError:
@@ -208,7 +238,7 @@ def _not_gguf(file: Path, magic: bytes, size: int) -> ModelLoadError:
 class _Reader:
     """A cursor over the bytes; little-endian throughout."""
 
-    def __init__(self, file: Path, data: mmap.mmap, size: int) -> None:
+    def __init__(self, file: Path, data: mmap.mmap | bytes, size: int) -> None:
         self._file = file
         self._data = data
         self._size = size
@@ -276,11 +306,16 @@ class _Reader:
             "again."
         )
 
+    def _check_end(self, end: int) -> None:
+        if end > self._size:
+            raise self._too_long()
+        if end > len(self._data):
+            raise _Incomplete(end)
+
     def _take(self, length: int) -> int:
         """Moves on by so many bytes; gives where they begin."""
         start = self._at
-        if length < 0 or start + length > self._size:
-            raise self._too_long()
+        self._check_end(start + length)
         self._at = start + length
         return start
 
@@ -330,18 +365,19 @@ class _Reader:
 
     def _strings(self, key: str, count: int) -> None:
         # Hundreds of thousands in a vocabulary: a loop without calls of our own.
-        data, at, size, length_at = self._data, self._at, self._size, struct.Struct("<Q").unpack_from
+        data, at, size, length_at = self._data, self._at, len(self._data), struct.Struct("<Q").unpack_from
         keep = self._tokens.append if key == TOKENS else None
         try:
             for _ in range(count):
                 start = at + 8
                 at = start + length_at(data, at)[0]
                 if at > size:
-                    raise self._too_long()
+                    self._check_end(at)
                 if keep is not None:
                     keep(data[start:at])
-        except struct.error as error:
-            raise self._too_long() from error
+        except struct.error:
+            self._check_end(at + 8)
+            raise
         self._at = at
 
     def _tensor(self) -> Tensor:

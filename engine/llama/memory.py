@@ -124,6 +124,8 @@ def _cpu_quota(root: Path) -> int | None:
 _F32 = 4
 CELLS = 256
 """What llama.cpp rounds a context up to a multiple of."""
+RESERVE = 0.1
+"""The share of the memory that is never planned with: other processes, and the estimate's error."""
 _FIXED = 32 << 20  # graphs, tables, the allocator
 _OPERATIONS_A_BYTE = 20
 """Arithmetic operations of prefill in the time that copying a byte takes; rough: CPUs have fewer, GPUs more."""

@@ -18,6 +18,7 @@ from engine.llama.context import LlamaBackend
 from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.llama.lib import Device, devices, forget_errors, last_errors, library, made_apart
 from engine.llama.memory import (
+    RESERVE,
     anonymous_memory,
     available_memory,
     copy_cost,
@@ -35,8 +36,6 @@ _log = logging.getLogger("engine.llama")
 _MIB = 1 << 20
 _ORDINARY_CONTEXT = 8192
 _FALLBACK_CONTEXT = 4096  # for a file that does not tell its training length
-# Never plan to take the last of it: other processes, and our own estimate's error.
-_RESERVE = 0.1
 _LOADING = re.compile(
     r"\b\w+: (?=error loading|failed to)|error loading model: |failed to load model|(?<=: )\w+: (?=tensor)"
 )
@@ -341,11 +340,11 @@ class Model:
         weights that are mapped but not read yet. None when nothing tells."""
         gpus = _gpus() if self._options.n_gpu_layers else []
         if gpus and _offloads_all(self._file, self._options):
-            return int(sum(device.memory_free for device in gpus) * (1 - _RESERVE))
+            return int(sum(device.memory_free for device in gpus) * (1 - RESERVE))
         available = available_memory()
         if available is None:
             return None
-        return max(0, int(available * (1 - _RESERVE)) - (0 if gpus else self._mapped))
+        return max(0, int(available * (1 - RESERVE)) - (0 if gpus else self._mapped))
 
 
 def _gpus() -> list[Device]:

@@ -431,7 +431,7 @@ def test_run_takes_a_model_and_a_prompt() -> None:
 
     both = parser().parse_args(["run", "model.gguf", "Hello", "--ctx", "512", "--gpu-layers", "-1", "--no-preflight"])
     assert (both.model, both.prompt, both.ctx, both.gpu_layers, both.preflight) == (
-        Path("model.gguf"),
+        "model.gguf",
         "Hello",
         512,
         -1,
@@ -452,7 +452,7 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "inspect m.gguf --ctx 99 --gpu-layers 3 --family hermes --chat-template t.jinja --threads 2 --seed 4"
     assert main(line.split()) == 1
     assert given == {
-        "model": Path("m.gguf"),
+        "model": "m.gguf",
         "n_ctx": 99,
         "n_gpu_layers": 3,
         "family": "hermes",

@@ -454,9 +454,7 @@ def test_no_information_without_a_file() -> None:
             _ = llm.info
 
 
-def test_a_hub_name_is_told_from_a_path(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"hf download Qwen/Qwen3-0\.6B-GGUF --include"):
-        Engine.load("Qwen/Qwen3-0.6B-GGUF:Q8_0")
+def test_a_path_that_is_not_there_is_no_name(tmp_path: Path) -> None:
     for path in ("models/missing.gguf", str(tmp_path / "missing"), "missing"):
         with pytest.raises(ModelLoadError, match="There is no file"):
             Engine.load(path)

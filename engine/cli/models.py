@@ -1,0 +1,187 @@
+"""`llama-engine models fit | list | download | remove`: what fits into memory, and the models on this disk.
+
+Knows: how they are listed, and that nothing is deleted unasked. Does not know: what lies where (`engine.hub`), what
+memory a model takes (`engine.diagnose.fit`).
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import ModelLoadError, RequestError
+
+if TYPE_CHECKING:
+    from engine.diagnose.fit import Fit
+
+_YES = ("y", "yes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of the list; `size` is bytes."""
+
+    name: str
+    size: int
+    quantization: str
+    path: str
+
+
+def add_models(commands: Any) -> None:
+    """Add the command and its options to a parser's subcommands."""
+    models = commands.add_parser("models", help="what fits into memory; list, download or remove models")
+    actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
+    fit = actions.add_parser("fit", help="which quantisations fit into memory, before any download")
+    fit.add_argument("name", metavar="NAME", help="owner/repo, owner/repo:Q4_K_M, or a GGUF file")
+    fit.add_argument("--revision", help="a branch, tag or commit")
+    fit.add_argument("--ctx", metavar="N", type=int, help="tokens of context over all sequences; by default 8192 each")
+    fit.add_argument("--sequences", metavar="N", type=int, default=1, help="conversations at once; by default 1")
+    fit.add_argument("--json", action="store_true", help="print it as one JSON object")
+    shown = actions.add_parser("list", help="the models in the Hugging Face Hub's cache, and in folders")
+    shown.add_argument("folders", metavar="FOLDER", nargs="*", help="a folder whose GGUF files are listed, too")
+    shown.add_argument("--json", action="store_true", help="print it as one JSON array")
+    get = actions.add_parser("download", help="download a model into the Hub's cache and print its path")
+    get.add_argument("name", metavar="NAME", help="owner/repo:Q4_K_M, owner/repo or owner/repo/file.gguf")
+    get.add_argument("--revision", help="a branch, tag or commit")
+    remove = actions.add_parser("remove", help="delete models from the Hub's cache")
+    remove.add_argument("names", metavar="NAME", nargs="+", help="as in the list; owner/repo is all of a repository")
+    remove.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def models(options: argparse.Namespace) -> int:
+    """Run the action that the options name; returns the exit code."""
+    return {"fit": _fit, "list": _list, "download": _download, "remove": _remove}[options.action](options)
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from engine.cli.screen import Screen
+    from engine.diagnose.fit import Wanted, fits
+    from engine.llama.memory import available_memory
+
+    available = available_memory()
+    found = fits(options.name, options.revision, Wanted(options.ctx, options.sequences), available)
+    screen = Screen(sys.stdout)
+    if options.json:
+        rows = [{**asdict(each), "memory": each.memory} for each in found]
+        screen.line(json.dumps({"available": available, "models": rows}, indent=2))
+        return 0
+    _show_fits(screen, found, available)
+    return 0
+
+
+def _show_fits(screen: Any, found: "Sequence[Fit]", available: int | None) -> None:
+    from engine.hub.variants import size_text
+
+    table = [("NAME", "SIZE", "MEMORY", "LONGEST", "FITS")]
+    words = {True: "yes", False: "no", None: "-"}
+    for each in found:
+        longest = "-" if each.longest is None else f"{each.longest:,}"
+        table.append((each.name, size_text(each.size), size_text(each.memory), longest, words[each.fits]))
+    widths = [max(len(row[column]) for row in table) for column in range(4)]
+    for name, size, memory, longest, verdict in table:
+        numbers = f"{size:>{widths[1]}}  {memory:>{widths[2]}}  {longest:>{widths[3]}}"
+        screen.line(f"{name:<{widths[0]}}  {numbers}  {verdict}")
+    room = "" if available is None else f" {size_text(available)} are available."
+    screen.line(f"MEMORY is for a context of {found[0].n_ctx:,} tokens, LONGEST the longest that fits.{room}")
+
+
+def _list(options: argparse.Namespace) -> int:
+    from engine.cli.screen import Screen
+    from engine.hub import cache, remote
+
+    rows = [_Row(model.name, model.size, model.quantization, str(model.paths[0])) for model in cache.models()]
+    for folder in options.folders:
+        rows += _in_folder(Path(folder).expanduser())
+    screen = Screen(sys.stdout)
+    if options.json:
+        screen.line(json.dumps([_data(row) for row in rows], indent=2))
+    elif rows:
+        _show(screen, rows)
+    else:
+        screen.line(f"There are no models in {remote.cache_directory()}.")
+    return 0
+
+
+def _in_folder(folder: Path) -> list[_Row]:
+    """The models in a folder, and in those inside of it."""
+    from engine.hub.variants import File, variants_of
+
+    if not folder.is_dir():
+        raise RequestError(f"There is no folder {folder}.")
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() == ".gguf" and path.is_file()]
+    found = variants_of(File(str(path), path.stat().st_size) for path in files)
+    return [_Row(each.path, each.size or 0, each.quantization or _by_header(each.path), each.path) for each in found]
+
+
+def _by_header(path: str) -> str:
+    """What the file itself says of its quantisation."""
+    from engine.llama.gguf_header import file_type_name, read_header
+
+    try:
+        return file_type_name(read_header(Path(path)).integer("general.file_type", -1)) or ""
+    except ModelLoadError:
+        return "(damaged)"
+
+
+def _download(options: argparse.Namespace) -> int:
+    from engine import hub
+    from engine.cli.screen import Screen
+    from engine.llama.memory import available_memory
+
+    name = hub.named(options.name, options.revision)
+    if name is None:
+        raise RequestError(f"{options.name} is a path, not a model on the Hugging Face Hub.")
+    Screen(sys.stdout).line(str(hub.fetch(name, memory=available_memory)))
+    return 0
+
+
+def _remove(options: argparse.Namespace) -> int:
+    from engine import hub
+    from engine.cli.screen import Screen
+    from engine.hub import cache
+
+    names = [(each, hub.named(each)) for each in options.names]
+    if paths := [each for each, name in names if name is None]:
+        raise RequestError(f"{paths[0]} is not in the Hub's cache, and only what is there is removed.")
+    found = {model.paths: model for _, name in names if name for model in cache.models_of(name)}
+    screen = Screen(sys.stdout)
+    _show(screen, [_Row(model.name, model.size, model.quantization, str(model.paths[0])) for model in found.values()])
+    if not options.yes and not _agreed(screen):
+        screen.line("Nothing was removed.")
+        return 1
+    try:
+        cache.remove(list(found.values()))
+    except OSError as error:
+        raise ModelLoadError(f"{error.filename} cannot be removed ({error.strerror}).") from error
+    screen.line("Removed.")
+    return 0
+
+
+def _agreed(screen: Any) -> bool:
+    if not sys.stdin.isatty():
+        raise RequestError("Nobody can be asked whether these shall be removed; add --yes.")
+    screen.write("Remove them? [y/N] ")
+    return sys.stdin.readline().strip().lower() in _YES
+
+
+def _show(screen: Any, rows: Sequence[_Row]) -> None:
+    from engine.hub.variants import size_text
+
+    table = [("NAME", "SIZE", "QUANTISATION", "PATH")]
+    table += [(row.name, size_text(row.size), row.quantization or "-", row.path) for row in rows]
+    widths = [max(len(line[column]) for line in table) for column in range(3)]
+    for name, size, quantization, path in table:
+        screen.line(f"{name:<{widths[0]}}  {size:>{widths[1]}}  {quantization:<{widths[2]}}  {path}")
+    screen.line(f"{_count(rows)}, {size_text(sum(row.size for row in rows))}")
+
+
+def _count(rows: Iterable[_Row]) -> str:
+    number = len(list(rows))
+    return f"{number} model{'' if number == 1 else 's'}"
+
+
+def _data(row: _Row) -> dict[str, object]:
+    return {"name": row.name, "size": row.size, "quantization": row.quantization or None, "path": row.path}

@@ -1,0 +1,179 @@
+"""What lies in the Hub's cache: the files of a repository at a commit, all models, and how they are removed.
+
+Knows: the layout that huggingface_hub documents (`blobs`, `snapshots`, `refs`), and our own unfinished downloads.
+Does not know: the network.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import ModelLoadError
+from engine.hub import remote
+from engine.hub.names import Name
+from engine.hub.variants import File, Variant, is_meant, variants_of
+
+MAIN = "main"
+UNFINISHED = ".incomplete"  # what `hf cache prune` looks for, too
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files of a repository that are here, at one commit."""
+
+    commit: str
+    files: tuple[File, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedModel:
+    """A model in the cache, at one commit. `name` loads it; `paths` are its files, in order. An unfinished download
+    has no variant and no commit, and says so in its name; `size` is bytes."""
+
+    repo: str
+    name: str
+    size: int
+    paths: tuple[Path, ...]
+    commit: str = ""
+    variant: Variant | None = None
+
+    @property
+    def quantization(self) -> str:
+        """As the file's name tells it."""
+        return self.variant.quantization if self.variant else ""
+
+
+def is_commit(revision: str | None) -> bool:
+    """Whether a revision is a whole commit hash: what it names never changes."""
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def path_of(repo: str, commit: str, file: File) -> Path:
+    """Where a file of a repository lies, or will."""
+    return _snapshots(repo) / commit / file.path
+
+
+def is_here(repo: str, commit: str, variant: Variant) -> bool:
+    """Whether all files of a variant are here, as long as they should be."""
+    return all(_is_whole(path_of(repo, commit, file), file.size) for file in variant.files)
+
+
+def snapshot(repo: str, revision: str | None) -> Snapshot | None:
+    """The files that are here at a revision, as far as that is known without asking; None when nothing is."""
+    commit = revision if is_commit(revision) else _known_commit(repo, revision or MAIN)
+    folder = _snapshots(repo) / (commit or "")
+    if commit is None or not folder.is_dir():
+        return None
+    files = (path for path in sorted(folder.rglob("*.gguf")) if path.is_file())
+    return Snapshot(commit, tuple(File(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files))
+
+
+def remember(repo: str, revision: str | None, commit: str) -> None:
+    """Note which commit a branch or tag was at, for when the Hub cannot be asked."""
+    if revision == commit or _known_commit(repo, revision or MAIN) == commit:
+        return
+    path = _reference(repo, revision or MAIN)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_text(commit, encoding="ascii")
+    new.replace(path)
+
+
+def models() -> list[CachedModel]:
+    """The GGUF models in the cache, and unfinished downloads; by name."""
+    found: dict[tuple[Path, ...], CachedModel] = {}
+    for repo in _repositories():
+        main = _known_commit(repo, MAIN)
+        for folder in sorted(_snapshots(repo).glob("*"), key=lambda folder: folder.name != main):
+            here = snapshot(repo, folder.name)
+            variants = variants_of(here.files if here else ())
+            for variant in variants:
+                paths = tuple(folder / file.path for file in variant.files)
+                name = _name(repo, None if folder.name == main else folder.name, variant, variants)
+                model = CachedModel(repo, str(name), variant.size or 0, paths, folder.name, variant)
+                found.setdefault(tuple(path.resolve() for path in paths), model)
+        for path in (remote.repository_directory(repo) / "blobs").glob(f"*{UNFINISHED}"):
+            size = path.stat().st_size
+            found[path,] = CachedModel(repo, f"{repo} (unfinished download)", size, (path,))
+    return sorted(found.values(), key=lambda model: (model.name, model.paths))
+
+
+def models_of(name: Name) -> list[CachedModel]:
+    """Those models in the cache that a name means: of a whole repository all, unfinished downloads too. Raises
+    ModelLoadError when there are none."""
+    found: list[CachedModel] = []
+    for model in models():
+        if model.repo != name.repo or name.revision not in (None, model.commit, _branch(model)):
+            continue
+        if (name.quantization, name.pattern) == (None, None) or (model.variant and is_meant(name, model.variant)):
+            found.append(model)
+    if not found:
+        raise ModelLoadError(
+            f"The cache, {remote.cache_directory()}, has nothing that {name} names; `llama-engine models list` shows "
+            "what it has."
+        )
+    return found
+
+
+def _branch(model: CachedModel) -> str | None:
+    return MAIN if model.commit == _known_commit(model.repo, MAIN) else None
+
+
+def remove(unwanted: Collection[CachedModel]) -> None:
+    """Delete models, at every commit that has the same bytes, and what is left empty. Raises OSError where the system
+    does not let it."""
+    for model in unwanted:
+        if model.variant is None:
+            model.paths[0].unlink(missing_ok=True)
+            continue
+        blobs = {path.resolve() for path in model.paths}
+        _delete([path for path in _snapshots(model.repo).rglob("*") if path.resolve() in blobs])
+    for repo in {model.repo for model in unwanted}:
+        folder = remote.repository_directory(repo)
+        kept = [path for name in ("snapshots", "blobs") for path in (folder / name).rglob("*") if not path.is_dir()]
+        if not kept:
+            shutil.rmtree(folder)
+
+
+def _delete(files: Sequence[Path]) -> None:
+    if remote.delete_cached(files):
+        return
+    for file in files:
+        blob = file.resolve()
+        file.unlink()
+        blob.unlink(missing_ok=True)  # without links the file was the blob
+
+
+def _name(repo: str, revision: str | None, variant: Variant, variants: Sequence[Variant]) -> Name:
+    """The shortest name that loads a variant from the cache."""
+    alone = variant.is_model and sum(each.quantization == variant.quantization for each in variants) == 1
+    if variant.quantization and alone:
+        return Name(repo, revision, quantization=variant.quantization)
+    return Name(repo, revision, pattern=variant.path)
+
+
+def _repositories() -> list[str]:
+    folders = sorted(remote.cache_directory().glob("models--*--*"))
+    return [folder.name.removeprefix("models--").replace("--", "/") for folder in folders]
+
+
+def _snapshots(repo: str) -> Path:
+    return remote.repository_directory(repo) / "snapshots"
+
+
+def _reference(repo: str, revision: str) -> Path:
+    return remote.repository_directory(repo) / "refs" / revision
+
+
+def _known_commit(repo: str, revision: str) -> str | None:
+    """The commit that a branch or tag was at when last asked."""
+    path = _reference(repo, revision)
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def _is_whole(path: Path, size: int | None) -> bool:
+    return path.is_file() and size in (None, path.stat().st_size)

@@ -1,0 +1,255 @@
+"""A name becomes a path: asked of the Hub, or looked up in the cache, and downloaded where it is missing.
+
+Knows: the order of these, and what the caller is told. Does not know: HTTP, GGUF, the machine.
+"""
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from engine.errors import ModelLoadError, RequestError
+from engine.hub import cache, download, remote
+from engine.hub.names import Name, parse
+from engine.hub.progress import Progress, screen_for
+from engine.hub.remote import Listing, Unavailable
+from engine.hub.variants import File, Variant, select, size_text, variants_of
+from engine.offloop import is_unwanted
+
+_log = logging.getLogger("engine.hub")
+
+_REVISION = re.compile(r"(?!.*\.\.)[\w][^\x00-\x20~^:?*\[\\\x7f]*")  # git check-ref-format; it becomes a path, too
+T = TypeVar("T")
+Memory = Callable[[], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The model that a name means, at one commit. `variants` are all of the repository; `why`: how a quantisation was
+    chosen, "" where the name says it. `revision`: what was asked for."""
+
+    repo: str
+    revision: str | None
+    commit: str
+    variant: Variant
+    variants: tuple[Variant, ...]
+    why: str
+
+    @property
+    def path(self) -> Path:
+        """Where the first file lies, or will."""
+        return cache.path_of(self.repo, self.commit, self.variant.files[0])
+
+    @property
+    def is_here(self) -> bool:
+        """Whether nothing is to be downloaded."""
+        return cache.is_here(self.repo, self.commit, self.variant)
+
+
+def named(model: str, revision: str | None = None) -> Name | None:
+    """What a text names on the Hub; None for the path of a file. Raises ModelLoadError for a misspelt name,
+    RequestError for two revisions."""
+    name = parse(model, remote.hosts())
+    if name is None:
+        return None
+    if revision is not None and name.revision not in (None, revision):
+        raise RequestError(f"revision={revision!r} contradicts {model}, which names {name.revision!r}; leave one out.")
+    name = replace(name, revision=revision or name.revision)
+    if name.revision is not None and not _REVISION.fullmatch(name.revision):
+        raise RequestError(f"revision={name.revision!r} cannot be a branch, tag or commit; see git check-ref-format.")
+    return name
+
+
+def located(model: str, revision: str | None = None, memory: Memory | None = None) -> Path:
+    """The path of the model that a text names: on the Hub, downloaded where it is missing, or else the text as a path,
+    which may not exist. Raises what `named` and `fetch` raise."""
+    path, name = Path(model).expanduser(), named(model, revision)
+    if name is None:
+        if revision is not None:
+            raise RequestError(f"revision={revision!r} is for models on the Hub, and {model} is a path; leave it out.")
+        return path
+    if name.quantization is None and "://" not in model and path.parent.is_dir():
+        raise ModelLoadError(
+            f"There is no file {path}, though there is a directory {path.parent}. Correct the path; if a model on the "
+            f"Hugging Face Hub is meant, write hf://{model}."
+        )
+    return fetch(name, memory=memory)
+
+
+def fetch(name: Name, *, memory: Memory | None = None, progress: Progress | None = None) -> Path:
+    """The path of a model's first file, after what is missing was downloaded.
+
+    `memory` tells the bytes available, where a quantisation is to be chosen (None: not known). `progress` is by default
+    shown on standard error, or in the notebook. Raises ModelLoadError, with the way out; the next call goes on where an
+    interrupted download was.
+    """
+    found = find(name, memory)
+    if found.why:
+        _log.info("%s: %s", found.repo, found.why)
+    if not found.is_here:
+        shown = progress or Progress(None if remote.is_silent() else screen_for(sys.stderr))
+        if found.why:
+            shown.say(f"{found.repo}: {found.why}")
+        try:
+            _download(found, shown)
+        except Unavailable as error:
+            if known := _in_cache(name, memory):
+                return _instead(known, error).path
+            raise
+    _remember(found)
+    return found.path
+
+
+def find(name: Name, memory: Memory | None = None) -> Found:
+    """The model that a name means, without downloading it. Without a network, that of the cache. Raises ModelLoadError
+    where there is none, or several."""
+    if cache.is_commit(name.revision) and (known := _in_cache(name, memory)):
+        return known  # a commit does not change
+    try:
+        there = remote.listing(name.repo, name.revision)
+    except Unavailable as error:
+        if known := _in_cache(name, memory):
+            return known if remote.is_offline() else _instead(known, error)
+        there = _listing_again(name, error)
+    if there.repo != name.repo:
+        _log.warning("%s is called %s now, under which the Hub finds it as well.", name.repo, there.repo)
+    return _chosen(name, there, memory)
+
+
+def blobs(found: Found) -> list[remote.Blob]:
+    """The files of a model on the Hub, in order, to read parts of them without a download. Raises ModelLoadError."""
+    return [_blob(found, file) for file in found.variant.files]
+
+
+def read(blob: remote.Blob, start: int, length: int) -> bytes:
+    """Bytes of a file on the Hub from `start` on, `length` of them or as many as there are. Raises ModelLoadError."""
+    stop = min(start + length, blob.size)
+    if stop <= start:
+        return b""
+    with remote.opened(blob, start, stop) as (at, pieces):
+        taken = bytearray()
+        for piece in pieces:
+            taken += piece
+            if at + len(taken) >= stop:  # a server that ignores ranges would go on
+                break
+    data = bytes(taken[start - at : stop - at])
+    if len(data) < stop - start:
+        raise Unavailable(f"{remote.endpoint()} sent {len(data):,} of {stop - start:,} bytes; try again.", passing=True)
+    return data
+
+
+def _chosen(name: Name, there: Listing, memory: Memory | None) -> Found:
+    variants = tuple(variants_of(there.files))
+    available = memory() if memory and name.quantization is None and name.pattern is None else None
+
+    def is_here(variant: Variant) -> bool:
+        return cache.is_here(name.repo, there.commit, variant)
+
+    variant, why = select(name, variants, available, is_here)
+    return Found(name.repo, name.revision, there.commit, variant, variants, why)
+
+
+def _in_cache(name: Name, memory: Memory | None) -> Found | None:
+    known = cache.snapshot(name.repo, name.revision)
+    if known is None:
+        return None
+    try:
+        return _chosen(name, Listing(name.repo, known.commit, known.files), memory)
+    except ModelLoadError as error:
+        _log.debug("Not in the cache: %s", error)
+        return None
+
+
+def _instead(known: Found, error: Unavailable) -> Found:
+    _log.warning("%s The copy of %s in the cache is taken, commit %s.", error, known.repo, known.commit)
+    return known
+
+
+def _listing_again(name: Name, error: Unavailable) -> Listing:
+    try:
+        if not error.passing:
+            raise error
+        return _patiently(lambda: remote.listing(name.repo, name.revision))
+    except Unavailable as final:
+        raise _with_cached(name, final) from final
+
+
+def _with_cached(name: Name, error: Unavailable) -> ModelLoadError:
+    """The error, with what the cache has of this repository."""
+    known = cache.snapshot(name.repo, name.revision)
+    variants = variants_of(known.files) if known else []
+    if not variants:
+        return error
+    there = ", ".join(f"{variant.path} ({size_text(variant.size)})" for variant in variants)
+    return ModelLoadError(f"{error} The cache has {there}, which {name} does not name.")
+
+
+def _download(found: Found, progress: Progress) -> None:
+    missing = [_blob(found, file) for file in found.variant.files if not _has(found, file)]
+    total, here = sum(blob.size for blob in missing), sum(download.unfinished_size(blob) for blob in missing)
+    download.check_room(total - here)
+    progress.begin(found.variant.path, total, here)
+    before = 0
+    with _ended(progress):
+        for blob in missing:
+            base = before
+            download.download(
+                blob,
+                lambda here, base=base: _at(progress, base + here),
+                lambda: progress.say("Another process downloads this file; waiting for it."),
+            )
+            before += blob.size
+
+
+def _at(progress: Progress, here: int) -> None:
+    progress.at(here)
+    if is_unwanted():
+        raise ModelLoadError("The download was cancelled; call again to go on.")
+
+
+@contextmanager
+def _ended(progress: Progress) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        progress.stopped()
+        raise
+    progress.end()
+
+
+def _has(found: Found, file: File) -> bool:
+    return cache.is_here(found.repo, found.commit, replace(found.variant, files=(file,)))
+
+
+def _blob(found: Found, file: File) -> remote.Blob:
+    blob = _patiently(lambda: remote.blob(found.repo, found.commit, file.path))
+    if file.size not in (None, blob.size):
+        raise ModelLoadError(
+            f"{remote.endpoint()} lists {blob.repo}/{blob.path} with {file.size:,} bytes, and says {blob.size:,} when "
+            "asked for it. Check HF_ENDPOINT, and whether a proxy stands between."
+        )
+    return blob
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """Ask again where the Hub is out for a moment."""
+    for wait in download.WAITS[:3]:
+        try:
+            return ask()
+        except Unavailable as error:
+            if not error.passing:
+                raise
+        time.sleep(wait)
+    return ask()
+
+
+def _remember(found: Found) -> None:
+    try:
+        cache.remember(found.repo, found.revision, found.commit)
+    except OSError as error:  # a cache that can only be read
+        _log.debug("The cache does not take a note: %s", error)

@@ -1,0 +1,119 @@
+"""What a caller may write for a model on the Hugging Face Hub, and what it names.
+
+Knows: the spellings: `owner/repo`, `owner/repo:Q4_K_M`, `owner/repo/file.gguf` (or a glob), each also with
+`@revision` behind the repository, behind `hf://`, and as the address of a page. Does not know: what lies on the Hub or
+on this disk.
+"""
+
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from engine.errors import ModelLoadError
+
+HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+SPELLINGS = '"owner/repo:Q4_K_M", "owner/repo" or "owner/repo/file.gguf"'
+
+_NAME = re.compile(
+    r"""(?P<repo> \w[\w.-]* / \w[\w.-]* )
+        (?: @ (?P<revision> refs/\w+/[^/:@]+ | [^/:@]+ ) )?
+        (?: : (?P<quantization> [^/:]* ) | / (?P<path> .* ) )?""",
+    re.VERBOSE | re.ASCII,
+)
+_SCHEME = re.compile(r"(?P<scheme>\w+)://(?P<rest>.*)", re.ASCII)
+# First parts of an address or an hf:// name that are no owner; what each is for.
+_NO_MODELS = {
+    "datasets": "a data set",
+    "spaces": "a Space",
+    "kernels": "a kernel",
+    "buckets": "a bucket",
+    "collections": "a collection",
+    "papers": "a paper",
+    "docs": "a page of the documentation",
+    "api": "an address of the API",
+}
+_VIEWS = frozenset({"blob", "resolve", "raw", "tree"})
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A model on the Hub as it was asked for.
+
+    `revision`: a branch, tag or commit; None is the main branch. `quantization`: such as "Q4_K_M", in any case.
+    `pattern`: a file of the repository, or a glob over its files. At most one of the last two is given; with neither, a
+    quantisation is chosen.
+    """
+
+    repo: str
+    revision: str | None = None
+    quantization: str | None = None
+    pattern: str | None = None
+
+    def __str__(self) -> str:
+        end = f":{self.quantization}" if self.quantization else f"/{self.pattern}" if self.pattern else ""
+        return f"{self.repo}{f'@{self.revision}' if self.revision else ''}{end}"
+
+
+def parse(text: str, hosts: AbstractSet[str] = HUB_HOSTS) -> Name | None:
+    """What a text names on the Hub; None for what can only be the path of a file.
+
+    `owner/repo.gguf` is a path (`hf://owner/repo.gguf` is not). `hosts` are those whose addresses are the Hub's.
+    Raises ModelLoadError for an address that is no model's, with the right spelling.
+    """
+    if scheme := _SCHEME.fullmatch(text):
+        if scheme["scheme"] == "hf":
+            return _in_hub(scheme["rest"].removeprefix("models/"), text)
+        return _address(text, hosts)
+    host, _, rest = text.partition("/")
+    if host in hosts:  # hf.co/owner/repo, as other programs spell it
+        return _address(f"https://{text}", hosts) if _is_view(rest) else _in_hub(rest, text)
+    found = _NAME.fullmatch(text)
+    if found is None or (found["path"] is None and found["quantization"] is None and text.lower().endswith(".gguf")):
+        return None
+    return _name(found)
+
+
+def _is_view(path: str) -> bool:
+    parts = path.split("/")
+    return len(parts) > 2 and parts[2] in _VIEWS
+
+
+def _in_hub(rest: str, text: str) -> Name:
+    found = _NAME.fullmatch(rest)
+    if found is None or found["repo"].split("/")[0] in _NO_MODELS:
+        raise _no_model(rest, text)
+    return _name(found)
+
+
+def _name(found: re.Match[str]) -> Name:
+    quantization, pattern = found["quantization"] or None, (found["path"] or "").rstrip("/") or None
+    if quantization and quantization.lower().endswith(".gguf"):
+        quantization, pattern = None, quantization
+    return Name(found["repo"], unquote(found["revision"] or "") or None, quantization, pattern)
+
+
+def _address(text: str, hosts: AbstractSet[str]) -> Name:
+    """The model of a page: https://huggingface.co/owner/repo, or .../blob/REVISION/FILE (resolve, raw, tree)."""
+    address = urlsplit(text)
+    if address.scheme not in ("http", "https") or (address.hostname or "") not in hosts:
+        raise ModelLoadError(
+            f"{text} is no address of the Hugging Face Hub ({', '.join(sorted(hosts))}). Write a model there as "
+            f"{SPELLINGS}; download any other file first, and pass its path."
+        )
+    parts = [unquote(part) for part in address.path.split("/") if part]
+    if len(parts) < 2 or parts[0] in _NO_MODELS or _NAME.fullmatch("/".join(parts[:2])) is None:
+        raise _no_model(address.path.strip("/"), text)
+    repo, view = "/".join(parts[:2]), parts[2] if len(parts) > 2 else ""
+    if view not in _VIEWS:
+        return Name(repo)  # a tab of the model's page
+    path = "/".join(parts[4:])
+    if view == "tree" and path:
+        path += "/*"
+    return Name(repo, parts[3] if len(parts) > 3 else None, None, path or None)
+
+
+def _no_model(path: str, text: str) -> ModelLoadError:
+    first = path.partition("/")[0]
+    what = f"names {_NO_MODELS[first]}" if first in _NO_MODELS else "does not name a repository"
+    return ModelLoadError(f"{text} {what}, not a model. Write a model on the Hugging Face Hub as {SPELLINGS}.")

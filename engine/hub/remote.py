@@ -1,0 +1,362 @@
+"""The Hugging Face Hub: what a repository has, the bytes of its files, and why it gives none.
+
+Knows: huggingface_hub, whose settings hold here (HF_ENDPOINT, HF_TOKEN and the token of `hf auth login`,
+HF_HUB_OFFLINE, HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT, HF_HOME, HF_HUB_CACHE). The room's only importer of it.
+Does not know: GGUF, what is kept on disk.
+"""
+
+import importlib.metadata
+import json
+import re
+import time
+from collections.abc import Collection, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
+
+from huggingface_hub import (
+    constants,
+    get_hf_file_metadata,  # pyright: ignore[reportUnknownVariableType]
+    get_token,
+    hf_hub_url,
+    scan_cache_dir,
+)
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import are_symlinks_supported, repo_folder_name
+from huggingface_hub.utils import (
+    WeakFileLock,
+    are_progress_bars_disabled,
+    build_hf_headers,  # pyright: ignore[reportUnknownVariableType]
+    get_session,
+    hf_raise_for_status,
+    validate_repo_id,
+)
+
+from engine.errors import ModelLoadError
+from engine.hub.names import HUB_HOSTS
+from engine.hub.variants import File
+
+# What the HTTP client raises: httpx's in huggingface_hub 1, httpx2's in 2; its own errors are derived from that.
+_TRANSPORT: type[Exception] = HfHubHTTPError.__bases__[0]
+_PASSING = frozenset({408, 500, 502, 503, 504})
+_RANGE = re.compile(r"bytes (\d{1,20})-\d{1,20}/(\d{1,20}|\*)")
+_REPO = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
+_IDENTIFIER = re.compile(r"\w[\w.-]{0,127}", re.ASCII)  # it becomes the name of a file
+_LARGEST_LISTING = 32 << 20  # bytes: the largest repositories of GGUFs have some thousand files, 200 bytes each
+_LONGEST_ANSWER = 60.0  # seconds
+_LARGEST_FILE = 1 << 60
+_LONGEST_PATH, _LONGEST_NAME = 1024, 255
+_LARGEST_REFUSAL = 1 << 12
+_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
+
+
+class Unavailable(ModelLoadError):
+    """The Hub does not give what was asked for, now or to this caller; a copy in the cache will do.
+
+    `passing`: it may in a moment.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A repository at one commit. `repo` is what it is called now, which is another name after it was renamed."""
+
+    repo: str
+    commit: str
+    files: tuple[File, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A file at one commit. `etag`: the SHA-256 of its bytes (large files), or their hash as git makes it; it names the
+    file in the cache."""
+
+    repo: str
+    commit: str
+    path: str
+    etag: str
+    size: int
+
+
+def listing(repo: str, revision: str | None) -> Listing:
+    """Ask for the files of a repository; None is its main branch. Raises ModelLoadError, of which Unavailable where a
+    copy in the cache will do."""
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ModelLoadError(f"{repo!r} cannot be the name of a repository: {error}") from error
+    info = _info(repo, revision)
+    name, commit, siblings = info.get("id"), info.get("sha"), info.get("siblings", [])
+    if not isinstance(commit, str) or not _IDENTIFIER.fullmatch(commit):
+        raise _no_hub(f"the commit {commit!r}")
+    if not isinstance(siblings, list):
+        raise _no_hub("no list of files")
+    files = (_file(sibling) for sibling in cast("list[object]", siblings))
+    files = tuple(file for file in files if _is_inside(file.path))
+    return Listing(name if isinstance(name, str) and _REPO.fullmatch(name) else repo, commit, files)
+
+
+def _info(repo: str, revision: str | None) -> dict[str, object]:
+    """What the Hub tells of a repository. huggingface_hub's own function reads an answer of any length, for ever."""
+    at = f"/revision/{quote(revision, safe='')}" if revision else ""
+    url, headers = f"{constants.ENDPOINT}/api/models/{repo}{at}?blobs=true", build_hf_headers(**_us())
+    with (
+        _told(repo, revision),
+        get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_ETAG_TIMEOUT) as response,
+    ):
+        _check(response)
+        data = _body(response, _LARGEST_LISTING)
+    if data is None:
+        raise Unavailable(f"{endpoint()} took too long to list {repo}. Try again later.", passing=True)
+    if len(data) > _LARGEST_LISTING:
+        raise _no_hub(f"more than {_LARGEST_LISTING:,} bytes about {repo}")
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _no_hub(f"{type(error).__name__}: {error}") from error
+    if not isinstance(told, dict):
+        raise _no_hub("JSON that is no object")
+    return cast("dict[str, object]", told)
+
+
+def _file(sibling: object) -> File:
+    """A file of a listing. Raises Unavailable for what is none."""
+    told = cast("dict[str, object]", sibling) if isinstance(sibling, dict) else {}
+    path, size = told.get("rfilename"), told.get("size")
+    if not isinstance(path, str) or not (size is None or (type(size) is int and 0 <= size <= _LARGEST_FILE)):
+        raise _no_hub(f"a file {path!r} of size {size!r}")
+    return File(path, size)
+
+
+def _check(response: Any) -> None:
+    """Raises what the status of a response means. Of its body only a message's length is read: it may have no end."""
+    if response.status_code < 400:
+        return
+    try:
+        told = json.loads(_body(response, _LARGEST_REFUSAL) or "")["error"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        told = ""
+    names = ("X-Error-Code", "X-Error-Message")
+    headers = {name: response.headers[name] for name in names if name in response.headers}
+    content = {"error": told if isinstance(told, str) else ""}
+    hf_raise_for_status(type(response)(response.status_code, headers=headers, json=content, request=response.request))
+
+
+def _body(response: Any, most: int) -> bytes | None:
+    """The beginning of a response, longer than `most` bytes where there is more; None where it takes too long."""
+    until, data = time.monotonic() + _LONGEST_ANSWER, bytearray()
+    for piece in response.iter_bytes():
+        data += piece
+        if len(data) > most:
+            break
+        if time.monotonic() > until:
+            return None
+    return bytes(data)
+
+
+def blob(repo: str, commit: str, path: str) -> Blob:
+    """Ask what a file's bytes are called and how many they are. Raises as `listing` does."""
+    with _told(repo, commit, path):
+        try:
+            found = get_hf_file_metadata(_url(repo, commit, path), timeout=constants.HF_HUB_ETAG_TIMEOUT, **_us())
+        except (ValueError, TypeError, KeyError) as error:  # headers that it cannot read
+            raise _no_hub(f"{type(error).__name__}: {error}") from error
+    size = -1 if found.size is None else found.size
+    if not found.etag or not _IDENTIFIER.fullmatch(found.etag) or not 0 <= size <= _LARGEST_FILE:
+        raise _no_hub(f"etag {found.etag!r} and size {found.size} of {path}")
+    return Blob(repo, commit, path, found.etag, size)
+
+
+@contextmanager
+def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[bytes]]]:
+    """The bytes from `start` to before `stop`, in pieces as they come, and the position of the first one: 0 where the
+    server sends the whole file instead. Raises as `listing` does, while they are read, too."""
+    headers = {**build_hf_headers(**_us()), "Accept-Encoding": "identity", "Range": f"bytes={start}-{stop - 1}"}
+    url, seconds = _url(file.repo, file.commit, file.path), constants.HF_HUB_DOWNLOAD_TIMEOUT
+    with (
+        _told(file.repo, file.commit, file.path),
+        get_session().stream("GET", url, headers=headers, timeout=seconds) as response,
+    ):
+        _check(response)
+        if response.status_code != 206:
+            yield 0, response.iter_raw()
+            return
+        told = response.headers.get("Content-Range", "")
+        found = _RANGE.fullmatch(told)
+        if found is None or int(found[1]) != start or found[2] not in ("*", str(file.size)):
+            raise _no_hub(f"Content-Range {told!r} of {file.path} for the bytes from {start:,} of {file.size:,}")
+        yield start, response.iter_raw()
+
+
+def endpoint() -> str:
+    """The address of the Hub."""
+    return constants.ENDPOINT
+
+
+def hosts() -> frozenset[str]:
+    """The hosts whose addresses are the Hub's."""
+    return HUB_HOSTS | {urlsplit(constants.ENDPOINT).hostname or ""}
+
+
+def is_offline() -> bool:
+    """Whether the caller wants no network (HF_HUB_OFFLINE)."""
+    return constants.HF_HUB_OFFLINE
+
+
+def is_silent() -> bool:
+    """Whether the caller wants no progress (HF_HUB_DISABLE_PROGRESS_BARS)."""
+    return are_progress_bars_disabled()
+
+
+def cache_directory() -> Path:
+    """The directory in which all programs on this machine keep what they downloaded from the Hub."""
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
+def repository_directory(repo: str) -> Path:
+    """The directory of a model's repository in the cache."""
+    return cache_directory() / repo_folder_name(repo_id=repo, repo_type="model")
+
+
+def has_links() -> bool:
+    """Whether the cache can hold symbolic links; else a file lies where otherwise a link to it would."""
+    return are_symlinks_supported(cache_directory())
+
+
+def lock(repo: str, etag: str, seconds: float) -> AbstractContextManager[Any]:
+    """The lock under which huggingface_hub itself downloads a file, too. Raises TimeoutError after so many seconds."""
+    path = cache_directory() / ".locks" / repository_directory(repo).name / f"{etag}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return WeakFileLock(path, timeout=seconds)
+
+
+def delete_cached(files: Collection[Path]) -> bool:
+    """Delete files of the cache as huggingface_hub does, which since 1.31 may keep bytes that several repositories have
+    in one place; false where it cannot (it is older, and has no such place)."""
+    found = scan_cache_dir(cache_directory())
+    delete = getattr(found, "delete_files", None)
+    if delete is None:
+        return False
+    wanted = {file.parent.resolve() / file.name for file in files}
+    delete(
+        *(
+            file
+            for repo in found.repos
+            for revision in repo.revisions
+            for file in revision.files
+            if file.file_path.parent.resolve() / file.file_path.name in wanted
+        )
+    ).execute()
+    return True
+
+
+def _us() -> dict[str, Any]:
+    """Who asks, as the Hub's statistics have it."""
+    try:
+        version = importlib.metadata.version("llama-engine")
+    except importlib.metadata.PackageNotFoundError:
+        version = None
+    return {"library_name": "llama-engine", "library_version": version}
+
+
+def _url(repo: str, commit: str, path: str) -> str:
+    return hf_hub_url(repo, path, revision=commit)
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path stays inside of its repository; it becomes one on this disk."""
+    pure = PurePosixPath(path)
+    return (
+        path.isprintable()
+        and not pure.is_absolute()
+        and ".." not in pure.parts
+        and not set(path) & set('\\:*?"<>|')
+        and len(path) <= _LONGEST_PATH
+        and all(len(part.encode()) <= _LONGEST_NAME for part in pure.parts)
+    )
+
+
+@contextmanager
+def _told(repo: str, revision: str | None, path: str | None = None) -> Generator[None]:
+    """Errors of huggingface_hub and of its HTTP client as ours."""
+    try:
+        yield
+    except OfflineModeIsEnabled as error:
+        raise Unavailable(
+            f"HF_HUB_OFFLINE is set, and {_what(repo, revision, path)} is not in the cache, {cache_directory()}. Unset "
+            "it to download, or pass the path of a file."
+        ) from error
+    except HfHubHTTPError as error:
+        raise _refused(error, repo, revision, path) from error
+    except _TRANSPORT as error:
+        reason = _line(error) or type(error).__name__
+        raise Unavailable(
+            f"{endpoint()} cannot be reached, or the connection broke ({reason}). Check the network, HTTPS_PROXY and "
+            "HF_ENDPOINT. What is in the cache can be used without a network.",
+            passing=True,
+        ) from error
+
+
+def _refused(error: HfHubHTTPError, repo: str, revision: str | None, path: str | None) -> ModelLoadError:
+    """What the Hub's refusal means; the way out of it."""
+    status, page = error.response.status_code, f"{endpoint()}/{repo}"
+    token = "the token in use does not give access to it, " if get_token() else ""
+    if isinstance(error, GatedRepoError):
+        way = "check that it was granted, and that the token may read gated repositories." if token else f"{_LOG_IN}."
+        return Unavailable(f"{repo} is gated: its owner grants access. Ask for it at {page}, then {way}")
+    if isinstance(error, RevisionNotFoundError):
+        return ModelLoadError(
+            f"{repo} has no revision {revision!r}. Leave it out for the main branch, or choose a branch, tag or commit "
+            f"of {page}/commits/main"
+        )
+    if isinstance(error, RemoteEntryNotFoundError):
+        return ModelLoadError(f"{_what(repo, revision, path)} is not there any more; see {page}/tree/main")
+    if "Invalid credentials" in str(error):
+        return Unavailable(f"The Hub does not know the token in use: {_LOG_IN}; public models need none.")
+    if isinstance(error, RepositoryNotFoundError) or status in (401, 404):
+        return Unavailable(
+            f"There is no repository {repo} on {endpoint()}, or it is private; nor is there a file of this name here. "
+            f"Check the spelling; for a private repository: {token or 'no token is in use, '}{_LOG_IN}."
+        )
+    if status == 429:
+        return Unavailable(
+            f"{endpoint()} takes no more requests from here for a while (429). Try again later, or {_LOG_IN}.",
+            passing=True,
+        )
+    reason = _line(error.server_message or error)
+    return Unavailable(
+        f"{endpoint()} refused {_what(repo, revision, path)} (status {status}: {reason}). "
+        + ("Try again later." if status in _PASSING else f"See {page}, and whether a token is needed: {_LOG_IN}."),
+        passing=status in _PASSING,
+    )
+
+
+def _what(repo: str, revision: str | None, path: str | None) -> str:
+    return f"{repo}{f'/{path}' if path else ''}{f' at {revision}' if revision else ''}"
+
+
+def _line(told: object) -> str:
+    """What somebody else wrote, in one line of our own message: no control characters, and not too long."""
+    text = "".join(character if character.isprintable() else " " for character in str(told))
+    return " ".join(text.split())[:300]
+
+
+def _no_hub(told: str) -> Unavailable:
+    return Unavailable(
+        f"{endpoint()} did not answer as the Hugging Face Hub does ({_line(told)}). Check HF_ENDPOINT, and whether a "
+        "proxy or the login page of a network stands between."
+    )
