@@ -9,13 +9,10 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from engine.errors import DecodeError, EngineError
-from engine.llama.fillers import Fillers, one_each
 from engine.llama.lib import (
-    NO_SLOT,
     brief,
     decode_error,
     devices,
@@ -73,7 +70,6 @@ class LlamaBatch:
         base = ctypes.addressof(self._sequences)
         self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
         self._filled = 0
-        self._places: Sequence[int] | None = None
         self._struct = lib.llama_batch(
             n_tokens=0,
             token=ctypes.cast(self._tokens, int32_p),
@@ -84,38 +80,31 @@ class LlamaBatch:
             logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
         )
 
-    def fill(
-        self, tokens: Column, positions: Column, sequences: Column, outputs: Column, places: Sequence[int] | None = None
-    ) -> Any:
-        """The struct to pass to llama_decode, by value. `places`: of all rows those to be asked for, in their order;
-        None for all."""
+    def fill(self, tokens: Column, positions: Column, sequences: Column, outputs: Column) -> Any:
+        """The struct to pass to llama_decode, by value."""
         count = len(tokens)
         self._tokens[:count] = tokens
         self._positions[:count] = positions
         self._sequences[:count] = sequences
         self._outputs[:count] = outputs
         self._filled = self._struct.n_tokens = count
-        self._places = places
         return self._struct
 
     def forget(self) -> None:
         """After a failed decode no row has logits."""
         self._filled = 0
 
-    def place(self, row: int) -> int | None:
-        """Where a row stands in llama.cpp's batch; None where it has no logits, or is none."""
-        if (places := self._places) is not None:
-            row = places[row] if 0 <= row < len(places) else -1
-        return row if 0 <= row < self._filled and self._outputs[row] else None
+    def has_logits(self, row: int) -> bool:
+        """Whether the row was decoded with `output`."""
+        return 0 <= row < self._filled and bool(self._outputs[row])
 
-    def sequence(self, place: int) -> int:
-        """Whose row stands there."""
-        return self._sequences[place]
+    def sequence(self, row: int) -> int:
+        """Whose row it is."""
+        return self._sequences[row]
 
 
 _log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
-_LONGER = 256  # cells by which attention grows at a time
 
 
 class Weights(Protocol):
@@ -193,9 +182,6 @@ class LlamaBackend:
         self._n_outputs = options.n_outputs
         self._mixed_rows = mixed_rows(options, self._n_batch) if attends_here else self._n_batch
         self._batch = LlamaBatch(lib, self._n_batch)
-        self._fillers = None
-        if options.n_sequences > 1 and not is_stateful:  # a filler is cut off again
-            self._fillers = Fillers(options.n_sequences, neighbours=not options.is_unified)
         self._views: dict[int, NDArray[np.float32]] = {}
 
     @property
@@ -252,7 +238,7 @@ class LlamaBackend:
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Evaluate the rows. Raises DecodeError, whose `reason` says what to do; `positions` tell what is held then."""
-        self._handle()
+        context = self._handle()
         if not rows:
             return
         if len(rows) > self._n_batch:
@@ -262,51 +248,14 @@ class LlamaBackend:
         columns = tuple(zip(*rows, strict=True))
         check_rows(rows, columns, self._n_outputs, self._options.n_sequences, self._vocab.size)
         forget_errors()
-        code = self._with_fillers(rows, columns[2]) if self._fillers is not None and one_each(columns[2]) else None
-        if code is None:
-            code = self._decode(columns)
+        code = int(self._lib.llama_decode(context, self._batch.fill(*columns)))
         if code:
             self._batch.forget()
             raise decode_error(code, len(rows), self._n_ctx)
-        self._copying = False
-
-    def _decode(self, columns: Sequence[Column], places: Sequence[int] | None = None) -> int:
-        """Evaluate the batch of these columns; llama.cpp's answer."""
-        context = self._handle()
-        code = int(self._lib.llama_decode(context, self._batch.fill(*columns, places=places)))
-        if not code and self._waits:
+        if self._waits:
             # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
             self._lib.llama_synchronize(context)
-        return code
-
-    def _with_fillers(self, rows: Sequence[Row], sequences: Column) -> int | None:
-        """Evaluate single tokens together with rows for idle sequences, which are forgotten at once, where that is
-        faster; llama.cpp's answer, or None where there was no room for them."""
-        assert self._fillers is not None, "the caller has looked"
-        # Between separate buffers, one behind many more tokens than the others have would make their attention longer.
-        longest = self._n_ctx_sequence
-        if not self._options.is_unified:
-            longest = min(longest, max(row.position for row in rows) + _LONGER)
-        held: dict[int, int] = {}
-
-        def usable(sequence: int) -> bool:
-            # Behind any tokens it might push the oldest of them out of a window.
-            held[sequence] = known = int(self._newest(self._memory, sequence)) + 1
-            return not known or (not self._window and known < longest)
-
-        chosen = () if self._attached else self._fillers.choose(sequences, usable)[: self._n_batch - len(rows)]
-        # With logits as the others: the last layer's rows are taken by fours too.
-        fillers = [Row(rows[0].token, held[sequence], sequence, True) for sequence in chosen]
-        every = sorted([*rows, *fillers], key=lambda row: row.sequence) if fillers else rows
-        columns = tuple(zip(*every, strict=True))
-        places = [columns[2].index(sequence) for sequence in sequences] if fillers else None
-        began = perf_counter()
-        code = self._decode(columns, places)
-        for filler in fillers:
-            self._remove(self._memory, filler.sequence, filler.position or -1, -1)
-        if not code:
-            self._fillers.took(columns[2], perf_counter() - began)
-        return None if code == NO_SLOT and fillers else code
+        self._copying = False
 
     def abort(self) -> None:
         """Make the decode that is running stop with DecodeError("aborted"). For any thread; on the CPU only. The next
@@ -324,12 +273,12 @@ class LlamaBackend:
         output.
         """
         context = self._handle()
-        place = self._place(row)
-        if self._attached and self._batch.sequence(place) in self._attached:
+        self._check(row)
+        if self._attached and self._batch.sequence(row) in self._attached:
             raise DecodeError(
                 f"Row {row} of the last batch was drawn on the device; its logits stayed there.", "invalid"
             )
-        address = self._logits_of(context, place)
+        address = self._logits_of(context, row)
         if not address:
             raise DecodeError(f"llama.cpp has no logits for row {row}.")
         view = self._views.get(address)
@@ -337,12 +286,10 @@ class LlamaBackend:
             view = self._view(address)
         return view
 
-    def _place(self, row: int) -> int:
-        """Where a row of the last decode stands in the batch. Raises DecodeError for one without output."""
-        place = self._batch.place(row)
-        if place is None:
+    def _check(self, row: int) -> None:
+        """Raise DecodeError for a row of the last decode that has no logits."""
+        if not self._batch.has_logits(row):
             raise DecodeError(f"Row {row} of the last batch has no logits; decode it with output=True.", "invalid")
-        return place
 
     def _view(self, address: int) -> "NDArray[np.float32]":
         import numpy as np
@@ -389,8 +336,9 @@ class LlamaBackend:
         """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
         sampler = self._mine(sampler)
         if sampler.on_device:
-            return sampler.fetch(self._handle(), self._place(row))
-        return sampler.draw(self._handle(), self._place(row), self.logits(row))
+            self._check(row)
+            return sampler.fetch(self._handle(), row)
+        return sampler.draw(self._handle(), row, self.logits(row))
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
         """Log-probabilities of a row: the token's own and the `top` best. Before any filter, bias or temperature."""

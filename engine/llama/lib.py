@@ -237,10 +237,6 @@ def _device_functions(dll: Any) -> tuple[Any, ...]:
     return tuple(ctypes.CFUNCTYPE(result, *arguments)((symbol, dll)) for symbol, arguments, result in table)
 
 
-NO_SLOT = 1
-"""llama_decode's answer where the KV cache has no room: no row was evaluated then."""
-
-
 def init_error(n_ctx: int) -> EngineError:
     """No context was made."""
     said = last_errors() or "no reason given"
@@ -254,7 +250,7 @@ def init_error(n_ctx: int) -> EngineError:
 
 def decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
     """A decode answered with this code."""
-    if code == NO_SLOT:
+    if code == 1:  # no row was evaluated then
         return DecodeError(
             f"The KV cache of {n_ctx:,} tokens has no room for {rows} more; end or trim a sequence, or load with a "
             "larger n_ctx.",

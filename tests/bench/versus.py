@@ -4,8 +4,8 @@
 
 Prints the medians of both and the median of the ratios within each round (this checkout over the base). A larger ratio
 is better throughout: speeds are tokens per second, waits are compared inversely. Run with one checkout as its own base
-to see how much the machine itself varies. On a busy machine `--cpu --threads 1` measures seconds of this process's
-processors in place of the clock's: what neighbours take does not count then, and no thread waits for another. Workloads:
+to see how much the machine itself varies. On a busy machine `--cpu --threads 1` measures this process's processor time
+in place of the clock's: what neighbours take does not count then, and no thread waits for another. Workloads:
 
 - `single`: one answer after the other.
 - `shared`, `distinct`: sixteen streams with a prefix of 128 tokens in common, and with 512 tokens of their own;
@@ -167,17 +167,11 @@ def compare(given: argparse.Namespace, workload: str) -> None:
             found[name].append(measured(places[name], given, workload, number))
     for figure in found["base"][0]:
         base, here = ([abs(each[figure]) for each in found[name]] for name in ("base", "here"))
-        if not all(base):
-            print(f"  {workload:14} {figure:18} base {statistics.median(base):9.2f} here {statistics.median(here):9.2f}")
-            continue
         waits = found["base"][0][figure] < 0
         ratios = [(b / h if waits else h / b) for b, h in zip(base, here, strict=True)]
-        low, high = min(ratios), max(ratios)
-        print(
-            f"  {workload:14} {figure:18} base {statistics.median(base):9.2f} here {statistics.median(here):9.2f}   "
-            f"ratio {statistics.median(ratios):.3f} ({low:.2f} to {high:.2f})",
-            flush=True,
-        )
+        middle = f"base {statistics.median(base):9.2f} here {statistics.median(here):9.2f}"
+        spread = f"ratio {statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"  {workload:14} {figure:12} {middle}   {spread}", flush=True)
 
 
 WORKLOADS = ("single", "shared", "shared-pool", "distinct", "distinct-pool", "generate", "behind", "cached", "turn")
