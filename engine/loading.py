@@ -21,6 +21,7 @@ from engine.llama.context import LlamaBackend
 from engine.llama.gguf import read_gguf
 from engine.llama.lib import library
 from engine.llama.model import Model, ModelInfo
+from engine.options import Settings, settings
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.template.chat_template import ChatTemplate
 
@@ -47,7 +48,7 @@ class Loaded:
 
 def load(
     model: str | Path | None,
-    options: Mapping[str, Any],
+    options: Settings,
     reading: Reading,
     *,
     preflight: bool = True,
@@ -56,7 +57,7 @@ def load(
 ) -> Loaded:
     """Load a GGUF file, here or in a child process; None is the built-in model. Raises as `Engine.load` says."""
     path = _data.builtin_model() if model is None else _file(model)
-    load_options, context = _load_options(options)
+    load_options, context = options.model, options.context
     _warn_without_gpu(load_options)
     if preflight:
         file = read_gguf(path)  # what is no model is refused before anything else is tried
@@ -77,7 +78,7 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
         )
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
-    _, context = _load_options({**same, **{name: value for name, value in options.items() if value is not None}})
+    context = settings({**same, **{name: value for name, value in options.items() if value is not None}}).context
     if preflight:
         checks.check_loaded(weights.options, context)
     return _completed(weights, context, reading, trials=preflight)
@@ -136,16 +137,6 @@ def _file(model: object) -> Path:
             f'hf download {repository} --include "{wanted}" --local-dir models, then pass the path of the GGUF file.'
         )
     return path
-
-
-def _load_options(options: Mapping[str, Any]) -> tuple[ModelOptions, ContextOptions]:
-    """The options split over their two records (`check_memory` is in both)."""
-    of_model = {field.name for field in fields(ModelOptions)}
-    of_context = {field.name for field in fields(ContextOptions)}
-    if unknown := sorted(set(options) - of_model - of_context):
-        raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
-    load = ModelOptions(**{name: value for name, value in options.items() if name in of_model})
-    return load, ContextOptions(**{name: value for name, value in options.items() if name in of_context})
 
 
 def _warn_without_gpu(options: ModelOptions) -> None:

@@ -280,16 +280,18 @@ class SamplingParams(Record):
     dry_base: float = Field(default=1.75, ge=1)
     dry_allowed_length: int = Field(default=2, ge=1, lt=2**31)
     dry_last_n: int = Field(default=1024, ge=1, le=2**20)
-    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    dry_breakers: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(
+        default=("\n", ":", '"', "*"), max_length=100
+    )
     mirostat: Literal[0, 1, 2] | None = None
     mirostat_tau: float = Field(default=5.0, gt=0)
     mirostat_eta: float = Field(default=0.1, gt=0, le=1)
     logit_bias: tuple[tuple[int, float], ...] = ()
     logits_processors: tuple[LogitsProcessor, ...] = Field(default=(), repr=False)
-    samplers: tuple[SamplerName, ...] | None = None
+    samplers: Annotated[tuple[SamplerName, ...], Field(max_length=32)] | None = None
     logprobs: int | None = Field(default=None, ge=0, le=100)
     seed: int | None = Field(default=None, ge=0, lt=2**32)
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(max_length=100_000)], ...] = Field(default=(), max_length=100)
     stop_in: StopIn = "content"
     stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
     ignore_eos: bool = False

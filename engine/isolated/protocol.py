@@ -11,7 +11,8 @@ from queue import SimpleQueue
 from typing import BinaryIO, NamedTuple
 
 from engine.events import Finished
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.backend import ContextInfo
+from engine.runtime.options import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin
 
@@ -37,7 +38,7 @@ class Open(NamedTuple):
 class Start(NamedTuple):
     """Serve requests from now on."""
 
-    longest_draft: int
+    options: LoopOptions
 
 
 class Parcel(NamedTuple):
@@ -50,7 +51,7 @@ class Parcel(NamedTuple):
 class Opened(NamedTuple):
     """A context was made."""
 
-    n_ctx_sequence: int
+    info: ContextInfo
     origin: Origin
 
 

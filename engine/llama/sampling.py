@@ -123,6 +123,7 @@ class DrySamplers:
         self._vocab = vocab
         self._originals: dict[_Setting, Any] = {}
         self._free_dry = weakref.finalize(self, _free_dry, self._originals)
+        self._free_dry.atexit = False  # see `LlamaSampler`
 
     def make(self, params: SamplingParams) -> Any:
         """A sampler that has seen no token; whoever takes it frees it."""
@@ -187,6 +188,9 @@ class LlamaSampler:
         self._lent: list[Any] = []  # the chain that draws on the device, once there was one
         self._on_device = False
         self._free = weakref.finalize(self, _free, self._chain, self._lent)
+        # At the interpreter's end its context closes it, once the thread that draws with it has ended; finalizers run
+        # newest first there, which would be this one.
+        self._free.atexit = False
         self._closed = False
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")

@@ -44,9 +44,9 @@ def test_plans(params: dict[str, Any], expected: Plan) -> None:
     assert plan(SamplingParams(**params), LARGE) == expected
 
 
-@pytest.mark.parametrize("params", [{"top_p": 0.5}, {"top_k": 5}])
-def test_a_small_vocabulary_is_left_to_llama_cpp(params: dict[str, Any]) -> None:
-    assert plan(SamplingParams(**params), TINY) == Plan(None, tuple(params), "dist")
+def test_a_small_vocabulary_is_left_to_llama_cpp() -> None:
+    assert plan(SamplingParams(top_p=0.5), TINY) == Plan(None, ("top_p",), "dist")
+    assert plan(SamplingParams(top_k=5), TINY) == Plan(None, ("top_k",), "dist")
 
 
 @pytest.mark.parametrize(
