@@ -186,11 +186,12 @@ class LlamaVocab:
 
     def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
         """The texts of all tokens, where some byte is not among them; None for a vocabulary that spells everything."""
-        text, vocab = self._lib.llama_vocab_get_text, self._handle()
+        text = self._lib.llama_vocab_get_text
         names = {b"<0x%02X>" % byte for byte in range(256)}
-        if names <= {text(vocab, token) for token, value in enumerate(attributes) if value & _BYTE}:
-            return None
-        return frozenset(text(vocab, token) for token in range(self._size))
+        with self._model:
+            if names <= {text(self._pointer, token) for token, value in enumerate(attributes) if value & _BYTE}:
+                return None
+            return frozenset(text(self._pointer, token) for token in range(self._size))
 
     def _check_spellable(self, text: str) -> None:
         """Raises RequestError for a character that is no token, with a byte that is none. llama.cpp may put a space,

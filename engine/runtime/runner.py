@@ -120,8 +120,10 @@ class Runner:
         try:
             self._deliver(loop.drain())
         finally:
-            self._backend.close()
-            self._ended.set()
+            try:
+                self._backend.close()
+            finally:
+                self._ended.set()
 
     def _turn(self) -> None:
         """One step, and its replies on their way."""

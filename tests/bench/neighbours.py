@@ -2,8 +2,8 @@
 
     python tests/bench/neighbours.py --model random-0.2B-q4_0.gguf --rounds 5
 
-For each number of busy neighbours: one stream's tokens per second, and those of a prompt of 512 tokens, with each number
-of threads up to the processors there are; medians of rounds in which all take turns.
+For each number of busy neighbours: one stream's tokens per second, and those of a prompt of 512 tokens, with each
+number of threads up to the processors there are; medians of rounds in which all take turns.
 """
 
 import argparse
@@ -75,7 +75,9 @@ def main() -> None:
                         found[count].append(measured(llm, seed, given.steps))
         for count, pairs in found.items():
             decoded, read = (statistics.median(each) for each in zip(*pairs, strict=True))
-            print(f"  {neighbours} busy, {count} threads: {decoded:8.1f} decoded, {read:8.1f} read a second", flush=True)
+            print(
+                f"  {neighbours} busy, {count} threads: {decoded:8.1f} decoded, {read:8.1f} read a second", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Scripts that end while streams of the built-in model are open, each in its own way; and how such a process ended."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,7 @@ async def main():
 asyncio.run(main())
 """,
 }
+_ERROR = re.compile(r"[\w.]*Error\b|Fatal|malloc|free\(|GGML_ASSERT|terminate called")
 _ALLOWED = ("RuntimeError: mine", "engine.errors.")
 
 
@@ -124,5 +126,5 @@ def ended(checkout: Path, script: str, seed: int) -> str:
         return signal.Signals(-child.returncode).name
     if child.returncode not in (0, 1, 3):
         return f"exit code {child.returncode}"
-    told = [line for line in said.splitlines() if "Error" in line and not line.startswith(_ALLOWED)]
+    told = [line for line in said.splitlines() if _ERROR.match(line) and not line.startswith(_ALLOWED)]
     return told[0] if told else ""
