@@ -352,10 +352,12 @@ class LlamaBackend:
         self._remove(self._memory, sequence, -1, -1)
         if self._copying:
             self._copy_now(sequence)
-        if not self._set_state(sequence, state, _WHOLE):
+        forget_errors()
+        if self._set_state(sequence, state, _WHOLE) != len(state):
+            said = last_errors() or "it is longer than what llama.cpp reads of it"
             self._remove(self._memory, sequence, -1, -1)
             raise DecodeError(
-                f"A saved state of {len(state):,} bytes does not fit this context ({last_errors()}); "
+                f"A saved state of {len(state):,} bytes does not fit this context ({said}); "
                 "use it with the model and the options that made it, or prefill again.",
                 "invalid",
             )

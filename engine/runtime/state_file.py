@@ -5,6 +5,9 @@ not know: contexts, or what is in a state.
 
 Layout: the magic, the length of a JSON head (4 bytes, little-endian), the head with the origin and the tokens, the
 state, and the SHA-256 of all that.
+
+The digest finds damage, not forgery. A state is the model's own memory: who writes one decides what the model has read,
+and numbers in it that are none spoil the cells that they stand in. So a state file is trusted like a model file.
 """
 
 import hashlib

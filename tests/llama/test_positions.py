@@ -40,6 +40,6 @@ def test_computed_positions_are_no_limit(tmp_path: Path) -> None:
 
 def test_the_default_context_has_positions_too(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    path.write_bytes(model_zoo.model("gpt2").put("gpt2.context_length", U32, 4096).encoded())
+    path.write_bytes(model_zoo.model("gpt2", sizes={"C": 300}).put("gpt2.context_length", U32, 300).encoded())
     with Model.load(path) as model:
-        assert model.backend(ContextOptions(n_sequences=1)).info.n_ctx == 512
+        assert model.backend(ContextOptions(n_sequences=1)).info.n_ctx == 256

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import forged_states
+import model_zoo
 import pytest
 from doubles import Bench, echo, plain, prompt
 
@@ -213,6 +215,32 @@ def test_a_state_file_that_was_written_by_somebody_else(llm: Engine, tmp_path: P
         with pytest.raises(EngineError):
             llm.restore(tmp_path / "forged")
     assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
+
+
+@pytest.mark.parametrize("cut", [1, 33, 200])
+def test_a_damaged_state_file(llm: Engine, tmp_path: Path, cut: int) -> None:
+    """Cut off, lengthened, or with a byte changed anywhere: refused by name before llama.cpp sees it."""
+    pinned(llm, tmp_path / "whole")
+    data = (tmp_path / "whole").read_bytes()
+    rng = random.Random(cut)
+    at = rng.randrange(len(data))
+    for changed in (data[:-cut], data + bytes(cut), data[:at] + bytes([data[at] ^ cut]) + data[at + 1 :]):
+        (tmp_path / "damaged").write_bytes(changed)
+        with pytest.raises(RequestError, match=r"cut off or damaged|not a state file of this version"):
+            llm.restore(tmp_path / "damaged")
+    assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "falcon-h1"])
+def test_a_forged_state_takes_no_process(kind: str, tmp_path: Path) -> None:
+    """Long: tests/bench/state_files.py."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(model_zoo.model(kind).encoded())
+    found = forged_states.attack(path, "a buffer for each", seed=1, count=40)
+    assert not found.died
+    assert not found.wrong, "\n".join(found.wrong)
+    assert found.refused + found.restored == 40
+    assert found.refused > 5
 
 
 def test_no_more_wait_than_may() -> None:
