@@ -276,7 +276,7 @@ class Engine:
         return self._service.pin(tokens, progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
-        """Pin a prefix that was saved, without evaluating it. Restore only files that you trust as you trust the model's:
+        """Pin a saved prefix without evaluating it. Restore only files that you trust like the model's:
         whoever writes one decides what the model has read. Raises RequestError for a file that is damaged or belongs to
         another model or other settings, EngineError for one whose state is not that of its tokens, and what `pin`
         raises."""

@@ -104,4 +104,4 @@ def child(model: str, options: dict[str, Any], seed: int, count: int) -> None:
                 refused += 1
             except BaseException as error:  # noqa: BLE001 - that is what is looked for
                 wrong.append(f"mutant {number}: {type(error).__name__}: {str(error)[:200]}")
-    print(json.dumps({"refused": refused, "restored": restored, "wrong": wrong}))
+    sys.stdout.write(json.dumps({"refused": refused, "restored": restored, "wrong": wrong}))
