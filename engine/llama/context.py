@@ -25,6 +25,7 @@ from engine.llama.lifetime import made_apart
 from engine.llama.memory import Cells
 from engine.llama.params import context_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
+from engine.llama.state import check_state
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.logprobs import TokenLogprobs, token_logprobs
@@ -350,10 +351,11 @@ class LlamaBackend:
         options, or does not fit; the sequence is empty then."""
         self._handle()
         self._remove(self._memory, sequence, -1, -1)
+        check_state(state)
         if self._copying:
             self._copy_now(sequence)
         forget_errors()
-        if self._set_state(sequence, state, _WHOLE) != len(state):
+        if not state or self._set_state(sequence, state, _WHOLE) != len(state):
             said = last_errors() or "it is longer than what llama.cpp reads of it"
             self._remove(self._memory, sequence, -1, -1)
             raise DecodeError(

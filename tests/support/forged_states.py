@@ -104,4 +104,9 @@ def child(model: str, options: dict[str, Any], seed: int, count: int) -> None:
                 refused += 1
             except BaseException as error:  # noqa: BLE001 - that is what is looked for
                 wrong.append(f"mutant {number}: {type(error).__name__}: {str(error)[:200]}")
+            write_state(path, origin, saved)
+            try:
+                llm.restore(path).release()
+            except EngineError as error:
+                wrong.append(f"after mutant {number} the whole state is refused: {str(error)[:200]}")
     sys.stdout.write(json.dumps({"refused": refused, "restored": restored, "wrong": wrong}))
