@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ForgedPromptError,
         MissingTemplateError,
         ModelLoadError,
+        QueueFullError,
         RequestError,
         TemplateError,
     )
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from engine.families import Families, Family, Format
     from engine.parsing import Parser, Piece
     from engine.runtime.metrics import Metrics
-    from engine.runtime.service import PinnedPrefix, Service, Stream
+    from engine.runtime.service import PinnedPrefix, Service, Stream, TurnRequest
     from engine.template.chat_template import ChatTemplate
     from engine.template.prompt import Prompt
     from engine.tools import ToolLike, as_tool, as_tools
@@ -89,6 +90,7 @@ __all__ = [
     "Piece",
     "PinnedPrefix",
     "Prompt",
+    "QueueFullError",
     "ReasoningDelta",
     "ReasoningPart",
     "RequestError",
@@ -112,6 +114,7 @@ __all__ = [
     "ToolLike",
     "ToolName",
     "ToolResult",
+    "TurnRequest",
     "Usage",
     "as_tool",
     "as_tools",
@@ -123,7 +126,7 @@ _MODULES = {
     "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",
     "engine.errors": "ContextOverflowError DecodeError EngineError EngineWarning FamilyError ForgedPromptError "
-    "MissingTemplateError ModelLoadError RequestError TemplateError",
+    "MissingTemplateError ModelLoadError QueueFullError RequestError TemplateError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
     "engine.diagnose.explain": "Explanation",
@@ -131,7 +134,7 @@ _MODULES = {
     "engine.diagnose.inspect": "Inspection",
     "engine.parsing": "Parser Piece",
     "engine.runtime.metrics": "Metrics",
-    "engine.runtime.service": "PinnedPrefix Service Stream",
+    "engine.runtime.service": "PinnedPrefix Service Stream TurnRequest",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolLike as_tool as_tools",
     "engine.types": "CallError Completion FinishReason Message Part ReasoningPart ResponseFormat Role SamplingParams "

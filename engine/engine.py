@@ -9,13 +9,15 @@ from contextlib import ExitStack
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Annotated, Any, Self, TypedDict, Unpack
+
+from pydantic import Field
 
 from engine import loading
 from engine.agent.loop import Run, RunStream, stream_run
 from engine.diagnose.explain import Asked, Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model
-from engine.errors import MissingTemplateError, RequestError
+from engine.errors import MissingTemplateError, QueueFullError, RequestError
 from engine.events import fold
 from engine.families import Family, FamilyLike, builtin_families
 from engine.isolated.parent import IsolatedContext, IsolatedModel
@@ -27,15 +29,26 @@ from engine.options import (
     LoadOptions,
     RawOptions,
     TurnOptions,
-    check_drafts,
+    check_arguments,
+    checked,
     prompt_options,
-    refuse_unknown,
     sampling_params,
+    settings,
 )
 from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.metrics import Metrics
-from engine.runtime.service import PinnedPrefix, Service, Stream, detokenize, raw_parser, raw_prompt, tokenize
+from engine.runtime.options import LoopOptions
+from engine.runtime.service import (
+    PinnedPrefix,
+    Service,
+    Stream,
+    TurnRequest,
+    detokenize,
+    raw_parser,
+    raw_prompt,
+    tokenize,
+)
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.fit import Fitted, Prompts
@@ -43,6 +56,10 @@ from engine.template.memory import ReasoningMemory
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, Message, MessagesLike, SamplingParams, Tool
+
+
+class _Choices(TypedDict):
+    n: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class Engine:
@@ -59,10 +76,10 @@ class Engine:
         *,
         model: Model | IsolatedModel | None = None,
         seed: int | None = None,
-        longest_draft: int = 0,
+        options: LoopOptions | None = None,
     ) -> None:
         self._template = template
-        self._service = Service(backend, longest_draft=longest_draft)
+        self._service = Service(backend, options)
         self._model = model
         self._seed = seed
         self._memory = ReasoningMemory()
@@ -78,7 +95,7 @@ class Engine:
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
         seed: int | None = None,
-        longest_draft: int = 0,
+        draft_max: int = 0,
         preflight: bool = True,
         trust_template: bool = False,
         isolated: bool = False,
@@ -91,10 +108,10 @@ class Engine:
         "owner/repo:Q4_K_M" (of "owner/repo" a quantisation that fits into memory is chosen, and said),
         "owner/repo/file.gguf", a glob, or the address of its page. huggingface_hub's settings hold (HF_TOKEN, HF_HOME,
         HF_HUB_OFFLINE, HF_ENDPOINT). What exists as a path is one. revision: a branch, tag or commit on the Hub.
-        n_ctx: tokens of context; None is the smaller of the training length and what fits into memory.
+        n_ctx: the most tokens that one conversation may hold; None is 8,192 or the training length, whichever is less.
         n_gpu_layers: layers to offload, -1 for all. chat_template: its text, or the path of a .jinja file, in place of
         the model's own. family: read the output as this family's (a name of models.toml, or a record), or find the
-        family among these (`Families`). seed: of every turn that names none. longest_draft: tokens guessed at once
+        family among these (`Families`). seed: of every turn that names none. draft_max: tokens guessed at once
         from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same
         but for rounding, sooner where it repeats much. preflight: try these options in a child process first, and the
         file too where its header alone does not tell that llama.cpp lives with it, so that a native fault does not end
@@ -109,13 +126,22 @@ class Engine:
         fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for
         options that make no sense.
         """
-        settings = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}
-        check_drafts(longest_draft, settings)
+        check_arguments(
+            chat_template=chat_template,
+            family=family,
+            seed=seed,
+            preflight=preflight,
+            trust_template=trust_template,
+            isolated=isolated,
+            progress=progress,
+            revision=revision,
+        )
+        given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "draft_max": draft_max, **options})
         reading = Reading(chat_template, family, trust_template)
         loaded = loading.load(
-            model, settings, reading, preflight=preflight, isolated=isolated, progress=progress, revision=revision
+            model, given, reading, preflight=preflight, isolated=isolated, progress=progress, revision=revision
         )
-        return cls._over(loaded, seed, longest_draft)
+        return cls._over(loaded, seed, given.loop)
 
     @classmethod
     async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
@@ -132,7 +158,7 @@ class Engine:
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
         seed: int | None = None,
-        longest_draft: int = 0,
+        draft_max: int = 0,
         preflight: bool = True,
         trust_template: bool = False,
         **options: Unpack[ContextLoadOptions],
@@ -143,15 +169,18 @@ class Engine:
         of the Llama's context are not taken over. The options are those of `load`. Raises what `load` raises, and
         EngineError where this build of llama.cpp would end the process: what is loaded already cannot be remedied.
         """
-        settings = {"n_ctx": n_ctx, **options}
-        check_drafts(longest_draft, settings)
-        loaded = loading.adopt(llama, settings, Reading(chat_template, family, trust_template), preflight=preflight)
-        return cls._over(loaded, seed, longest_draft)
+        check_arguments(
+            chat_template=chat_template, family=family, seed=seed, preflight=preflight, trust_template=trust_template
+        )
+        given = {"n_ctx": n_ctx, "draft_max": draft_max, **options}
+        reading = Reading(chat_template, family, trust_template)
+        loaded = loading.adopt(llama, given, reading, preflight=preflight)
+        return cls._over(loaded, seed, settings(given).loop)
 
     @classmethod
-    def _over(cls, loaded: Loaded, seed: int | None, longest_draft: int) -> Self:
+    def _over(cls, loaded: Loaded, seed: int | None, options: LoopOptions) -> Self:
         weights, backend, template = loaded.weights, loaded.backend, loaded.template
-        return cls(backend, template, model=weights, seed=seed, longest_draft=longest_draft)
+        return cls(backend, template, model=weights, seed=seed, options=options)
 
     def chat(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -185,8 +214,7 @@ class Engine:
         With a seed the first answer is drawn with it, the next with the next number, and so on. Load with
         `n_sequences=n` to decode them together. Raises what `stream` raises.
         """
-        if n < 1:
-            raise RequestError(f"n={n} makes no sense; ask for at least 1 answer.")
+        _ = checked({"n": n}, _Choices)
         return self._turns(messages, tools, options, n)
 
     def _turns(
@@ -196,16 +224,16 @@ class Engine:
         options: TurnOptions,
         n: int,
         *,
-        patient: bool = False,
+        offline: bool = False,
     ) -> list[Stream]:
+        self._check(options)
         known = as_tools(tools)
         sampling = self._sampling(options)
-        _ = prompt_options(options).tool_choice
         restored = self._memory.restore(conversation_of(messages))
         fitted = self._prompts.fitted(restored, known, prompt_options(options))
         # The parser remembers the conversation as the caller has it, and will send it again.
         return [
-            self._submit(fitted, restored.messages, known, _seeded(sampling, number), options, patient=patient)
+            self._submit(fitted, restored.messages, known, _seeded(sampling, number), options, offline=offline)
             for number in range(n)
         ]
 
@@ -217,33 +245,33 @@ class Engine:
         sampling: SamplingParams,
         options: TurnOptions,
         *,
-        patient: bool,
+        offline: bool,
     ) -> Stream:
-        prompt, template, vocabulary = fitted.prompt, self.template, self._service.vocab.control_tokens
-        salt = _salt(prompt, sampling)
-        memory = self._memory
+        prompt, template, memory = fitted.prompt, self.template, self._memory
         return self._service.submit(
-            prompt,
-            template.parser_recipe(
+            TurnRequest(
                 prompt,
-                known,
-                prompt_options(options).tool_choice,
-                reasoning_format=options.get("reasoning_format", "deepseek"),
-                control_tokens=vocabulary,
-                id_salt=salt,
-                builtin_tools=options.get("builtin_tools", ()),
-            ),
-            sampling,
-            markers=frozenset(template.format.control),
-            priority=options.get("priority", 0),
-            deadline=options.get("deadline"),
-            patient=patient,
-            reasoning_budget=options.get("reasoning_budget"),
-            reasoning_close=self._reasoning_close(),
-            keep=fitted.keep,
-            dropped=fitted.dropped,
-            progress=options.get("progress"),
-            ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
+                template.parser_recipe(
+                    prompt,
+                    known,
+                    prompt_options(options).tool_choice,
+                    reasoning_format=options.get("reasoning_format", "deepseek"),
+                    control_tokens=self._service.vocab.control_tokens,
+                    id_salt=_salt(prompt, sampling),
+                    builtin_tools=options.get("builtin_tools", ()),
+                ),
+                sampling,
+                markers=frozenset(template.format.control),
+                priority=options.get("priority", 0),
+                deadline=options.get("deadline"),
+                offline=offline,
+                reasoning_budget=options.get("reasoning_budget"),
+                reasoning_close=self._reasoning_close(),
+                keep=fitted.keep,
+                dropped=fitted.dropped,
+                progress=options.get("progress"),
+                ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
+            )
         )
 
     def pin(
@@ -255,8 +283,8 @@ class Engine:
         A pinned prefix takes one of the engine's `n_sequences` for itself. `prefix.save(path)` writes it to a file, for
         `restore`. Raises what `stream` raises, RequestError too when no sequence is left for it.
         """
+        self._check(options)
         known = as_tools(tools)
-        _ = self._sampling(options)
         restored = self._memory.restore(conversation_of(messages))
         if restored.messages[-1].role in ("user", "tool"):
             tokens = self._service.tokens(self._prompts.rendered(restored, known, prompt_options(options)))
@@ -265,9 +293,11 @@ class Engine:
         return self._service.pin(tokens, progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
-        """Pin a prefix that was saved, without evaluating it. Raises RequestError for a file that is damaged or belongs
-        to another model or other settings, and what `pin` raises."""
-        return self._service.restore(Path(path))
+        """Pin a saved prefix without evaluating it. Restore only files that you trust like the model's:
+        whoever writes one decides what the model has read. Raises RequestError for a file that is damaged or belongs to
+        another model or other settings, EngineError for one whose state is not that of its tokens, and what `pin`
+        raises."""
+        return self._service.restore(path)
 
     def generate(
         self,
@@ -284,10 +314,19 @@ class Engine:
             raise RequestError("generate() takes a list of prompts; put the text in a list, or use chat().")
         known = as_tools(tools)
         with ExitStack() as streams:
-            started = [
-                streams.enter_context(self._turns(conversation, known, options, 1, patient=True)[0])
-                for conversation in conversations
-            ]
+            started: list[Stream] = []
+            done = 0
+            for conversation in conversations:
+                while True:
+                    try:
+                        stream = self._turns(conversation, known, options, 1, offline=True)[0]
+                        break
+                    except QueueFullError:
+                        if done == len(started):
+                            raise
+                        started[done].result()
+                        done += 1
+                started.append(streams.enter_context(stream))
             return [stream.result() for stream in started]
 
     def complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
@@ -301,16 +340,19 @@ class Engine:
         not there. Tokens are taken as they are. Raises RequestError for tokens or options that are not valid,
         ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
         """
-        sampling = self._sampling(options, RawOptions.__optional_keys__)
+        self._service.check()
+        sampling = self._sampling(checked(options, RawOptions))
         raw = raw_prompt(self._service.vocab, prompt)
         return self._service.submit(
-            raw.prompt,
-            raw_parser,
-            sampling,
-            priority=options.get("priority", 0),
-            deadline=options.get("deadline"),
-            progress=options.get("progress"),
-            tokens=raw.tokens,
+            TurnRequest(
+                raw.prompt,
+                raw_parser,
+                sampling,
+                priority=options.get("priority", 0),
+                deadline=options.get("deadline"),
+                progress=options.get("progress"),
+                tokens=raw.tokens,
+            )
         )
 
     async def achat(
@@ -352,11 +394,13 @@ class Engine:
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """The tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: with the beginning
         token that this model's prompts have, if any."""
+        self._service.check()
         return tokenize(self._service.vocab, text, special=special, add_bos=add_bos)
 
     def detokenize(self, tokens: Iterable[int]) -> str:
         """The text of tokens, control tokens as their texts; bytes that are no UTF-8 are U+FFFD. Raises RequestError
         for a token that the model does not have."""
+        self._service.check()
         return detokenize(self._service.vocab, tokens)
 
     def run(
@@ -378,8 +422,8 @@ class Engine:
         **options: Unpack[TurnOptions],
     ) -> RunStream:
         """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
+        self._check(options)
         known = as_tools(tools)
-        _ = self._sampling(options), prompt_options(options).tool_choice
 
         def turn(history: Sequence[Message]) -> Stream:
             goes_on = options.get("continue_final_message", False) and history[-1].role == "assistant"
@@ -393,6 +437,7 @@ class Engine:
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
         """The prompt that `stream` would send."""
+        self._check(options)
         return self._prompts.fitted(
             self._memory.restore(conversation_of(messages)), as_tools(tools), prompt_options(options)
         ).prompt
@@ -410,6 +455,7 @@ class Engine:
         In an output given as text the family's control markers count as the tokens. `.text()` is a report to read,
         `.data()` plain values. Raises what `stream` raises, but for prompts that are too long.
         """
+        self._check(options)
         restored = self._memory.restore(conversation_of(messages))
         prompt = self._prompts.rendered(restored, tools, prompt_options(options))
         asked = Asked(
@@ -425,7 +471,7 @@ class Engine:
 
     def inspect(self) -> Inspection:
         """What the engine understood of the model."""
-        return inspect_model(self.template, self.info, self.n_ctx, self._service.vocab.size)
+        return inspect_model(self.template, self.info, self._service.info, self._service.vocab.size)
 
     @property
     def template(self) -> ChatTemplate:
@@ -436,7 +482,7 @@ class Engine:
 
     @cached_property
     def _prompts(self) -> Prompts:
-        return Prompts(self.template, self._service.tokens, self._service.n_ctx)
+        return Prompts(self.template, self._service.tokens, self._service.info.n_ctx)
 
     @property
     def family(self) -> Family:
@@ -457,7 +503,7 @@ class Engine:
     @property
     def n_ctx(self) -> int:
         """Tokens that one conversation may have, its answer included."""
-        return self._service.n_ctx
+        return self._service.info.n_ctx
 
     @property
     def metrics(self) -> Metrics:
@@ -491,9 +537,13 @@ class Engine:
         syntax = self.template.format.reasoning
         return (Piece(syntax.close, True),) if syntax else ()
 
-    def _sampling(self, options: RawOptions, names: frozenset[str] = TurnOptions.__optional_keys__) -> SamplingParams:
+    def _check(self, options: TurnOptions) -> None:
+        """Raise RequestError for options that are not valid, EngineError in a fork of this process."""
+        self._service.check()
+        _ = self._sampling(checked(options, TurnOptions)), prompt_options(options)
+
+    def _sampling(self, options: RawOptions) -> SamplingParams:
         """The caller's choice, then the engine's seed, then the family's defaults."""
-        refuse_unknown(options, names)
         return sampling_params(options, {**self.family.sampling, "seed": self._seed})
 
 

@@ -38,6 +38,10 @@ class ForgedPromptError(RequestError):
     """Text of the caller's messages or tools became a control token, so the prompt was not sent."""
 
 
+class QueueFullError(EngineError):
+    """More requests wait than `max_waiting` allows; try again later."""
+
+
 class FamilyError(EngineError):
     """A family table (models.toml, or a user's own) is unknown, incomplete or contradicts itself."""
 

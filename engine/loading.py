@@ -21,6 +21,7 @@ from engine.llama.gguf import read_gguf
 from engine.llama.lib import library
 from engine.llama.memory import available_memory
 from engine.llama.model import Model, ModelInfo
+from engine.options import Settings, settings
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.template import remote
 from engine.template.chat_template import ChatTemplate
@@ -48,7 +49,7 @@ class Loaded:
 
 def load(
     model: str | Path | None,
-    options: Mapping[str, Any],
+    options: Settings,
     reading: Reading,
     *,
     preflight: bool = True,
@@ -58,7 +59,7 @@ def load(
 ) -> Loaded:
     """Load a GGUF file, here or in a child process; None is the built-in model. Raises as `Engine.load` says."""
     path = _file(model, revision)
-    load_options, context = _load_options(options)
+    load_options, context = options.model, options.context
     _warn_without_gpu(load_options)
     _prepare(reading, builtin=model is None)
     if preflight:
@@ -81,7 +82,7 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
     _prepare(reading)
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
-    _, context = _load_options({**same, **{name: value for name, value in options.items() if value is not None}})
+    context = settings({**same, **{name: value for name, value in options.items() if value is not None}}).context
     if preflight:
         checks.check_loaded(weights.options, context)
     return _completed(weights, context, reading)
@@ -156,16 +157,6 @@ def _path(model: str | Path) -> Path | None:
         raise ModelLoadError(
             f"{model} is no path that can be read ({error}); pass the path of a .gguf file."
         ) from error
-
-
-def _load_options(options: Mapping[str, Any]) -> tuple[ModelOptions, ContextOptions]:
-    """The options split over their two records (`check_memory` is in both)."""
-    of_model = {field.name for field in fields(ModelOptions)}
-    of_context = {field.name for field in fields(ContextOptions)}
-    if unknown := sorted(set(options) - of_model - of_context):
-        raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
-    load = ModelOptions(**{name: value for name, value in options.items() if name in of_model})
-    return load, ContextOptions(**{name: value for name, value in options.items() if name in of_context})
 
 
 def _warn_without_gpu(options: ModelOptions) -> None:

@@ -1,20 +1,32 @@
 """What callers may ask for, by name: of loading, of drawing tokens, of a turn.
 
-Knows: the names and types that editors and type checkers show. Does not know: defaults and ranges; those stand with the
-records that the names end up in (`engine.runtime.options`, `engine.types.SamplingParams`), of which those for drawing
-are made here.
+Knows: the names and types that editors and type checkers show, and that every value is checked against them once, here.
+Does not know: defaults and ranges; those stand with the records that the names end up in (`engine.runtime.options`,
+`engine.types.SamplingParams`), which are made here.
 """
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from engine.errors import RequestError
-from engine.runtime.options import CacheType, FlashAttention, SplitMode
+from engine.families import FamilyLike
+from engine.runtime.options import (
+    CacheType,
+    ContextOptions,
+    FlashAttention,
+    LoopOptions,
+    ModelOptions,
+    SplitMode,
+    check_value,
+    refusal,
+    shown,
+)
 from engine.template.fit import PromptOptions
 from engine.types import (
     AllowedChoice,
@@ -29,30 +41,34 @@ from engine.types import (
     StopIn,
 )
 
+Options = TypeVar("Options", bound=Mapping[str, Any])
+
 
 class ContextLoadOptions(TypedDict, total=False):
-    """How a context is made, beyond the everyday options; see `ContextOptions`.
-
-    `n_sequences` conversations are decoded at once; an `n_ctx` that is asked for is what they share.
-    """
+    """How a context is made and requests are served, beyond the everyday options; see `ContextOptions` and
+    `LoopOptions`."""
 
     check_memory: bool
     n_batch: int
     n_ubatch: int | None
-    n_sequences: int
+    n_sequences: int | None
+    kv_unified: bool
+    kv_tokens: int | None
     outputs_per_sequence: int
-    n_threads: int
-    n_threads_batch: int
+    n_threads: int | None
+    n_threads_batch: int | None
     flash_attn: FlashAttention
     type_k: CacheType
     type_v: CacheType
-    kv_unified: bool | None
     offload_kqv: bool
     op_offload: bool
     swa_full: bool
     rope_freq_base: float
     rope_freq_scale: float
     device_sampling: bool
+    checkpoint_mib: int
+    max_waiting: int
+    prefill_seconds: float
 
 
 class LoadOptions(ContextLoadOptions, total=False):
@@ -60,11 +76,24 @@ class LoadOptions(ContextLoadOptions, total=False):
 
     split_mode: SplitMode
     main_gpu: int
-    tensor_split: tuple[float, ...]
+    tensor_split: Sequence[float]
     use_mmap: bool
     use_mlock: bool
     use_extra_bufts: bool
     check_tensors: bool
+
+
+class LoadArguments(TypedDict, total=False):
+    """What the ways to load take by name, beside these options."""
+
+    chat_template: str | Path | None
+    family: FamilyLike | None
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None
+    preflight: bool
+    trust_template: bool
+    isolated: bool
+    progress: Callable[[float], bool | None] | None
+    revision: str | None
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -106,7 +135,7 @@ class RawOptions(SamplingOptions, total=False):
     """What the continuation of a raw prompt takes, beside the sampling; as in `TurnOptions`."""
 
     priority: int
-    deadline: float | None
+    deadline: Annotated[float, Field(gt=0)] | None
     progress: Progress | None
 
 
@@ -131,51 +160,18 @@ class TurnOptions(RawOptions, total=False):
       "shift" gives up the older half of a full context, less its head (system messages and tools), and goes on: what
       the model wrote on it stays as it was.
     - `progress`: called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must be
-      quick, and not wait for this engine. It stops the turn by answering False.
+      quick, and not wait for this engine. It stops the turn by returning False.
     """
 
     reasoning: Reasoning | None
-    reasoning_budget: int | None
+    reasoning_budget: Annotated[int, Field(ge=0)] | None
     reasoning_format: ReasoningFormat
     tool_choice: AllowedChoice
     template_kwargs: Mapping[str, Any] | None
     documents: Sequence[DocumentLike] | None
-    builtin_tools: Sequence[str]
+    builtin_tools: Annotated[Sequence[str], Field(max_length=100)]
     overflow: Overflow
     continue_final_message: bool
-
-
-def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:
-    """The record of what the options say of drawing tokens; None counts as not said. `beneath` holds where they are
-    silent. Raises RequestError for a value that makes no sense."""
-    fields = SamplingParams.model_fields
-    given = {name: value for name, value in options.items() if name in fields and value is not None}
-    try:
-        return SamplingParams.model_validate({**(beneath or {}), **given})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RequestError(f"{first['loc'][0]}={first['input']!r} makes no sense: {first['msg']}.") from error
-
-
-def prompt_options(options: "TurnOptions") -> PromptOptions:
-    """Those options that concern the prompt. Raises RequestError for a choice of tools that cannot be enforced."""
-    choice = options.get("tool_choice", "auto")
-    if choice not in ("auto", "none"):
-        raise RequestError(
-            f'tool_choice={choice!r} cannot be enforced yet; use "auto" (say in the prompt which to call) or "none".'
-        )
-    given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
-    return PromptOptions(**given, until=_until(options.get("deadline")))
-
-
-def _until(deadline: object) -> float | None:
-    """The deadline on `time.monotonic`'s clock. One that is not valid is refused where the turn is submitted."""
-    if not isinstance(deadline, int | float) or not math.isfinite(deadline):
-        return None
-    return time.monotonic() + deadline
-
-
-_OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
 
 
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -184,12 +180,81 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
         raise RequestError(f"There is no option {unknown[0]!r}; the options are {', '.join(sorted(names))}.")
 
 
-def check_drafts(longest_draft: int, options: Mapping[str, Any]) -> None:
-    """Raises RequestError for load options that cannot go with drafts of so many tokens, and for less than none."""
-    if longest_draft < 0:
-        raise RequestError(f"longest_draft={longest_draft} makes no sense; give tokens, 0 or more.")
-    if longest_draft and options.get("device_sampling"):
+def checked(options: Options, kind: type[Options]) -> Options:
+    """The options, each of a type that `kind` says; `SamplingParams` judges those of drawing. Raises RequestError for
+    an option that is not there, and for a value that is not valid."""
+    refuse_unknown(options, frozenset(get_type_hints(kind)))
+    for name, value in options.items():
+        if name not in SamplingParams.model_fields and name != "tool_choice":  # which `prompt_options` judges
+            check_value(kind, name, value)
+    return options
+
+
+def check_arguments(**arguments: Unpack[LoadArguments]) -> None:
+    """Raises RequestError for one that is not what it should be."""
+    for name, value in arguments.items():
+        check_value(LoadArguments, name, value)
+
+
+def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:
+    """The record of what the options say of drawing tokens; None counts as not said. `beneath` holds where they are
+    silent. Raises RequestError for a value that is not valid."""
+    names = SamplingParams.model_fields
+    given = {name: value for name, value in options.items() if name in names and value is not None}
+    try:
+        return SamplingParams.model_validate({**(beneath or {}), **given})
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        raise refusal(name, given.get(name), error) from error
+
+
+def prompt_options(options: "TurnOptions") -> PromptOptions:
+    """Those options that concern the prompt. Raises RequestError for a choice of tools that cannot be enforced."""
+    choice: object = options.get("tool_choice", "auto")
+    if not isinstance(choice, str) or choice not in ("auto", "none"):
         raise RequestError(
-            "longest_draft verifies several tokens of a conversation in one decode, and device_sampling draws one; "
-            "leave one of them out."
+            f'tool_choice={shown(choice)} cannot be enforced yet; use "auto" (say in the prompt which to call) or '
+            '"none".'
         )
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
+    return PromptOptions(**given, until=_until(options.get("deadline")))
+
+
+def _until(deadline: float | None) -> float | None:
+    """The deadline on `time.monotonic`'s clock. One that is not valid is refused where the turn is submitted."""
+    return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
+
+
+_OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that may be said of loading, in the records that it is used in."""
+
+    model: ModelOptions
+    context: ContextOptions
+    loop: LoopOptions
+
+
+def settings(options: Mapping[str, Any]) -> Settings:
+    """The options split over their records (`check_memory` is in two). Raises RequestError for an option that is not
+    there, for a value that is not valid, and for options that exclude one another."""
+    records = (ModelOptions, ContextOptions, LoopOptions)
+    names = [{field.name for field in fields(record)} for record in records]
+    if unknown := sorted(set(options).difference(*names)):
+        raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
+    given = dict(options)
+    if isinstance(given.get("tensor_split"), list):
+        given["tensor_split"] = tuple(given["tensor_split"])
+    made: list[Any] = [
+        record(**{name: value for name, value in given.items() if name in own})
+        for record, own in zip(records, names, strict=True)
+    ]
+    found = Settings(*made)
+    if found.loop.draft_max and found.context.device_sampling:
+        raise RequestError(
+            "draft_max verifies several tokens of a conversation in one decode, and device_sampling draws one; leave "
+            "one of them out."
+        )
+    return found

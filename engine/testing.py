@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import DecodeError, EngineError
 from engine.parsing.reader import Piece
-from engine.runtime.backend import Row, Sampler
+from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.prefix import common_prefix
 from engine.runtime.state_file import Origin
@@ -61,10 +61,10 @@ class ByteVocab:
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """The bytes of a text; with `special`, control-token text becomes control tokens."""
         if not special:
-            return list(text.encode())
+            return list(text.encode("utf-8", "replace"))
         tokens: list[int] = []
         for part in self._pattern.split(text):
-            tokens.extend([self._ids[part]] if part in self._ids else part.encode())
+            tokens.extend([self._ids[part]] if part in self._ids else part.encode("utf-8", "replace"))
         return tokens
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
@@ -127,12 +127,13 @@ class ScriptedBackend:
     in a reply becomes control tokens, and an end token follows each reply. Tokens that the engine forces into a
     sequence do not use up the script; a function is asked again after them, with the whole text so far.
 
+    `n_ctx` is what each of `n_sequences` conversations may hold; with `kv_tokens` they share one pool of so many cells.
     `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to hold
     it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent memory:
-    a sequence is kept whole or forgotten. `mixed_rows` (None: all of a batch), `copy_cost` and `n_ctx_other` are what
-    it says of itself as a `Backend`; `relaid()` exchanges the last and `n_ctx_sequence`. For assertions: `decodes`
-    counts the calls of `decode`, `evaluated` the rows, `batches` keeps each call's number of rows, `used` is the number
-    of cells taken, `samplers` are all that were made, `closed` says whether `close()` was called.
+    a sequence is kept whole or forgotten, or taken back to a checkpoint. `info` is what it says of itself as a
+    `Backend`. For assertions: `decodes` counts the calls of `decode`, `evaluated` the rows, `batches` keeps each call's
+    number of rows, `used` is the number of cells taken, `samplers` are all that were made, `closed` says whether
+    `close()` was called.
     """
 
     def __init__(
@@ -143,26 +144,24 @@ class ScriptedBackend:
         n_ctx: int = 4096,
         n_batch: int = 256,
         n_sequences: int = 4,
+        kv_tokens: int | None = None,
         before_decode: Callable[[Sequence[Row]], None] | None = None,
         delay: float = 0.0,
         trimmable: bool = True,
-        mixed_rows: int | None = None,
-        copy_cost: int = 0,
-        n_ctx_other: int = 0,
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
-        self.n_ctx: int = n_ctx
-        self.n_ctx_sequence: int = n_ctx
-        self.n_ctx_other: int = n_ctx_other
-        self.n_batch: int = n_batch
-        self.n_outputs: int = n_batch
-        self.n_sequences: int = n_sequences
+        self.info = ContextInfo(
+            n_ctx=n_ctx,
+            n_sequences=n_sequences,
+            kv_tokens=kv_tokens or 0,
+            n_batch=n_batch,
+            n_outputs=n_batch,
+            can_share=trimmable,
+            checkpoint_bytes=0 if trimmable else 1 << 20,
+        )
         self.before_decode = before_decode
         self.delay = delay
         self.trimmable = trimmable
-        self.can_share: bool = trimmable
-        self.mixed_rows: int = n_batch if mixed_rows is None else mixed_rows
-        self.copy_cost: int = copy_cost
         self.decodes = 0
         self.evaluated = 0
         self.batches: list[int] = []
@@ -173,7 +172,7 @@ class ScriptedBackend:
         self._function = replies if callable(replies) else None
         self._replies = [] if callable(replies) else list(replies)
         self._given = 0
-        self._cells: list[list[_Cell]] = [[] for _ in range(n_sequences)]
+        self._cells: list[list[_Cell]] = [[] for _ in range(self.info.n_sequences)]
         self._rows: Sequence[Row] = ()
         self._aborted = threading.Event()
 
@@ -186,7 +185,9 @@ class ScriptedBackend:
         self.batches.append(len(rows))
         if self.before_decode is not None:
             self.before_decode(rows)
-        if self._aborted.wait(self.delay) if self.delay else self._aborted.is_set():
+        aborted = self._aborted.wait(self.delay) if self.delay else self._aborted.is_set()
+        self._aborted.clear()
+        if aborted:
             raise DecodeError(f"a decode of {len(rows)} rows was aborted.", "aborted")
         self._check(rows)
         for row in rows:
@@ -200,12 +201,13 @@ class ScriptedBackend:
         self.used += 1
 
     def _check(self, rows: Sequence[Row]) -> None:
-        if not 0 < len(rows) <= self.n_batch:
-            raise DecodeError(f"a batch of {len(rows)} rows; it takes 1 to {self.n_batch} (n_batch). Split it.")
-        if self.used + len(rows) > self.n_ctx:
+        info = self.info
+        if not 0 < len(rows) <= info.n_batch:
+            raise DecodeError(f"a batch of {len(rows)} rows; it takes 1 to {info.n_batch} (n_batch). Split it.")
+        if self.used + len(rows) > info.cells:
             raise DecodeError(
-                f"the KV cache is full: {self.used} of {self.n_ctx} cells are taken and {len(rows)} are needed. "
-                "Free a sequence, or load with a larger n_ctx."
+                f"the KV cache is full: {self.used} of {info.cells} cells are taken and {len(rows)} are needed. "
+                "Free a sequence, or load with more."
             )
         expected: dict[int, int] = {}
         for row in rows:
@@ -215,7 +217,7 @@ class ScriptedBackend:
                     f"sequence {row.sequence} continues at position {position}, not at {row.position}. Trim it first."
                 )
             expected[row.sequence] = position + 1
-            if position >= self.n_ctx_sequence:
+            if position >= info.n_ctx:
                 raise DecodeError(f"sequence {row.sequence} is full: it holds {position} tokens. End it.", "no_slot")
 
     def abort(self) -> None:
@@ -226,21 +228,18 @@ class ScriptedBackend:
         """Whether decodes are being aborted, for assertions."""
         return self._aborted.is_set()
 
-    def resume(self) -> None:
-        self._aborted.clear()
-
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> ScriptedSampler:
         sampler = ScriptedSampler(params, list(tokens))
         self.samplers.append(sampler)
         return sampler
 
-    def attach(self, sampler: Sampler, sequence: int) -> None:
-        if sequence in self.attached or any(other is sampler for other in self.attached.values()):
-            raise EngineError(f"sequence {sequence} or its sampler is attached already. Detach it first.")
-        self.attached[sequence] = sampler
-
-    def detach(self, sequence: int) -> None:
+    def attach(self, sequence: int, sampler: Sampler | None) -> None:
         self.attached.pop(sequence, None)
+        if sampler is None:
+            return
+        if any(other is sampler for other in self.attached.values()):
+            raise EngineError(f"the sampler for sequence {sequence} is attached to another. Detach it first.")
+        self.attached[sequence] = sampler
 
     def sample(self, sampler: Sampler, row: int) -> int:
         if not isinstance(sampler, ScriptedSampler):
@@ -328,10 +327,27 @@ class ScriptedBackend:
     def restore(self, sequence: int, state: bytes) -> None:
         self.trim(sequence, 0)
         tokens = json.loads(state)
-        if self.used + len(tokens) > self.n_ctx:
+        if self.used + len(tokens) > self.info.cells:
             raise DecodeError(f"the KV cache is full: a state of {len(tokens)} tokens does not fit.", "no_slot")
         for token in tokens:
             self._append(sequence, token)
+
+    def checkpoint(self, sequence: int) -> bytes:
+        return self.save(sequence)
+
+    def rewind(self, sequence: int, position: int, state: bytes) -> bool:
+        tokens = json.loads(state)
+        cells = self._cells[sequence]
+        if tokens != self.tokens(sequence)[:position] or len(tokens) != position:
+            raise EngineError(
+                f"sequence {sequence} does not hold the checkpoint's {len(tokens)} tokens at position {position}: "
+                "checkpoints were mixed up. Report this as a bug."
+            )
+        for cell in cells[position:]:
+            cell.sequences -= 1
+            self.used -= not cell.sequences
+        del cells[position:]
+        return True
 
     @property
     def origin(self) -> Origin:
@@ -346,14 +362,6 @@ class ScriptedBackend:
         for cell in shared:
             cell.sequences += 1
         self._cells[target] = shared
-
-    def relaid(self) -> "ScriptedBackend":
-        if not self.n_ctx_other or self.attached:
-            raise EngineError(f"there is no other layout, or sequences {list(self.attached)} are in use. Detach them.")
-        self.n_ctx_sequence, self.n_ctx_other = self.n_ctx_other, self.n_ctx_sequence
-        self._cells = [[] for _ in range(self.n_sequences)]
-        self._rows, self.used = (), 0
-        return self
 
     def close(self) -> None:
         self.closed = True

@@ -7,11 +7,12 @@ sampling: it is given a function from messages to a generation under way.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, Self, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from engine.errors import ContextOverflowError, RequestError
 from engine.events import Event, ToolResult
 from engine.offloop import off_loop
+from engine.streams import TwoWayStream
 from engine.tools import ToolOutcome, error_text, is_async, run, run_async
 from engine.types import Completion, Message, Tool, ToolCall
 
@@ -68,7 +69,7 @@ class Run:
         return self.steps[-1].completion if self.steps else Completion(finish_reason="cancelled")
 
 
-class RunStream:
+class RunStream(TwoWayStream[Run]):
     """A run of the agent loop as it goes: `for`, `async for`, `await` (the Run) and `with`; leaving it early cancels.
 
     From async code, async tools of one turn run at once, and others in a worker thread, one after the other; from sync
@@ -76,37 +77,17 @@ class RunStream:
     """
 
     def __init__(self, loop: "_Loop", generate: Generate) -> None:
+        super().__init__()
         self._loop = loop
         self._generate = generate
-        self._sync: Generator[Event, None, None] | None = None
-        self._async: AsyncGenerator[Event, None] | None = None
 
-    def __iter__(self) -> Iterator[Event]:
-        if self._async is not None:
-            raise RequestError("This run is iterated with `async for`; go on with that, or start another run.")
-        if self._sync is None:
-            self._sync = _drive(self._loop, self._generate)
-        return self._sync
+    def _read(self) -> Generator[Event, None, None]:
+        return _drive(self._loop, self._generate)
 
-    def __aiter__(self) -> AsyncIterator[Event]:
-        if self._sync is not None:
-            raise RequestError("This run is iterated with `for`; go on with that, or start another run.")
-        if self._async is None:
-            self._async = _drive_async(self._loop, self._generate)
-        return self._async
+    def _read_async(self) -> AsyncGenerator[Event, None]:
+        return _drive_async(self._loop, self._generate)
 
-    def result(self) -> Run:
-        """Run to the end."""
-        for _ in self:
-            pass
-        return self.run
-
-    def __await__(self) -> Generator[object, None, Run]:
-        return self._finish().__await__()
-
-    async def _finish(self) -> Run:
-        async for _ in self:
-            pass
+    def _whole(self) -> Run:
         return self.run
 
     @property
@@ -117,22 +98,6 @@ class RunStream:
     def cancel(self) -> None:
         """Stop the generation in flight and end the run; from any thread. A tool that is running is not interrupted."""
         self._loop.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.cancel()
-        if self._sync is not None:
-            self._sync.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.cancel()
-        if self._async is not None:
-            await self._async.aclose()
 
 
 def stream_run(generate: Generate, messages: Sequence[Message], tools: Sequence[Tool], max_steps: int = 8) -> RunStream:

@@ -106,7 +106,10 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
     command.add_argument("--family", metavar="NAME", help="read the model's output as this family's (see models.toml)")
     command.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file in place of the model's own")
     command.add_argument(
-        "--ctx", metavar="TOKENS", type=int, help="context length; by default what the model was trained on"
+        "--ctx",
+        metavar="TOKENS",
+        type=int,
+        help="the most tokens of a conversation (n_ctx); by default 8192, or what the model was trained on",
     )
     command.add_argument(
         "--gpu-layers", metavar="N", type=int, default=0, help="layers to offload; -1 for all (default 0)"

@@ -37,7 +37,7 @@ def add_models(commands: Any) -> None:
     fit = actions.add_parser("fit", help="which quantisations fit into memory, before any download")
     fit.add_argument("name", metavar="NAME", help="owner/repo, owner/repo:Q4_K_M, or a GGUF file")
     fit.add_argument("--revision", help="a branch, tag or commit")
-    fit.add_argument("--ctx", metavar="N", type=int, help="tokens of context over all sequences; by default 8192 each")
+    fit.add_argument("--ctx", metavar="N", type=int, help="tokens of one conversation; by default 8192 at most")
     fit.add_argument("--sequences", metavar="N", type=int, default=1, help="conversations at once; by default 1")
     fit.add_argument("--json", action="store_true", help="print it as one JSON object")
     shown = actions.add_parser("list", help="the models in the Hugging Face Hub's cache, and in folders")
@@ -85,7 +85,7 @@ def _show_fits(screen: Any, found: "Sequence[Fit]", available: int | None) -> No
         numbers = f"{size:>{widths[1]}}  {memory:>{widths[2]}}  {longest:>{widths[3]}}"
         screen.line(f"{name:<{widths[0]}}  {numbers}  {verdict}")
     room = "" if available is None else f" {size_text(available)} are available."
-    screen.line(f"MEMORY is for a context of {found[0].n_ctx:,} tokens, LONGEST the longest that fits.{room}")
+    screen.line(f"MEMORY is for conversations of {found[0].n_ctx:,} tokens, LONGEST the longest that fit.{room}")
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ Knows: that all quantisations of a model have the same shapes, so that one heade
 sizes the rest. Does not know: GPUs; how memory is estimated (`engine.llama.memory`). Sizes are bytes, contexts tokens.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,19 +15,20 @@ from typing import TYPE_CHECKING
 from engine.errors import RequestError
 from engine.llama.gguf import GgufFile, described, read_gguf
 from engine.llama.gguf_header import read_header_by_ranges
-from engine.llama.memory import RESERVE, estimate, largest_context, padded
-from engine.llama.params import within_positions
+from engine.llama.memory import RESERVE, cells_of, estimate, largest_context
+from engine.llama.params import position_limit
 from engine.runtime.options import ContextOptions
 
 if TYPE_CHECKING:
     from engine import hub
 
-_ORDINARY_CONTEXT = 8192
+_MODEST_CONTEXT = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`n_ctx`: tokens of context over all sequences; None is 8192, or the training length if that is less, for each."""
+    """`n_ctx`: the most tokens of one conversation; None is 8192, or the training length if that is less.
+    `n_sequences`: conversations at once."""
 
     n_ctx: int | None = None
     n_sequences: int = 1
@@ -34,9 +36,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One quantisation. `name` loads it; `size`: its weights; `context`: what a context of `n_ctx` tokens takes beside
-    them. `longest`: the longest context that fits, up to the training length for each sequence, 0 where none does;
-    `fits`: whether the one asked for does. Both are None where nothing tells how much memory there is."""
+    """One quantisation. `name` loads it; `size`: its weights; `context`: what a context for conversations of
+    `n_ctx` tokens takes beside them. `longest`: the longest conversations that fit, up to the training length, 0 where
+    none do; `fits`: whether the one asked for does. Both are None where nothing tells how much memory there is."""
 
     name: str
     quantization: str
@@ -101,13 +103,13 @@ def _remote(found: "hub.Found") -> GgufFile:
 
 
 def _fit(model: GgufFile, name: str, options: ContextOptions, available: int | None) -> Fit:
-    options = within_positions(model, options)
-    trained = model.n_ctx_train or _ORDINARY_CONTEXT
-    n_ctx = padded(options.n_ctx or min(trained, _ORDINARY_CONTEXT) * options.n_sequences, options)
-    context = estimate(model, options, n_ctx).total
+    n_sequences = options.n_sequences or 1
+    trained = min(model.n_ctx_train or _MODEST_CONTEXT, position_limit(model, options) or sys.maxsize)
+    n_ctx = options.n_ctx or min(trained, _MODEST_CONTEXT)
+    context = estimate(model, options, cells_of(options, n_ctx, n_sequences)).total
     longest = fitting = None
     if available is not None:
         room = int(available * (1 - RESERVE)) - model.weights
-        longest = largest_context(model, options, max(n_ctx, trained * options.n_sequences), max(0, room))
+        longest = largest_context(model, options, n_sequences, max(n_ctx, trained), max(0, room))
         fitting = context <= room
     return Fit(name, model.quantization, model.weights, n_ctx, context, longest, fitting)

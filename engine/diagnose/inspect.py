@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from engine import _data
 from engine.families import Format
 from engine.llama.model import ModelInfo
+from engine.runtime.backend import ContextInfo
 from engine.template.chat_template import ChatTemplate
 
 MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "text"]
@@ -32,8 +33,9 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts. `n_ctx` is what one conversation may have here, `n_ctx_train` what the model was trained on, in
-    tokens."""
+    """The facts. `n_ctx` is the most tokens that one conversation may hold here, `n_ctx_train` what the model was
+    trained on. `n_sequences` conversations are decoded at once; `kv_tokens` is the pool that they share, 0 where each
+    has a buffer of its own."""
 
     path: str
     name: str
@@ -43,6 +45,8 @@ class Inspection:
     size_bytes: int
     n_ctx: int
     n_ctx_train: int
+    n_sequences: int
+    kv_tokens: int
     vocabulary: int
     family: str
     title: str
@@ -65,7 +69,8 @@ class Inspection:
                 f"{self.parameters / 1e6:,.1f} M parameters, {self.quantization}, {self.size_bytes / 1e6:,.1f} MB",
             ),
             ("architecture", f"{self.architecture}, vocabulary of {self.vocabulary:,}"),
-            ("context", f"{self.n_ctx:,} tokens{trained}"),
+            ("context", f"{self.n_ctx:,} tokens a conversation{trained}"),
+            ("KV cache", self._layout()),
             ("family", f"{self.family} ({self.title}): {self.reason}"),
             ("chat template", _SOURCES[self.template_source]),
             ("reasoning", self.reasoning),
@@ -79,6 +84,11 @@ class Inspection:
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+    def _layout(self) -> str:
+        if self.kv_tokens:
+            return f"one pool of {self.kv_tokens:,} tokens for {self.n_sequences} conversations at once"
+        return f"a buffer for each of {self.n_sequences} conversations at once"
 
     def _marker_rows(self) -> Iterator[tuple[str, str]]:
         heading = "markers"
@@ -111,7 +121,7 @@ _NEEDS = {
 }
 
 
-def inspect_model(template: ChatTemplate, info: ModelInfo, n_ctx: int, vocabulary: int) -> Inspection:
+def inspect_model(template: ChatTemplate, info: ModelInfo, context: ContextInfo, vocabulary: int) -> Inspection:
     """The facts about a loaded model. Raises TemplateError when its template cannot render a plain question."""
     format_ = template.format
     prompt = template.render("Hello")
@@ -122,8 +132,10 @@ def inspect_model(template: ChatTemplate, info: ModelInfo, n_ctx: int, vocabular
         quantization=info.quantization,
         parameters=info.parameters,
         size_bytes=info.size_bytes,
-        n_ctx=n_ctx,
+        n_ctx=context.n_ctx,
         n_ctx_train=info.n_ctx_train,
+        n_sequences=context.n_sequences,
+        kv_tokens=context.kv_tokens,
         vocabulary=vocabulary,
         family=template.family.name,
         title=template.family.title,

@@ -32,7 +32,7 @@ from engine import _data
 from engine.child import Child, ChildGoneError, ChildNotStartedError, signal_name
 from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.gguf import GgufFile
-from engine.llama.memory import estimate
+from engine.llama.memory import cells_of, estimate
 from engine.runtime.options import ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
@@ -183,7 +183,8 @@ def try_file(
 
 
 def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, child: str | None) -> Verdict:
-    room = 2 * file.weights + 2 * estimate(file, context, context.n_ctx or 0).total + _ROOM
+    cells = cells_of(context, context.n_ctx or 0, context.n_sequences or 1)
+    room = 2 * file.weights + 2 * estimate(file, context, cells).total + _ROOM
     order = {
         "task": "try",
         "model": str(file.path),
@@ -282,7 +283,9 @@ def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions
         context,
         n_ctx=256,
         n_batch=64,
-        n_sequences=min(context.n_sequences, 2),  # several may have another attention than one
+        n_sequences=min(context.n_sequences or 2, 2),  # several may have another attention than one
+        kv_tokens=None,
+        checkpoint_mib=0,
         n_threads=1,
         n_threads_batch=1,
         rope_freq_base=0.0,

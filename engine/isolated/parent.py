@@ -21,9 +21,10 @@ from engine.errors import EngineError, ModelLoadError, RequestError
 from engine.isolated.answers import decoded
 from engine.isolated.protocol import Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, ending, refusal
 from engine.llama.lib import library
+from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
 from engine.llama.vocab import LlamaVocab
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.options import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Request, Save, Unpin
 from engine.runtime.state_file import Origin
 
@@ -133,19 +134,11 @@ class _Vocabulary:
             raise ModelLoadError(
                 f"The vocabulary of {path} could not be read a second time; is the file being changed?"
             )
-        self._open = [handle]
-        self._free = weakref.finalize(self, lib.llama_model_free, handle)
-        opened = self._open
-
-        def pointer() -> int:
-            if not opened:
-                raise ModelLoadError("The model is closed; load it again.")
-            return int(lib.llama_model_get_vocab(opened[0]))
-
-        self.vocab = LlamaVocab(pointer)
+        shared = Shared(handle, lib.llama_model_free)
+        self._free = weakref.finalize(self, shared.close, ModelLoadError("The model is closed; load it again."))
+        self.vocab = LlamaVocab(shared)
 
     def close(self) -> None:
-        self._open.clear()
         self._free()
 
 
@@ -155,12 +148,12 @@ class IsolatedContext:
     def __init__(self, link: _Link, vocab: LlamaVocab, opened: Opened) -> None:
         self._link = link
         self.vocab = vocab
-        self.n_ctx_sequence = opened.n_ctx_sequence
+        self.info = opened.info
         self.origin: Origin = opened.origin
 
-    def runner(self, deliver: Callable[[Sequence[Reply]], None], *, longest_draft: int = 0) -> "IsolatedRunner":
+    def runner(self, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions) -> "IsolatedRunner":
         """Let the child's loop run."""
-        self._link.send(Start(longest_draft))
+        self._link.send(Start(options))
         return IsolatedRunner(self._link, deliver)
 
 

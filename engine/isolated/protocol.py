@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from engine.child import write_frame
 from engine.events import Finished
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.backend import ContextInfo
+from engine.runtime.options import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin
 from engine.types import FinishReason
@@ -36,7 +37,7 @@ class Open(NamedTuple):
 class Start(NamedTuple):
     """Serve requests from now on."""
 
-    longest_draft: int
+    options: LoopOptions
 
 
 class Parcel(NamedTuple):
@@ -49,7 +50,7 @@ class Parcel(NamedTuple):
 class Opened(NamedTuple):
     """A context was made."""
 
-    n_ctx_sequence: int
+    info: ContextInfo
     origin: Origin
 
 

@@ -56,9 +56,9 @@ class _Worker:
             self._answers.send(encoded(model.info))
             order: Open = self._next()
             backend = model.backend(order.options)
-            self._answers.send(encoded(Opened(backend.n_ctx_sequence, backend.origin)))
+            self._answers.send(encoded(Opened(backend.info, backend.origin)))
             start: Start = self._next()
-            runner = Runner(backend, self._deliver, longest_draft=start.longest_draft)
+            runner = Runner(backend, self._deliver, start.options)
             try:
                 self._serve(runner)
             finally:

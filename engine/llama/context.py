@@ -6,16 +6,12 @@ prefixes, files. A single thread calls it; only `abort` may come from another.
 """
 
 import ctypes
-import logging
 import weakref
-from collections.abc import Callable, Sequence
-from time import perf_counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from engine.errors import DecodeError, EngineError
-from engine.llama.fillers import Fillers, one_each
 from engine.llama.lib import (
-    NO_SLOT,
     brief,
     decode_error,
     devices,
@@ -24,12 +20,14 @@ from engine.llama.lib import (
     last_errors,
     library,
     library_version,
-    made_apart,
 )
-from engine.llama.params import context_params, mixed_rows
+from engine.llama.lifetime import made_apart
+from engine.llama.memory import Cells
+from engine.llama.params import context_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
+from engine.llama.state import check_state
 from engine.llama.vocab import LlamaVocab
-from engine.runtime.backend import Row, Sampler
+from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.logprobs import TokenLogprobs, token_logprobs
 from engine.runtime.options import ContextOptions
 from engine.runtime.state_file import Origin
@@ -73,7 +71,6 @@ class LlamaBatch:
         base = ctypes.addressof(self._sequences)
         self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
         self._filled = 0
-        self._places: Sequence[int] | None = None
         self._struct = lib.llama_batch(
             n_tokens=0,
             token=ctypes.cast(self._tokens, int32_p),
@@ -84,38 +81,31 @@ class LlamaBatch:
             logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
         )
 
-    def fill(
-        self, tokens: Column, positions: Column, sequences: Column, outputs: Column, places: Sequence[int] | None = None
-    ) -> Any:
-        """The struct to pass to llama_decode, by value. `places`: of all rows those to be asked for, in their order;
-        None for all."""
+    def fill(self, tokens: Column, positions: Column, sequences: Column, outputs: Column) -> Any:
+        """The struct to pass to llama_decode, by value."""
         count = len(tokens)
         self._tokens[:count] = tokens
         self._positions[:count] = positions
         self._sequences[:count] = sequences
         self._outputs[:count] = outputs
         self._filled = self._struct.n_tokens = count
-        self._places = places
         return self._struct
 
     def forget(self) -> None:
         """After a failed decode no row has logits."""
         self._filled = 0
 
-    def place(self, row: int) -> int | None:
-        """Where a row stands in llama.cpp's batch; None where it has no logits, or is none."""
-        if (places := self._places) is not None:
-            row = places[row] if 0 <= row < len(places) else -1
-        return row if 0 <= row < self._filled and self._outputs[row] else None
+    def has_logits(self, row: int) -> bool:
+        """Whether the row was decoded with `output`."""
+        return 0 <= row < self._filled and bool(self._outputs[row])
 
-    def sequence(self, place: int) -> int:
-        """Whose row stands there."""
-        return self._sequences[place]
+    def sequence(self, row: int) -> int:
+        """Whose row it is."""
+        return self._sequences[row]
 
 
-_log = logging.getLogger("engine.llama")
 _CACHED_VIEWS = 1024
-_LONGER = 256  # cells by which attention grows at a time
+_WHOLE, _PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_NONE and _PARTIAL_ONLY (llama.h)
 
 
 class Weights(Protocol):
@@ -138,40 +128,27 @@ class Weights(Protocol):
 class LlamaBackend:
     """A context over one model; made by `Model.backend`. It keeps its model alive.
 
-    `n_ctx` cells are made as `options` say. `is_stateful`: recurrent layers, so that the memory cannot be cut.
-    `window`: tokens that the model's sliding-window layers see, 0 for none. `attends_here`: attention is computed on
-    the CPU. `copy_cost` and `n_ctx_other`: as in `Backend`; `other` makes this context in its other layout.
+    `cells` are made as `options` say, of which nothing is left open; `info` says what the loop may expect of them.
+    `window`: tokens that the model's sliding-window layers see, 0 for none.
     """
 
     def __init__(
-        self,
-        model: Weights,
-        options: ContextOptions,
-        n_ctx: int,
-        *,
-        is_stateful: bool = False,
-        window: int = 0,
-        attends_here: bool = True,
-        copy_cost: int = 0,
-        n_ctx_other: int = 0,
-        other: "Callable[[], LlamaBackend] | None" = None,
+        self, model: Weights, options: ContextOptions, cells: Cells, info: ContextInfo, *, window: int = 0
     ) -> None:
         self._lib = lib = library()
         self._model = model
         self._vocab = model.vocab
         self._options = options
-        self._is_stateful = is_stateful
+        self._cells = cells
+        self._info = info
         self._window = window
-        self._copy_cost = copy_cost
-        self._n_ctx_other = n_ctx_other
-        self._other = other
         self._copying = False  # whether llama.cpp still has a copy between buffers to do
         self._abort = ctypes.create_string_buffer(2)
         forget_errors()
-        params = context_params(lib, options, n_ctx, self._abort)
+        params = context_params(lib, options, cells, self._abort)
         context = made_apart(lambda: lib.llama_init_from_model(model.handle, params), lib.llama_free)
         if not context:
-            raise init_error(n_ctx)
+            raise init_error(info.n_ctx)
         self._context: int | None = context
         self._memory = lib.llama_get_memory(context)
         self._logits_of = brief("llama_get_logits_ith", ctypes.c_void_p)  # as an address, which needs no conversion
@@ -184,18 +161,11 @@ class LlamaBackend:
                 "This model keeps no memory between tokens, so it cannot generate text; use a chat model."
             )
         self._free = weakref.finalize(self, lib.llama_free, context)
+        self._free.atexit = False  # the engine's thread may still use it; its model sees to that
         self._dry = DrySamplers(model.vocab)
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
         self._attached: dict[int, LlamaSampler] = {}
-        self._n_ctx = int(lib.llama_n_ctx(context))
-        self._n_ctx_sequence = int(lib.llama_n_ctx_seq(context))
-        self._n_batch = int(lib.llama_n_batch(context))
-        self._n_outputs = options.n_outputs
-        self._mixed_rows = mixed_rows(options, self._n_batch) if attends_here else self._n_batch
-        self._batch = LlamaBatch(lib, self._n_batch)
-        self._fillers = None
-        if options.n_sequences > 1 and not is_stateful:  # a filler is cut off again
-            self._fillers = Fillers(options.n_sequences, neighbours=not options.is_unified)
+        self._batch = LlamaBatch(lib, info.n_batch)
         self._views: dict[int, NDArray[np.float32]] = {}
 
     @property
@@ -207,43 +177,8 @@ class LlamaBackend:
         return self._options
 
     @property
-    def n_ctx(self) -> int:
-        return self._n_ctx
-
-    @property
-    def n_batch(self) -> int:
-        return self._n_batch
-
-    @property
-    def n_outputs(self) -> int:
-        return self._n_outputs
-
-    @property
-    def n_sequences(self) -> int:
-        return self._options.n_sequences
-
-    @property
-    def n_ctx_sequence(self) -> int:
-        """Tokens that one sequence can hold at most."""
-        return self._n_ctx_sequence
-
-    @property
-    def n_ctx_other(self) -> int:
-        return self._n_ctx_other
-
-    @property
-    def mixed_rows(self) -> int:
-        return self._mixed_rows
-
-    @property
-    def copy_cost(self) -> int:
-        return self._copy_cost
-
-    @property
-    def can_share(self) -> bool:
-        """Whether `copy` may take a part of a sequence. False for recurrent and hybrid models: all of it, or
-        nothing."""
-        return not self._is_stateful
+    def info(self) -> ContextInfo:
+        return self._info
 
     def _handle(self) -> int:
         if self._context is None:
@@ -252,70 +187,30 @@ class LlamaBackend:
 
     def decode(self, rows: Sequence[Row]) -> None:
         """Evaluate the rows. Raises DecodeError, whose `reason` says what to do; `positions` tell what is held then."""
-        self._handle()
+        context, info = self._handle(), self._info
         if not rows:
             return
-        if len(rows) > self._n_batch:
+        if len(rows) > info.n_batch:
             raise DecodeError(
-                f"{len(rows)} rows were given, but one batch takes {self._n_batch}; split them.", "invalid"
+                f"{len(rows)} rows were given, but one batch takes {info.n_batch}; split them.", "invalid"
             )
         columns = tuple(zip(*rows, strict=True))
-        check_rows(rows, columns, self._n_outputs, self._options.n_sequences, self._vocab.size)
+        check_rows(rows, columns, info.n_outputs, info.n_sequences, self._vocab.size)
         forget_errors()
-        code = self._with_fillers(rows, columns[2]) if self._fillers is not None and one_each(columns[2]) else None
-        if code is None:
-            code = self._decode(columns)
+        code = int(self._lib.llama_decode(context, self._batch.fill(*columns)))
+        self._abort[0] = b"\x00"
         if code:
             self._batch.forget()
-            raise decode_error(code, len(rows), self._n_ctx)
-        self._copying = False
-
-    def _decode(self, columns: Sequence[Column], places: Sequence[int] | None = None) -> int:
-        """Evaluate the batch of these columns; llama.cpp's answer."""
-        context = self._handle()
-        code = int(self._lib.llama_decode(context, self._batch.fill(*columns, places=places)))
-        if not code and self._waits:
+            raise decode_error(code, len(rows), info)
+        if self._waits:
             # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
             self._lib.llama_synchronize(context)
-        return code
-
-    def _with_fillers(self, rows: Sequence[Row], sequences: Column) -> int | None:
-        """Evaluate single tokens together with rows for idle sequences, which are forgotten at once, where that is
-        faster; llama.cpp's answer, or None where there was no room for them."""
-        assert self._fillers is not None, "the caller has looked"
-        # Between separate buffers, one behind many more tokens than the others have would make their attention longer.
-        longest = self._n_ctx_sequence
-        if not self._options.is_unified:
-            longest = min(longest, max(row.position for row in rows) + _LONGER)
-        held: dict[int, int] = {}
-
-        def usable(sequence: int) -> bool:
-            # Behind any tokens it might push the oldest of them out of a window.
-            held[sequence] = known = int(self._newest(self._memory, sequence)) + 1
-            return not known or (not self._window and known < longest)
-
-        chosen = () if self._attached else self._fillers.choose(sequences, usable)[: self._n_batch - len(rows)]
-        # With logits as the others: the last layer's rows are taken by fours too.
-        fillers = [Row(rows[0].token, held[sequence], sequence, True) for sequence in chosen]
-        every = sorted([*rows, *fillers], key=lambda row: row.sequence) if fillers else rows
-        columns = tuple(zip(*every, strict=True))
-        places = [columns[2].index(sequence) for sequence in sequences] if fillers else None
-        began = perf_counter()
-        code = self._decode(columns, places)
-        for filler in fillers:
-            self._remove(self._memory, filler.sequence, filler.position or -1, -1)
-        if not code:
-            self._fillers.took(columns[2], perf_counter() - began)
-        return None if code == NO_SLOT and fillers else code
+        self._copying = False
 
     def abort(self) -> None:
-        """Make the decode that is running stop with DecodeError("aborted"). For any thread; on the CPU only. The next
-        decode must wait until `resume`."""
+        """Make the decode that is running, or else the next, stop with DecodeError("aborted"). For any thread; on the
+        CPU only."""
         self._abort[0] = b"\x01"
-
-    def resume(self) -> None:
-        """Take back `abort`."""
-        self._abort[0] = b"\x00"
 
     def logits(self, row: int) -> "NDArray[np.float32]":
         """The logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a copy.
@@ -324,12 +219,12 @@ class LlamaBackend:
         output.
         """
         context = self._handle()
-        place = self._place(row)
-        if self._attached and self._batch.sequence(place) in self._attached:
+        self._check(row)
+        if self._attached and self._batch.sequence(row) in self._attached:
             raise DecodeError(
                 f"Row {row} of the last batch was drawn on the device; its logits stayed there.", "invalid"
             )
-        address = self._logits_of(context, place)
+        address = self._logits_of(context, row)
         if not address:
             raise DecodeError(f"llama.cpp has no logits for row {row}.")
         view = self._views.get(address)
@@ -337,12 +232,10 @@ class LlamaBackend:
             view = self._view(address)
         return view
 
-    def _place(self, row: int) -> int:
-        """Where a row of the last decode stands in the batch. Raises DecodeError for one without output."""
-        place = self._batch.place(row)
-        if place is None:
+    def _check(self, row: int) -> None:
+        """Raise DecodeError for a row of the last decode that has no logits."""
+        if not self._batch.has_logits(row):
             raise DecodeError(f"Row {row} of the last batch has no logits; decode it with output=True.", "invalid")
-        return place
 
     def _view(self, address: int) -> "NDArray[np.float32]":
         import numpy as np
@@ -360,24 +253,19 @@ class LlamaBackend:
         self._samplers.add(sampler)
         return sampler
 
-    def attach(self, sampler: Sampler, sequence: int) -> None:
+    def attach(self, sequence: int, sampler: Sampler | None) -> None:
         """With `device_sampling`, let the context draw this sequence's tokens, where llama.cpp can: its logits need not
-        leave the device then. The random stream is another than without."""
-        self.detach(sequence)
-        mine = self._mine(sampler)
-        if not self._options.device_sampling or (chain := mine.lend()) is None:
+        leave the device then. None: draw here again."""
+        if (before := self._attached.pop(sequence, None)) is not None:
+            self._lib.llama_set_sampler(self._handle(), sequence, None)
+            before.on_device = False
+        if sampler is None or not self._options.device_sampling:
             return
+        mine = self._mine(sampler)
         # Where the output layer's device lacks an operation, the chain goes on from there on the processor.
-        if self._lib.llama_set_sampler(self._handle(), sequence, chain):
+        if (chain := mine.lend()) is not None and self._lib.llama_set_sampler(self._handle(), sequence, chain):
             mine.on_device = True
             self._attached[sequence] = mine
-
-    def detach(self, sequence: int) -> None:
-        """Draw here again."""
-        sampler = self._attached.pop(sequence, None)
-        if sampler is not None:
-            self._lib.llama_set_sampler(self._handle(), sequence, None)
-            sampler.on_device = False
 
     @staticmethod
     def _mine(sampler: Sampler) -> LlamaSampler:
@@ -389,8 +277,9 @@ class LlamaBackend:
         """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
         sampler = self._mine(sampler)
         if sampler.on_device:
-            return sampler.fetch(self._handle(), self._place(row))
-        return sampler.draw(self._handle(), self._place(row), self.logits(row))
+            self._check(row)
+            return sampler.fetch(self._handle(), row)
+        return sampler.draw(self._handle(), row, self.logits(row))
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
         """Log-probabilities of a row: the token's own and the `top` best. Before any filter, bias or temperature."""
@@ -415,21 +304,21 @@ class LlamaBackend:
 
     def copy(self, source: int, target: int, positions: int) -> None:
         """Raises DecodeError("invalid") when a part of a recurrent state is asked for."""
-        held = self.positions(source)
-        if positions > held or (self._is_stateful and positions != held):
-            rule = "a recurrent state can only be copied whole" if self._is_stateful else "copy no more than it holds"
+        held, can_share = self.positions(source), self._info.can_share
+        if positions > held or (not can_share and positions != held):
+            rule = "copy no more than it holds" if can_share else "a recurrent state can only be copied whole"
             raise DecodeError(
                 f"Sequence {source} holds {held} positions, {positions} were asked for; {rule}.", "invalid"
             )
         if positions <= 0:
             return
-        if self._options.is_unified and not self._is_stateful:
+        if self._cells.buffers == 1 and can_share:
             self._copy(self._memory, source, target, 0, positions)
         else:
             # Between separate buffers llama.cpp copies whole sequences only (it asserts); the rest is cut off
             # afterwards.
             self._copy(self._memory, source, target, -1, -1)
-            self._copying = not self._options.is_unified
+            self._copying = self._cells.buffers > 1
             if positions < held:
                 self._remove(self._memory, target, positions, -1)
 
@@ -444,7 +333,7 @@ class LlamaBackend:
         what was forgotten.
         """
         self._handle()
-        if self._is_stateful or self._window or self._options.type_k not in ("f16", "f32"):
+        if not self._info.can_share or self._window or self._options.type_k not in ("f16", "f32"):
             return False
         if not self._lib.llama_memory_can_shift(self._memory):
             return False
@@ -455,33 +344,51 @@ class LlamaBackend:
 
     def save(self, sequence: int) -> bytes:
         """The state of one sequence, for `restore` in a context of the same model and options."""
-        context = self._handle()
-        size = int(self._lib.llama_state_seq_get_size(context, sequence))
-        buffer = (ctypes.c_uint8 * size)()
-        written = int(self._lib.llama_state_seq_get_data(context, buffer, size, sequence))
-        return bytes(memoryview(buffer)[:written])
+        return self._state(sequence, _WHOLE)
 
     def restore(self, sequence: int, state: bytes) -> None:
         """Replace what the sequence holds. Raises DecodeError when the state is not one of this model and these
         options, or does not fit; the sequence is empty then."""
-        context = self._handle()
+        self._handle()
         self._remove(self._memory, sequence, -1, -1)
+        check_state(state)
         if self._copying:
             self._copy_now(sequence)
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        if not self._lib.llama_state_seq_set_data(context, buffer, len(state), sequence):
+        forget_errors()
+        if not state or self._set_state(sequence, state, _WHOLE) != len(state):
+            said = last_errors() or "it is longer than what llama.cpp reads of it"
             self._remove(self._memory, sequence, -1, -1)
             raise DecodeError(
-                f"A saved state of {len(state):,} bytes does not fit this context ({last_errors()}); "
+                f"A saved state of {len(state):,} bytes does not fit this context ({said}); "
                 "use it with the model and the options that made it, or prefill again.",
                 "invalid",
             )
+
+    def checkpoint(self, sequence: int) -> bytes:
+        """What recurrent layers (and sliding windows) know now; the rest of the memory can be cut."""
+        return self._state(sequence, _PARTIAL)
+
+    def rewind(self, sequence: int, position: int, state: bytes) -> bool:
+        """Put a checkpoint back, and cut the rest of the memory there."""
+        restored = self._set_state(sequence, state, _PARTIAL) and self._remove(self._memory, sequence, position, -1)
+        return bool(restored) and self.positions(sequence) == position
+
+    def _state(self, sequence: int, parts: int) -> bytes:
+        context, lib = self._handle(), self._lib
+        size = int(lib.llama_state_seq_get_size_ext(context, sequence, parts))
+        buffer = (ctypes.c_uint8 * size)()
+        written = int(lib.llama_state_seq_get_data_ext(context, buffer, size, sequence, parts))
+        return bytes(memoryview(buffer)[:written])
+
+    def _set_state(self, sequence: int, state: bytes, parts: int) -> int:
+        """Bytes read; 0 where that failed."""
+        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        return int(self._lib.llama_state_seq_set_data_ext(self._handle(), buffer, len(state), sequence, parts))
 
     def _copy_now(self, empty: int) -> None:
         """llama.cpp puts copies between buffers off to the next decode, which would take a state that is loaded before
         for what was to be copied, or copy over it (llama-kv-cache.cpp, `seq_cp`): decode a token in an empty
         sequence."""
-        self.resume()
         self.decode([Row(0, 0, empty, False)])
         self._remove(self._memory, empty, -1, -1)
 
@@ -498,31 +405,17 @@ class LlamaBackend:
             rope_freq_base=options.rope_freq_base,
             rope_freq_scale=options.rope_freq_scale,
             swa_full=options.swa_full,
-            buffers=1 if options.is_unified else options.n_sequences,
+            buffers=self._cells.buffers,
         )
-
-    def relaid(self) -> "LlamaBackend":
-        """As `Backend` says. Raises EngineError where there is no other layout, or no context can be made."""
-        if self._other is None:
-            raise EngineError("This context has one layout; load with kv_unified=None and several sequences.")
-        self._shut()
-        made = self._other()
-        made._samplers.update(self._samplers)
-        return made
 
     def close(self) -> None:
         """Free the context and its samplers; twice is fine."""
         if self._context is None:
             return
-        self._shut()
+        for sequence in list(self._attached):
+            self.attach(sequence, None)
         for sampler in list(self._samplers):
             sampler.close()
-
-    def _shut(self) -> None:
-        """Free the context; the samplers stay good."""
-        self._handle()
-        for sequence in list(self._attached):
-            self.detach(sequence)
         self._dry.close()
         self._context = None
         self._views.clear()

@@ -12,14 +12,13 @@ import atexit
 import ctypes
 import logging
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.runtime.backend import ContextInfo
 
 LOGGER = logging.getLogger("engine.llama")
 LOGGER.addHandler(logging.NullHandler())
@@ -165,33 +164,6 @@ def facts() -> LibraryFacts:
     )
 
 
-def made_apart(
-    make: Callable[[], int | None], free: Callable[[int], object], stop: Callable[[], object] | None = None
-) -> int | None:
-    """Make what is freed by `free`, and whose address `make` returns, in a thread that ends with it.
-
-    llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
-    threads wait spinning for one another only while there are no more of them than processors: with workers left
-    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
-
-    The caller waits in Python, where Ctrl-C reaches it; raised in a callback from C it would be lost. Then `stop` is
-    called, and what is made all the same is freed.
-    """
-    made: list[int | None] = []
-    with ThreadPoolExecutor(1, "llama-engine-load") as thread:
-        thread.submit(int).result()  # one that is interrupted while it starts would not be waited for
-        try:
-            thread.submit(lambda: made.append(make())).result()
-            return made[0]
-        except BaseException:
-            if stop is not None:
-                stop()
-            thread.shutdown()  # waits for what was begun
-            for address in filter(None, made):
-                free(address)
-            raise
-
-
 def library_version() -> str:
     """The version of llama-cpp-python that is installed."""
     library()
@@ -237,10 +209,6 @@ def _device_functions(dll: Any) -> tuple[Any, ...]:
     return tuple(ctypes.CFUNCTYPE(result, *arguments)((symbol, dll)) for symbol, arguments, result in table)
 
 
-NO_SLOT = 1
-"""llama_decode's answer where the KV cache has no room: no row was evaluated then."""
-
-
 def init_error(n_ctx: int) -> EngineError:
     """No context was made."""
     said = last_errors() or "no reason given"
@@ -252,12 +220,12 @@ def init_error(n_ctx: int) -> EngineError:
     return RequestError(f"llama.cpp could not make a context with these options ({said}); change what it names.")
 
 
-def decode_error(code: int, rows: int, n_ctx: int) -> DecodeError:
+def decode_error(code: int, rows: int, info: ContextInfo) -> DecodeError:
     """A decode answered with this code."""
-    if code == NO_SLOT:
+    if code == 1:  # no row was evaluated then
         return DecodeError(
-            f"The KV cache of {n_ctx:,} tokens has no room for {rows} more; end or trim a sequence, or load with a "
-            "larger n_ctx.",
+            f"The KV cache of {info.cells:,} tokens has no room for {rows} more; end or trim a sequence, or load with "
+            f"a larger {'kv_tokens' if info.kv_tokens else 'n_ctx'}=.",
             "no_slot",
         )
     if code == 2:

@@ -126,13 +126,34 @@ CELLS = 256
 """What llama.cpp rounds a context up to a multiple of."""
 RESERVE = 0.1
 """The share of the memory that is never planned with: other processes, and the estimate's error."""
+_CHECKPOINTS = 8  # of one conversation, at most (engine.runtime.prefix)
 _FIXED = 32 << 20  # graphs, tables, the allocator
 _OPERATIONS_A_BYTE = 20
 """Arithmetic operations of prefill in the time that copying a byte takes; rough: CPUs have fewer, GPUs more."""
 
 
+class Cells(NamedTuple):
+    """The KV cache of a context for `sequences` conversations: `buffers` of `each` cells, one or as many."""
+
+    buffers: int
+    each: int
+    sequences: int
+
+    @property
+    def total(self) -> int:
+        return self.buffers * self.each
+
+
+def cells_of(options: ContextOptions, n_ctx: int, n_sequences: int) -> Cells:
+    """The cells for conversations of `n_ctx` tokens; llama.cpp makes each buffer a multiple of 256."""
+    wanted = max(options.kv_tokens or 0, n_ctx, 1) if options.kv_unified else n_ctx
+    buffers = 1 if options.kv_unified else n_sequences
+    return Cells(buffers, -(-max(wanted, 1) // CELLS) * CELLS, n_sequences)
+
+
 class Footprint(NamedTuple):
-    """The memory of one context: its KV cache and recurrent states; its compute and output buffers."""
+    """The memory of one context: its KV cache and recurrent states, with checkpoints of these; its compute and output
+    buffers."""
 
     cache: int
     compute: int
@@ -142,78 +163,64 @@ class Footprint(NamedTuple):
         return self.cache + self.compute
 
 
-def padded(n_ctx: int, options: ContextOptions) -> int:
-    """The cells that llama.cpp makes of `n_ctx`: each buffer a multiple of 256."""
-    buffers = 1 if options.is_unified else options.n_sequences
-    each = -(-max(n_ctx, 1) // buffers)
-    return -(-each // CELLS) * CELLS * buffers
+def estimate(model: GgufFile, options: ContextOptions, cells: Cells) -> Footprint:
+    """What a context of these cells takes."""
+    return Footprint(_cache(model, options, cells), _compute(model, options, cells))
 
 
-def shares(n_ctx: int, sequences: int) -> int:
-    """The cells of a buffer for each of so many sequences, together no more than `n_ctx`; 0 where that is none."""
-    return n_ctx // sequences // CELLS * CELLS * sequences
-
-
-def longest_sequence(options: ContextOptions, n_ctx: int) -> int:
-    """Cells of a sequence's buffer: those that a row may look at."""
-    return n_ctx if options.is_unified else n_ctx // options.n_sequences
-
-
-def estimate(model: GgufFile, options: ContextOptions, n_ctx: int) -> Footprint:
-    """What a context of `n_ctx` cells takes."""
-    return Footprint(_cache(model, options, n_ctx), _compute(model, options, n_ctx))
-
-
-def scores(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
-    """What attention keeps of every cell for each row of a micro-batch: nothing where it is flash attention."""
-    if options.flash_attn != "off":
-        return 0
-    return min(options.rows_at_once, n_ctx) * longest_sequence(options, n_ctx) * model.n_head * _F32
-
-
-def copy_cost(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
+def copy_cost(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
     """Tokens whose evaluation takes about as long as copying a sequence: between buffers, llama.cpp copies all cells of
     it, empty ones too; in one buffer, none."""
-    if options.is_unified:
+    if cells.buffers == 1:
         return 0
-    size = _cache(model, options, n_ctx) // options.n_sequences
+    size = _kept(model, options, cells) // cells.buffers
     computed = max(model.parameters - model.n_vocab * model.n_embd, 1)  # embeddings are looked up
     return size * _OPERATIONS_A_BYTE // (2 * computed)
 
 
-def largest_context(model: GgufFile, options: ContextOptions, limit: int, room: int) -> int:
-    """The largest padded context up to `limit` cells that takes at most `room`; 0 when not even the smallest does."""
-    step = padded(1, options)
-    low, high = 0, padded(limit, options) // step
+def largest_context(model: GgufFile, options: ContextOptions, n_sequences: int, limit: int, room: int) -> int:
+    """The largest `n_ctx` up to `limit`, in steps of 256, for which everything takes at most `room`; 0 where not even
+    the smallest does."""
+    low, high = 0, -(-limit // CELLS)
     while low < high:
         middle = (low + high + 1) // 2
-        if estimate(model, options, middle * step).total <= room:
+        if estimate(model, options, cells_of(options, middle * CELLS, n_sequences)).total <= room:
             low = middle
         else:
             high = middle - 1
-    return low * step
+    return min(low * CELLS, limit)
 
 
-def _cache(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
+def checkpoint_bytes(model: GgufFile, options: ContextOptions, n_sequences: int) -> int:
+    """What checkpoints of recurrent states may take: eight for each conversation, as far as the option allows."""
+    each = model.recurrent_state * _F32
+    return min(options.checkpoint_mib << 20, _CHECKPOINTS * each * n_sequences)
+
+
+def _cache(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
+    return _kept(model, options, cells) + checkpoint_bytes(model, options, cells.sequences)
+
+
+def _kept(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
     bytes_k, bytes_v = CACHE_TYPES[options.type_k][1], CACHE_TYPES[options.type_v][1]
-    window = n_ctx
+    window = cells.total
     if model.sliding_window and not options.swa_full:
-        buffers, sharing = (1, options.n_sequences) if options.is_unified else (options.n_sequences, 1)
-        each = model.sliding_window * sharing + options.rows_at_once
-        window = min(n_ctx, padded(each * buffers, options))
+        seen = model.sliding_window * (cells.sequences if cells.buffers == 1 else 1) + options.rows_at_once
+        window = min(window, -(-seen // CELLS) * CELLS * cells.buffers)
     total = 0.0
     for layer in model.layers:
-        total += (layer.keys * bytes_k + layer.values * bytes_v) * (window if layer.windowed else n_ctx)
-    return int(total) + model.recurrent_state * _F32 * options.n_sequences
+        total += (layer.keys * bytes_k + layer.values * bytes_v) * (window if layer.windowed else cells.total)
+    return int(total) + model.recurrent_state * _F32 * cells.sequences
 
 
-def _compute(model: GgufFile, options: ContextOptions, n_ctx: int) -> int:
+def _compute(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
     """Buffers of the largest micro-batch: activations, the attention mask, scores without flash attention, and
     logits."""
-    rows = min(options.rows_at_once, n_ctx)
-    outputs = max(min(options.n_outputs, rows), options.n_sequences)
+    rows = min(options.rows_at_once, cells.total)
+    outputs = max(min(options.n_outputs(cells.sequences), rows), cells.sequences)
     activations = rows * (6 * model.n_embd + 3 * model.n_ff) * _F32
-    mask = rows * longest_sequence(options, n_ctx) * (_F32 + 2)
+    mask = rows * cells.each * (_F32 + 2)
+    scores = rows * cells.each * model.n_head * _F32 if options.flash_attn == "off" else 0
     # Once as the graph's result, once in the buffer that logits are read from.
     logits = 2 * outputs * model.n_vocab * _F32
-    return activations + mask + scores(model, options, n_ctx) + logits + _FIXED
+    return activations + mask + scores + logits + _FIXED

@@ -8,42 +8,40 @@ import logging
 import os
 import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
-from engine.errors import ContextOverflowError, EngineError, ModelLoadError
+from engine.errors import ContextOverflowError, ModelLoadError
 from engine.llama.context import LlamaBackend
 from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
-from engine.llama.lib import Device, devices, forget_errors, last_errors, library, made_apart
+from engine.llama.lib import Device, devices, forget_errors, last_errors, library
+from engine.llama.lifetime import Shared, made_apart
 from engine.llama.memory import (
     RESERVE,
     anonymous_memory,
     available_memory,
+    cells_of,
+    checkpoint_bytes,
     copy_cost,
     estimate,
     largest_context,
-    longest_sequence,
-    padded,
-    shares,
 )
-from engine.llama.params import LoadProgress, check, chosen, leanest, model_params, within_positions
+from engine.llama.params import LoadProgress, check, model_params, on_cpu, position_limit
 from engine.llama.vocab import LlamaVocab
+from engine.runtime.backend import ContextInfo
 from engine.runtime.options import ContextOptions, ModelOptions
 
 _log = logging.getLogger("engine.llama")
 _MIB = 1 << 20
-_ORDINARY_CONTEXT = 8192
+_MODEST_CONTEXT = 8192  # of one conversation, where nobody asked for a length
 _FALLBACK_CONTEXT = 4096  # for a file that does not tell its training length
+_SEQUENCES = 4  # where nobody said how many, and memory allows
 _LOADING = re.compile(
     r"\b\w+: (?=error loading|failed to)|error loading model: |failed to load model|(?<=: )\w+: (?=tensor)"
 )
 """What llama.cpp's errors say of its own functions, and that there is an error."""
-_LEAST_SHARE = 512
-"""Tokens of a conversation that is worth a buffer of its own."""
-
-_Layout: TypeAlias = tuple[ContextOptions, int]  # the options that say it, and the cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +78,13 @@ class Model:
         self._handle: int | None = handle
         self._owner = owner
         self._digest: str | None = None
-        self._free = weakref.finalize(self, lib.llama_model_free if owner is None else int, handle)
+        self._shared = Shared(handle, lib.llama_model_free if owner is None else int)
         self._mapped = max(0, file.weights - held)
         self._backends: weakref.WeakSet[LlamaBackend] = weakref.WeakSet()
-        reference: weakref.ref[Model] = weakref.ref(self)
-        self._vocab = LlamaVocab(lambda: lib.llama_model_get_vocab(_alive(reference)))
+        # Finalizers run newest first at the interpreter's end: a service's, which joins the engine's thread and frees
+        # its context, before this one.
+        self._end = weakref.finalize(self, _free, self._shared, self._backends)
+        self._vocab = LlamaVocab(self._shared)
         self._info = self._describe(lib)
 
     @classmethod
@@ -165,8 +165,11 @@ class Model:
     def handle(self) -> int:
         """The llama_model pointer. Raises ModelLoadError once closed."""
         if self._handle is None or (self._owner is not None and self._owner.model is None):
-            raise ModelLoadError(f"The model {self._file.name} is closed; load it again.")
+            raise self._closed()
         return self._handle
+
+    def _closed(self) -> ModelLoadError:
+        return ModelLoadError(f"The model {self._file.name} is closed; load it again.")
 
     @property
     def digest(self) -> str:
@@ -178,53 +181,38 @@ class Model:
     def backend(self, options: ContextOptions | None = None) -> LlamaBackend:
         """A context over this model. Raises ContextOverflowError, with the numbers, when it would not fit into
         memory."""
-        options = within_positions(self._file, options or ContextOptions())
+        options = options or ContextOptions()
         _ = self.handle
         check(self._file, options)
         attends_here = not (options.offload_kqv and self._options.n_gpu_layers and _gpus())
-        lean = attends_here and (options.n_ctx is None or options.flash_attn == "off")
-        n_ctx = self._context_length(leanest(self._file, options) if lean else options)
-        layouts = self._layouts(options, n_ctx, attends_here=attends_here)
-        return self._context(layouts, attends_here=attends_here)
-
-    def _context(self, layouts: Sequence[_Layout], *, attends_here: bool) -> LlamaBackend:
-        """A context in the first of these layouts, which can change to the second and back."""
-        (options, n_ctx), *others = layouts
-        backend = LlamaBackend(
-            self,
-            options,
-            n_ctx,
-            is_stateful=self._info.is_recurrent or self._info.is_hybrid,
-            window=self._file.sliding_window,
-            attends_here=attends_here,
-            copy_cost=copy_cost(self._file, options, n_ctx),
-            n_ctx_other=longest_sequence(*others[0]) if others else 0,
-            other=(lambda: self._other_context(layouts, attends_here=attends_here)) if others else None,
+        ready, n_ctx = self._sized(options, attends_here=attends_here)
+        n_sequences = ready.n_sequences or 1
+        cells = cells_of(ready, n_ctx, n_sequences)
+        is_stateful = self._info.is_recurrent or self._info.is_hybrid
+        info = ContextInfo(
+            n_ctx=n_ctx,
+            n_sequences=n_sequences,
+            kv_tokens=cells.total if ready.kv_unified else 0,
+            n_batch=min(ready.n_batch, cells.total),
+            n_outputs=ready.n_outputs(n_sequences),
+            separate_prefill=attends_here and n_sequences > 1,
+            can_share=not is_stateful,
+            copy_cost=copy_cost(self._file, ready, cells),
+            checkpoint_bytes=checkpoint_bytes(self._file, ready, n_sequences) if is_stateful else 0,
         )
+        backend = LlamaBackend(self, ready, cells, info, window=self._file.sliding_window)
         self._backends.add(backend)
-        shape = "one buffer for all" if options.is_unified else f"a buffer of {backend.n_ctx_sequence} for each"
-        _log.info("KV cache of %d cells for %d sequence(s): %s", n_ctx, options.n_sequences, shape)
-        _log.info("flash attention %s, %d rows at once", options.flash_attn, options.rows_at_once)
         return backend
-
-    def _other_context(self, layouts: Sequence[_Layout], *, attends_here: bool) -> LlamaBackend:
-        """A context in the second layout; if that cannot be made, in the first again, for good. Raises EngineError
-        where neither can."""
-        first, *others = layouts
-        try:
-            return self._context((*others, first), attends_here=attends_here)
-        except EngineError as error:
-            _log.warning("the cells stay as they are laid out, as there is no other context to be had: %s", error)
-        return self._context((first,), attends_here=attends_here)
 
     def close(self) -> None:
         """Free the contexts, then the weights; twice is fine."""
         if self._handle is None:
             return
+        self._shared.close(self._closed())
         for backend in list(self._backends):
             backend.close()
         self._handle = None
-        self._free()
+        self._end()
 
     def _describe(self, lib: Any) -> ModelInfo:
         file, handle, vocab = self._file, self.handle, self._vocab
@@ -258,82 +246,46 @@ class Model:
                 f"{self._file.path} is {what}, which this engine does not run; pass a decoder-only chat model."
             )
 
-    def _layouts(self, options: ContextOptions, n_ctx: int, *, attends_here: bool) -> list[_Layout]:
-        """How the cells are laid out at first, and how else they may be, where that is left to the work."""
-        layouts = [(options, n_ctx)]
-        if options.kv_unified is None:
-            apart = replace(options, kv_unified=False)
-            if self._can_split(options, n_ctx):
-                layouts = [(apart, n_ctx)]
-            else:
-                layouts = [(replace(options, kv_unified=True), n_ctx)]
-                if attends_here and self._may_part(options, n_ctx):
-                    layouts.append((apart, shares(n_ctx, options.n_sequences)))
-        if not attends_here:
-            return layouts
-        room = self._room() if options.check_memory else None
-        first, *others = [(chosen(self._file, each, cells, room), cells) for each, cells in layouts]
-        return [first, *(each for each in others if room is None or estimate(self._file, *each).total <= room)]
+    def _sized(self, options: ContextOptions, *, attends_here: bool) -> tuple[ContextOptions, int]:
+        """The options with `n_sequences` and attention decided, and `n_ctx`: as asked for if that fits into memory, the
+        default where nobody asked. The log says which."""
+        file, room = self._file, self._room() if options.check_memory else None
+        trained = file.n_ctx_train
+        limits = (trained or _FALLBACK_CONTEXT, position_limit(file, options), options.kv_tokens)
+        wanted = options.n_ctx or min(limit or _MODEST_CONTEXT for limit in (*limits, _MODEST_CONTEXT))
 
-    def _can_split(self, options: ContextOptions, n_ctx: int) -> bool:
-        """Whether buffers of their own take nothing from any sequence: nobody asked for a length, and each has the
-        training length; they need no more memory; and there is attention that they make cheaper."""
-        stretched = options.rope_freq_base or options.rope_freq_scale
-        if options.n_ctx is not None or stretched or self._info.is_recurrent:
-            return False
-        apart = replace(options, kv_unified=False)
-        if not n_ctx // options.n_sequences >= self._file.n_ctx_train > 0 or padded(n_ctx, apart) != n_ctx:
-            return False
-        return estimate(self._file, apart, n_ctx).total <= estimate(self._file, options, n_ctx).total
+        def ready(n_sequences: int) -> ContextOptions:
+            some = replace(options, n_sequences=n_sequences)
+            return on_cpu(file, some, wanted, n_sequences) if attends_here else some
 
-    def _may_part(self, options: ContextOptions, n_ctx: int) -> bool:
-        """Whether buffers of their own may serve where all conversations are short: they can be begun anew, and their
-        length does not decide how positions are encoded."""
-        share = shares(n_ctx, options.n_sequences) // options.n_sequences
-        if options.n_sequences == 1 or share < _LEAST_SHARE or self._info.is_recurrent or self._info.is_hybrid:
-            return False
-        return not self._file.turns_by_length
+        def fits(n_sequences: int, room: float | None) -> bool:
+            need = estimate(file, ready(n_sequences), cells_of(options, wanted, n_sequences))
+            return room is None or need.total <= room
 
-    def _context_length(self, options: ContextOptions) -> int:
-        """Cells to make: as asked for if it fits, else the default, which is said in the log."""
-        trained = self._file.n_ctx_train
-        room = self._room()
-        if options.n_ctx is not None:
-            return self._asked_context(options, options.n_ctx, trained, room)
-        wanted = padded(_default_cells(trained or _FALLBACK_CONTEXT, options), options)
-        n_ctx = (
-            wanted if room is None or not options.check_memory else largest_context(self._file, options, wanted, room)
-        )
-        if n_ctx == 0:
-            raise ContextOverflowError(self._no_room(options, padded(1, options), room or 0))
-        why = "by the training length" if n_ctx == wanted else f"what fits into {(room or 0) / _MIB:,.0f} MiB"
-        _log.info("context of %d tokens for %d sequence(s): %s", n_ctx, options.n_sequences, why)
-        return n_ctx
-
-    def _asked_context(self, options: ContextOptions, asked: int, trained: int, room: int | None) -> int:
-        n_ctx = padded(asked, options)
-        if options.check_memory and room is not None and estimate(self._file, options, n_ctx).total > room:
-            raise ContextOverflowError(self._no_room(options, n_ctx, room))
-        longest = asked if options.is_unified else asked // options.n_sequences
-        if trained and longest > trained * (options.n_sequences if options.is_unified else 1):
+        half = None if room is None else room / 2
+        most = min(_SEQUENCES, options.n_batch)
+        n_sequences = options.n_sequences or next((n for n in range(most, 1, -1) if fits(n, half)), 1)
+        n_ctx = wanted
+        if room is not None and not fits(n_sequences, room):
+            n_ctx = 0 if options.n_ctx else largest_context(file, ready(n_sequences), n_sequences, wanted, room)
+            if n_ctx == 0:
+                raise ContextOverflowError(_no_room(file, ready(n_sequences), wanted, room))
+        if trained and n_ctx > trained:
             _log.warning(
-                "n_ctx=%d is above the training length of %d tokens; beyond it answers get worse", asked, trained
+                "n_ctx=%d is above the training length of %d tokens; beyond it answers get worse", n_ctx, trained
             )
-        return n_ctx
+        self._tell(options, ready(n_sequences), n_ctx, wanted)
+        return ready(n_sequences), n_ctx
 
-    def _no_room(self, options: ContextOptions, n_ctx: int, room: int) -> str:
-        need = estimate(self._file, options, n_ctx)
-        fits = largest_context(self._file, options, n_ctx, room)
-        advice = (
-            f"the largest that fits is n_ctx={fits:,}"
-            if fits
-            else "not even the smallest fits: free memory, or use a smaller model"
-        )
-        return (
-            f"n_ctx={n_ctx:,} needs about {need.total / _MIB:,.0f} MiB (KV cache {need.cache / _MIB:,.0f}, compute "
-            f"{need.compute / _MIB:,.0f}), and {room / _MIB:,.0f} MiB are available; {advice}. "
-            'A quantised cache (type_k="q8_0", type_v="q8_0") halves it.'
-        )
+    @staticmethod
+    def _tell(asked: ContextOptions, ready: ContextOptions, n_ctx: int, wanted: int) -> None:
+        """What was decided, and by whom."""
+        length = "as asked for" if asked.n_ctx else "the default" if n_ctx == wanted else "what fits into memory"
+        count = "as asked for" if asked.n_sequences else "the default, as far as memory allows"
+        layout = "one pool for all" if ready.kv_unified else "a KV buffer for each"
+        _log.info("n_ctx=%d tokens a conversation (%s; n_ctx= says otherwise)", n_ctx, length)
+        _log.info("n_sequences=%s (%s; n_sequences= says otherwise), %s", ready.n_sequences, count, layout)
+        _log.info("flash attention %s, %d rows at once", ready.flash_attn, ready.rows_at_once)
 
     def _room(self) -> int | None:
         """Memory for a context: on the device when everything is offloaded there, else of this machine less the
@@ -351,19 +303,29 @@ def _gpus() -> list[Device]:
     return [device for device in devices() if device.is_gpu]
 
 
-def _alive(reference: "weakref.ref[Model]") -> int:
-    model = reference()
-    if model is None:
-        raise ModelLoadError("The model of this vocabulary is gone; keep the Model while its vocabulary is used.")
-    return model.handle
+def _free(shared: Shared, backends: "weakref.WeakSet[LlamaBackend]") -> None:
+    for backend in list(backends):
+        backend.close()
+    shared.close(ModelLoadError("The model of this vocabulary is gone; keep the Model while its vocabulary is used."))
 
 
-def _default_cells(trained: int, options: ContextOptions) -> int:
-    """Room for a conversation of the training length, and beside it for others of ordinary length; every sequence has
-    the training length where each has a buffer of its own."""
-    if not options.is_unified:
-        return trained * options.n_sequences
-    return trained + (options.n_sequences - 1) * min(trained, _ORDINARY_CONTEXT)
+def _no_room(file: GgufFile, options: ContextOptions, n_ctx: int, room: int) -> str:
+    n_sequences = options.n_sequences or 1
+    need = estimate(file, options, cells_of(options, n_ctx, n_sequences))
+    free = replace(options, kv_tokens=None)
+    fits = largest_context(file, free, n_sequences, options.kv_tokens or n_ctx, room)
+    name = "kv_tokens" if options.kv_tokens else "n_ctx"
+    fewer = f" with n_sequences={n_sequences}" if n_sequences > 1 and not options.kv_unified else ""
+    advice = (
+        f"the largest that fits is {name}={fits:,}{fewer}"
+        if fits
+        else f"not even the smallest fits{fewer}: free memory, or use a smaller model"
+    )
+    return (
+        f"{name}={options.kv_tokens or n_ctx:,}{fewer} needs about {need.total / _MIB:,.0f} MiB (KV cache "
+        f"{need.cache / _MIB:,.0f}, compute {need.compute / _MIB:,.0f}), and {room / _MIB:,.0f} MiB are available; "
+        f'{advice}. A quantised cache (type_k="q8_0", type_v="q8_0") halves it.'
+    )
 
 
 def _offloads_all(file: GgufFile, options: ModelOptions) -> bool:

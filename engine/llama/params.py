@@ -1,16 +1,15 @@
-"""Load and context options as llama.cpp's structures, and the choices that the caller leaves open: which attention the
-CPU computes, and how many rows of a prompt at once.
+"""Load and context options as llama.cpp's structures, and the attention that the CPU computes where the caller leaves
+that open.
 
-Knows: which field each option is, how many rows of a batch it is well to mix under them, what flash attention costs on
-a CPU, and how much memory attention without it takes. Does not know: what is loaded or made with them.
+Knows: which field each option is, and which attention is the better default for a layout. Does not know: what is loaded
+or made with them.
 
 llama.cpp's flash attention goes through prompts in tiles on the CPU, but through a few rows one key at a time
-(ggml-cpu/ops.cpp): a token behind 2,000 others took about twice as long with it as without, behind 8,000 four times,
-while prompts took up to two fifths longer without (docs/BENCHMARKS.md). On another CPU a few rows took as long with it
-as without behind some hundred tokens, and longer behind some thousand. It skips cells that a row must not see, though,
-which counts where many sequences share a buffer; and it alone reads quantised values. Without it the scores of all
-cells are kept for every row of a micro-batch. Micro-batches of 256 rows need half the buffers of llama.cpp's 512, and
-prompts were read as fast in them (0.97 to 1.09 times with flash attention, 1.05 to 1.13 without).
+(ggml-cpu/ops.cpp): a token behind 2,000 others took about twice as long with it as without, while prompts took up to
+two fifths longer without. It skips cells that a row must not see, though, which counts where many sequences share a
+pool; and it alone reads quantised values. Without it the scores of all cells are kept for every row of a micro-batch.
+Micro-batches of 256 rows need half the buffers of llama.cpp's 512, and prompts were read as fast in them, and without
+flash attention as fast in those of 64. The figures are in docs/BENCHMARKS.md.
 """
 
 import ctypes
@@ -21,46 +20,22 @@ from typing import Any
 
 from engine.errors import RequestError
 from engine.llama.gguf import GgufFile
-from engine.llama.memory import CELLS, batch_threads, default_threads, estimate, scores
-from engine.runtime.backend import TILE
+from engine.llama.memory import CELLS, Cells, batch_threads, default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
-_ROWS = (256, 128, 64)
-"""Of a micro-batch: the most, and fewer where the scores without flash attention would take too much."""
-_SCORES = 128 << 20
-"""Bytes of scores that are never too much; beyond, a quarter of what the cache takes is."""
-_PLAIN = ("f16", "f32")
+_ROWS, _FEWER_ROWS = 256, 64
+"""Of a micro-batch on the CPU; the fewer without flash attention where a conversation is longer than `_LONG`."""
+_LONG = 16_384
 _BLOCK = 32  # elements of a block of every quantised type that a cache may have
 
 
-def chosen(model: GgufFile, options: ContextOptions, n_ctx: int, room: int | None) -> ContextOptions:
-    """The options with `flash_attn` and `n_ubatch` decided, for a context of `n_ctx` cells whose attention the CPU
-    computes; `room` is the memory for it in bytes, if that is known and counts."""
-    # What "auto" is on the CPU.
-    flash_attn = "off" if options.flash_attn == "off" else "on"
-    asked = replace(options, flash_attn=flash_attn, n_ubatch=options.n_ubatch or _ROWS[0])
-    if not _may_do_without(model, options):
-        return asked
-    for rows in _ROWS if options.n_ubatch is None else (options.n_ubatch,):
-        without = replace(options, flash_attn="off", n_ubatch=rows)
-        need = estimate(model, without, n_ctx)
-        fits = room is None or need.total <= room
-        if fits and (rows <= _ROWS[-1] or scores(model, without, n_ctx) <= max(_SCORES, need.cache // 4)):
-            return without
-    return asked
-
-
-def leanest(model: GgufFile, options: ContextOptions) -> ContextOptions:
-    """The options that take the least memory of those that `chosen` is free to choose without flash attention; where it
-    is not, those that it chooses."""
-    if not _may_do_without(model, options):
-        return replace(options, n_ubatch=options.n_ubatch or _ROWS[0])
-    return replace(options, flash_attn="off", n_ubatch=options.n_ubatch or _ROWS[-1])
-
-
-def takes_tiles(options: ContextOptions) -> bool:
-    """Whether the CPU's attention goes through many rows in tiles."""
-    return options.flash_attn != "off" and options.type_k == options.type_v and options.type_k in _PLAIN
+def on_cpu(model: GgufFile, options: ContextOptions, n_ctx: int, n_sequences: int) -> ContextOptions:
+    """The options with `flash_attn` and `n_ubatch` decided, for attention that the CPU computes."""
+    shared = options.kv_unified and n_sequences > 1
+    needs_flash = shared or CACHE_TYPES[options.type_v][1] < 2 or not _heads_are_blocks(model, options)
+    flash_attn = options.flash_attn if options.flash_attn != "auto" else "on" if needs_flash else "off"
+    rows = _FEWER_ROWS if flash_attn == "off" and max(n_ctx, options.kv_tokens or 0) > _LONG else _ROWS
+    return replace(options, flash_attn=flash_attn, n_ubatch=options.n_ubatch or rows)
 
 
 def check(model: GgufFile, options: ContextOptions) -> None:
@@ -72,11 +47,11 @@ def check(model: GgufFile, options: ContextOptions) -> None:
         )
 
 
-def within_positions(model: GgufFile, options: ContextOptions) -> ContextOptions:
-    """The options, with a context that a model of learned positions has positions for: llama.cpp ends the process at a
-    token behind the last. Raises RequestError where more is asked for."""
+def position_limit(model: GgufFile, options: ContextOptions) -> int | None:
+    """The longest conversation that a model of learned positions has positions for; None where positions are computed.
+    llama.cpp ends the process at a token behind the last. Raises RequestError where more is asked for."""
     if not model.n_positions:
-        return options
+        return None
     most = model.n_positions // CELLS * CELLS
     if not most or (options.n_ctx or 0) > most:
         asked = "" if options.n_ctx is None else f"n_ctx={options.n_ctx:,} "
@@ -84,14 +59,7 @@ def within_positions(model: GgufFile, options: ContextOptions) -> ContextOptions
             f"{asked}is more than {model.path} can hold: it has learned {model.n_positions:,} positions, and a context "
             f"comes in steps of {CELLS} tokens; " + (f"pass n_ctx={most:,} at most." if most else "use another model.")
         )
-    return options if options.n_ctx else replace(options, n_ctx=most)
-
-
-def _may_do_without(model: GgufFile, options: ContextOptions) -> bool:
-    """Whether flash attention is left open, and may well be the slower way."""
-    shared = options.is_unified and options.n_sequences > 1
-    possible = options.flash_attn != "on" and options.type_v in _PLAIN and _heads_are_blocks(model, options)
-    return possible and not (shared and takes_tiles(options))
+    return most
 
 
 def _heads_are_blocks(model: GgufFile, options: ContextOptions) -> bool:
@@ -142,15 +110,15 @@ def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tup
     return params, (shares, callback)
 
 
-def context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) -> Any:
-    """The C parameters of a context of so many cells. A decode stops once something is written into the buffer
-    `abort`, which must live as long as the context."""
+def context_params(lib: Any, options: ContextOptions, cells: Cells, abort: Any) -> Any:
+    """The C parameters of a context of these cells. A decode stops once something is written into the buffer `abort`,
+    which must live as long as the context."""
     params = lib.llama_context_default_params()
-    params.n_ctx = n_ctx
-    params.n_batch = min(options.n_batch, n_ctx)
+    params.n_ctx = cells.total
+    params.n_batch = min(options.n_batch, cells.total)
     params.n_ubatch = min(options.rows_at_once, params.n_batch)
-    params.n_seq_max = options.n_sequences
-    params.n_outputs_max = min(options.n_outputs, params.n_batch)
+    params.n_seq_max = cells.sequences
+    params.n_outputs_max = min(options.n_outputs(cells.sequences), params.n_batch)
     if options.device_sampling:  # each output that may be drawn on the device is room in every graph
         params.n_outputs_max_per_seq = 1
     params.n_threads = options.n_threads or default_threads()
@@ -161,7 +129,7 @@ def context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) ->
     params.offload_kqv = options.offload_kqv
     params.op_offload = options.op_offload
     params.swa_full = options.swa_full
-    params.kv_unified = options.is_unified
+    params.kv_unified = cells.buffers == 1
     params.rope_freq_base = options.rope_freq_base
     params.rope_freq_scale = options.rope_freq_scale
     params.no_perf = True
@@ -171,15 +139,3 @@ def context_params(lib: Any, options: ContextOptions, n_ctx: int, abort: Any) ->
     params.abort_callback = ctypes.cast(libc.strlen, lib.ggml_abort_callback)
     params.abort_callback_data = ctypes.addressof(abort)
     return params
-
-
-def mixed_rows(options: ContextOptions, n_batch: int) -> int:
-    """The rows up to which single tokens and prefill go into one batch of a context whose attention the CPU computes.
-
-    Below a tile of rows where it computes attention in tiles: in one buffer, a tile with single tokens of
-    several sequences looks at the cells of all of them, for each of its rows. None between buffers: llama.cpp takes
-    a row of every sequence first and the rest in another pass, which costs as much as two batches and can leave
-    the longer sequence less than a tile."""
-    if not options.is_unified:
-        return 0
-    return TILE - 1 if options.n_sequences > 1 and takes_tiles(options) else n_batch

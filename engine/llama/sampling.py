@@ -1,9 +1,10 @@
 """Drawing a token from a row of logits: sampling parameters as a plan of steps, and as a chain of llama.cpp's samplers.
 
-Knows: which filters are on and in what order, which work is faster over the array of logits than in llama.cpp's chain,
-biases, penalties and processors, seeds, who frees what. Does not know: contexts, batches, sequences. A greedy sampler
-needs no chain: an argmax costs a fraction of handing llama.cpp the whole vocabulary. The DRY sampler is made once for
-each setting and then copied: finding a breaker in all tokens of a large vocabulary takes tens of milliseconds.
+Knows: which filters are on and in what order, which of them is faster over the array of logits (`candidates`), biases
+and processors, seeds, who frees what. Does not know: contexts, batches, sequences. Every random draw is llama.cpp's, so
+a seed means one random stream, whatever the vocabulary. A greedy sampler needs no chain: an argmax costs a fraction of
+handing llama.cpp the whole vocabulary. The DRY sampler is made once for each setting and then copied: finding a breaker
+in all tokens of a large vocabulary takes tens of milliseconds.
 """
 
 import ctypes
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
 from engine.errors import EngineError, RequestError
-from engine.llama.candidates import Categorical, Penalties, Shortlist, best, first_filter, no_numbers
+from engine.llama.candidates import Candidates, best, first_filter, no_numbers
 from engine.llama.lib import brief, library
 from engine.llama.vocab import LlamaVocab
 from engine.types import SamplerName, SamplingParams
@@ -26,29 +27,26 @@ if TYPE_CHECKING:
 _ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
 _CHANGES_ORDER: tuple[SamplerName, ...] = ("penalties", "dry")  # the others keep the most likely token
 _MIROSTAT: tuple[SamplerName, ...] = ("penalties", "dry", "temperature")
-# Tokens of a vocabulary from which on arrays are faster, measured inside decode loops over 32,000 and 152,000 tokens.
-_DRAWS_PAY = 16_000
-_PENALTIES_PAY = 64_000
-# As far as was measured: top-k and min-p over 152,000 tokens, top-k of 20, 40 and 200.
-_TOP_K_PAYS = _MIN_P_PAYS = 64_000
+_ARRAYS_PAY = 16_000
+"""Tokens of a vocabulary from which on a first top-k or top-p is faster over the array of logits; measured inside
+decode loops over 32,000 and 152,000 tokens."""
 _LARGEST_K = 256
+_ANY_SEED = 2**32 - 1  # llama.cpp takes it for: draw one yourself
 
 _ON_DEVICE: frozenset[SamplerName] = frozenset({"top_k", "top_p", "min_p", "temperature"})
 
-Last: TypeAlias = Literal["argmax", "categorical", "greedy", "dist", "mirostat"]
+Last: TypeAlias = Literal["argmax", "greedy", "dist", "mirostat"]
 
 
 class Plan(NamedTuple):
-    """The steps in order: penalties, a `first` filter, llama.cpp's `links`, and what draws at the end.
+    """The steps in order: a `first` filter over the array, llama.cpp's `links`, and what draws at the end.
 
-    `last`: "argmax" and "categorical" (at `temperature`) need no chain, and have no links and no filter before them.
+    `last`: "argmax" needs no chain, and has no links and no filter before it.
     """
 
-    penalties: bool
     first: SamplerName | None
     links: tuple[SamplerName, ...]
     last: Last
-    temperature: float
 
 
 class Links(NamedTuple):
@@ -71,28 +69,20 @@ def device_links(params: SamplingParams) -> Links | None:
 
 def plan(params: SamplingParams, n_vocab: int) -> Plan:
     """The plan for these parameters over a vocabulary of so many tokens."""
-    temperature = 1.0 if params.temperature is None else params.temperature
-    names: list[SamplerName] = _names(params)
-    if temperature == 0:
+    names = _names(params)
+    if params.temperature == 0:
         names = [name for name in names if name in _CHANGES_ORDER]
-    penalties = names[:1] == ["penalties"] and n_vocab >= _PENALTIES_PAY
-    names = names[penalties:]
-    if temperature == 0:
-        return Plan(penalties, None, tuple(names), "greedy" if names else "argmax", 0.0)
+        return Plan(None, tuple(names), "greedy" if names else "argmax")
     if params.mirostat:
-        return Plan(penalties, None, tuple(names), "mirostat", temperature)
-    if n_vocab >= _DRAWS_PAY and not set(names) - {"temperature"}:
-        return Plan(penalties, None, (), "categorical", temperature if names else 1.0)
-    if names and _pays(names[0], params, n_vocab):
-        return Plan(penalties, names[0], tuple(names[1:]), "dist", temperature)
-    return Plan(penalties, None, tuple(names), "dist", temperature)
+        return Plan(None, tuple(names), "mirostat")
+    if n_vocab >= _ARRAYS_PAY and names and _pays(names[0], params):
+        return Plan(names[0], tuple(names[1:]), "dist")
+    return Plan(None, tuple(names), "dist")
 
 
-def _pays(first: SamplerName, params: SamplingParams, n_vocab: int) -> bool:
+def _pays(first: SamplerName, params: SamplingParams) -> bool:
     """Whether this filter is faster over the array."""
-    if first == "top_k":
-        return n_vocab >= _TOP_K_PAYS and (params.top_k or 0) <= _LARGEST_K
-    return (first == "top_p" and n_vocab >= _DRAWS_PAY) or (first == "min_p" and n_vocab >= _MIN_P_PAYS)
+    return first == "top_p" or (first == "top_k" and (params.top_k or 0) <= _LARGEST_K)
 
 
 def _names(params: SamplingParams) -> list[SamplerName]:
@@ -133,6 +123,7 @@ class DrySamplers:
         self._vocab = vocab
         self._originals: dict[_Setting, Any] = {}
         self._free_dry = weakref.finalize(self, _free_dry, self._originals)
+        self._free_dry.atexit = False  # see `LlamaSampler`
 
     def make(self, params: SamplingParams) -> Any:
         """A sampler that has seen no token; whoever takes it frees it."""
@@ -184,39 +175,34 @@ class LlamaSampler:
 
     def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers, tokens: Sequence[int] = ()) -> None:
         self.params = params
-        self.seed = secrets.randbits(32) if params.seed is None else params.seed
+        self.seed = secrets.randbelow(_ANY_SEED) if params.seed is None else min(params.seed, _ANY_SEED - 1)
         self._processors = params.logits_processors
         self._tokens = list(tokens) if self._processors else []
         self._seen = _Tokens(self._tokens)
         self._bias = _bias(params, vocab)
         self._size = vocab.size
         steps = plan(params, vocab.size)
-        self._penalties = Penalties(params) if steps.penalties else None
-        self._shortlist = Shortlist(first_filter(steps.first, params)) if steps.first is not None else None
-        self._categorical = Categorical(steps.temperature, self.seed) if steps.last == "categorical" else None
-        chained = steps.last not in ("argmax", "categorical")
+        self._candidates = Candidates(first_filter(steps.first, params)) if steps.first is not None else None
         self._links = _Links(params, vocab, dry, self.seed)
-        self._chain = self._links.chain(steps.links, steps.last) if chained else None
+        self._chain = self._links.chain(steps.links, steps.last) if steps.last != "argmax" else None
         self._lent: list[Any] = []  # the chain that draws on the device, once there was one
         self._on_device = False
         self._free = weakref.finalize(self, _free, self._chain, self._lent)
+        # At the interpreter's end its context closes it, once the thread that draws with it has ended; finalizers run
+        # newest first there, which would be this one.
+        self._free.atexit = False
         self._closed = False
         self._accept = brief("llama_sampler_accept")
         self._sample = brief("llama_sampler_sample")
-        if params.looks_back:
+        if params.looks_back and self._chain is not None:
             for token in tokens[-max(params.penalty_last_n, params.dry_last_n) :]:
-                self._look_back(token)
+                self._accept(self._chain, token)
 
     def accept(self, token: int) -> None:
         """Tell it a token that became part of the sequence without being drawn here."""
         self._check_open()
-        self._remember(token)
-        if self._chain is not None:
-            self._accept(self._chain, token)
-
-    def _look_back(self, token: int) -> None:
-        if self._penalties is not None:
-            self._penalties.accept(token)
+        if self._processors:
+            self._tokens.append(token)
         if self._chain is not None:
             self._accept(self._chain, token)
 
@@ -234,15 +220,12 @@ class LlamaSampler:
                 logits[tokens] += amounts
             for processor in self._processors:
                 _process(processor, self._seen, logits)
-            if self._penalties is not None:
-                tokens, changed = self._penalties.change(logits)
-                undo.append((tokens, logits[tokens]))
-                logits[tokens] = changed
             token = self._pick(context, row, logits)
         finally:
             for tokens, before in reversed(undo):
                 logits[tokens] = before
-        self._remember(token)
+        if self._processors:
+            self._tokens.append(token)
         return token
 
     def lend(self) -> Any:
@@ -285,20 +268,12 @@ class LlamaSampler:
         if self._closed:
             raise EngineError("This sampler is closed; take a new one from the backend.")
 
-    def _remember(self, token: int) -> None:
-        if self._processors:
-            self._tokens.append(token)
-        if self._penalties is not None:
-            self._penalties.accept(token)
-
     def _pick(self, context: int, row: int, logits: "NDArray[np.float32]") -> int:
-        if self._shortlist is not None and self._chain is not None:
-            token = self._shortlist.draw(self._chain, logits)
+        if self._candidates is not None and self._chain is not None:
+            token = self._candidates.draw(self._chain, logits)
             self._accept(self._chain, token)
             return token
-        likeliest = best(logits)
-        if self._categorical is not None:
-            return self._categorical.draw(logits, float(logits[likeliest]))
+        likeliest = best(logits)  # looked for in any case: llama.cpp does not notice what is no number
         return likeliest if self._chain is None else int(self._sample(self._chain, context, row))
 
 

@@ -16,11 +16,12 @@ it does not have: such a text is refused.
 
 import ctypes
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from engine.errors import EngineError, RequestError
 from engine.llama.lib import library
+from engine.llama.lifetime import Shared
 from engine.parsing.reader import Piece
 
 # enum llama_token_attr (llama.h)
@@ -36,15 +37,15 @@ _ANCHORS = ("\n", "\x01", "\x02", "!", ".")
 
 
 class LlamaVocab:
-    """Tokens of one model; implements `engine.runtime.backend.Vocab`. Safe to use from several threads.
-
-    `handle` gives the llama_vocab pointer, or raises EngineError once the model is closed.
+    """Tokens of one model; implements `engine.runtime.backend.Vocab`. Safe to use from several threads. Raises
+    EngineError once the model is closed.
     """
 
-    def __init__(self, handle: Callable[[], int]) -> None:
+    def __init__(self, model: Shared) -> None:
         self._lib = lib = library()
-        self._handle = handle
-        vocab = handle()
+        self._model = model
+        with model as pointer:
+            self._pointer = vocab = int(lib.llama_model_get_vocab(pointer))
         self._size = int(lib.llama_vocab_n_tokens(vocab))
         attribute = lib.llama_vocab_get_attr
         attributes = [attribute(vocab, token) for token in range(self._size)]
@@ -90,7 +91,8 @@ class LlamaVocab:
     @property
     def handle(self) -> int:
         """The llama_vocab pointer. Raises EngineError once the model is closed."""
-        return self._handle()
+        with self._model:
+            return self._pointer
 
     def is_special(self, token: int) -> bool:
         return bool(self._special[token])
@@ -105,11 +107,12 @@ class LlamaVocab:
             raise EngineError(f"Token {token} does not exist; this vocabulary has the tokens 0 to {self._size - 1}.")
         if (known := self._bytes[token]) is not None:
             return known
-        function, vocab = self._lib.llama_token_to_piece, self._handle()
+        function = self._lib.llama_token_to_piece
         length = 64
         while True:
             buffer = ctypes.create_string_buffer(length)
-            written = function(vocab, token, buffer, length, 0, True)
+            with self._model:
+                written = function(self._pointer, token, buffer, length, 0, True)
             if written >= 0:
                 found = self._bytes[token] = buffer.raw[:written]
                 return found
@@ -170,10 +173,11 @@ class LlamaVocab:
     def _at_once(self, text: str, *, special: bool) -> list[int]:
         # A lone surrogate has no UTF-8; llama.cpp would throw on it, through ctypes.
         data = text.encode("utf-8", "replace")
-        vocab, capacity = self._handle(), len(data) + 8
+        capacity = len(data) + 8
         while True:
             buffer = (ctypes.c_int32 * capacity)()
-            count = self._lib.llama_tokenize(vocab, data, len(data), buffer, capacity, False, special)
+            with self._model:
+                count = self._lib.llama_tokenize(self._pointer, data, len(data), buffer, capacity, False, special)
             if count >= 0:
                 return buffer[:count]
             if count == -(2**31):
@@ -182,11 +186,12 @@ class LlamaVocab:
 
     def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
         """The texts of all tokens, where some byte is not among them; None for a vocabulary that spells everything."""
-        text, vocab = self._lib.llama_vocab_get_text, self._handle()
+        text = self._lib.llama_vocab_get_text
         names = {b"<0x%02X>" % byte for byte in range(256)}
-        if names <= {text(vocab, token) for token, value in enumerate(attributes) if value & _BYTE}:
-            return None
-        return frozenset(text(vocab, token) for token in range(self._size))
+        with self._model:
+            if names <= {text(self._pointer, token) for token, value in enumerate(attributes) if value & _BYTE}:
+                return None
+            return frozenset(text(self._pointer, token) for token in range(self._size))
 
     def _check_spellable(self, text: str) -> None:
         """Raises RequestError for a character that is no token, with a byte that is none. llama.cpp may put a space,

@@ -26,6 +26,7 @@ from engine.families import Family, Format
 from engine.openai.reader import TurnReader
 from engine.openai.request import RequestOptions, request
 from engine.openai.wire import Diagnostics, Wire
+from engine.streams import TwoWayStream
 from engine.template.conversation import conversation_of
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, MessagesLike
@@ -212,34 +213,19 @@ class Remote:
         )
 
 
-class RemoteTurn:
+class RemoteTurn(TwoWayStream[Completion]):
     """One turn of a remote server: `for`, `async for`, `await` (its completion) and `with`; leaving it early closes the
     stream. One reader only."""
 
     def __init__(self, send: Send, body: dict[str, Any], reader: TurnReader, diagnostics: Diagnostics) -> None:
+        super().__init__()
         self.body = body
         self._send = send
         self._diagnostics = diagnostics
         self._reader = reader
         self._source: Events | AsyncEvents | None = None
         self._events: list[Event] = []
-        self._sync: Generator[Event, None, None] | None = None
-        self._async: AsyncIterator[Event] | None = None
         self._cancelled = False
-
-    def __iter__(self) -> Iterator[Event]:
-        if self._async is not None:
-            raise RequestError("This turn is read with `async for`; go on with that, or start another turn.")
-        if self._sync is None:
-            self._sync = self._read()
-        return self._sync
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        if self._sync is not None:
-            raise RequestError("This turn is read with `for`; go on with that, or start another turn.")
-        if self._async is None:
-            self._async = self._read_async()
-        return self._async
 
     @property
     def completion(self) -> Completion:
@@ -252,41 +238,14 @@ class RemoteTurn:
         """How many events or fields made no sense and were left out."""
         return self._diagnostics.count
 
-    def result(self) -> Completion:
-        """Read to the end."""
-        for _ in self:
-            pass
+    def _whole(self) -> Completion:
         return self.completion
-
-    def __await__(self) -> Generator[object, None, Completion]:
-        return self._finish().__await__()
 
     def cancel(self) -> None:
         """End at the next chunk, with reason "cancelled"; from any thread. A turn not yet sent is not sent."""
         self._cancelled = True
         if self._source is not None:
             self._source.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.cancel()
-        if self._sync is not None:
-            self._sync.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.cancel()
-        if isinstance(self._source, AsyncEvents):
-            await self._source.aclose()
-
-    async def _finish(self) -> Completion:
-        async for _ in self:
-            pass
-        return self.completion
 
     def _read(self) -> Generator[Event, None, None]:
         sent: object = [] if self._cancelled else self._send(self.body)
@@ -303,7 +262,7 @@ class RemoteTurn:
         finally:
             source.close()
 
-    async def _read_async(self) -> AsyncIterator[Event]:
+    async def _read_async(self) -> AsyncGenerator[Event, None]:
         sent: object = _nothing() if self._cancelled else self._send(self.body)
         if inspect.isawaitable(sent):
             sent = await sent

@@ -1,20 +1,17 @@
-"""What the runner needs of a model: the seam between the engine's loop and llama.cpp (or a script, in tests).
+"""What the loop needs of a model: the seam between the engine's loop and llama.cpp (or a script, in tests).
 
-Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.llama.model` implements them
+Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.llama.context` implements them
 on real weights, `engine.testing` without any.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from engine.parsing.reader import Piece
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import Origin
 from engine.types import SamplingParams
-
-TILE = 64
-"""Rows that kernels take together: prefill is planned in multiples of it. The CPU's flash attention takes so many from
-so many on (ggml-cpu/ops.cpp), and fewer one by one."""
 
 
 class Row(NamedTuple):
@@ -24,6 +21,36 @@ class Row(NamedTuple):
     position: int
     sequence: int
     output: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContextInfo:
+    """The sizes and habits of a context, fixed when it is made.
+
+    - `n_ctx`: tokens that one conversation may hold. `n_sequences`: conversations at once; their ids run from 0.
+    - `kv_tokens`: cells of the one pool that all sequences share; 0 where each has a buffer of `n_ctx` for itself.
+    - `n_batch`: rows that one `decode` takes at most, of which `n_outputs` may ask for logits (never fewer than there
+      are sequences).
+    - `separate_prefill`: prompts and single tokens are faster in two batches than in one.
+    - `can_share`: sequences can be cut, and parts of them copied. False for recurrent memories: all, or nothing.
+    - `copy_cost`: tokens whose evaluation takes about as long as one `copy`; 0 where sequences share cells.
+    - `checkpoint_bytes`: what all checkpoints together may take; 0 where none are needed.
+    """
+
+    n_ctx: int
+    n_sequences: int = 1
+    kv_tokens: int = 0
+    n_batch: int = 2048
+    n_outputs: int = 16
+    separate_prefill: bool = False
+    can_share: bool = True
+    copy_cost: int = 0
+    checkpoint_bytes: int = 0
+
+    @property
+    def cells(self) -> int:
+        """Tokens that all sequences together can hold, a shared cell counted once."""
+        return self.kv_tokens or self.n_ctx * self.n_sequences
 
 
 class Vocab(Protocol):
@@ -62,90 +89,42 @@ class Sampler(Protocol):
     """One sequence's way of drawing tokens, with its own random stream and memory."""
 
     def accept(self, token: int) -> None:
-        """Tell it a token that became part of the sequence (drawn, or forced)."""
+        """Tell it a token that became part of the sequence without being drawn."""
         ...
 
     def close(self) -> None: ...
 
 
 class Backend(Protocol):
-    """One context over one model. Not thread-safe: a single thread calls it."""
+    """One context over one model. Not thread-safe: a single thread calls it, but for `abort`."""
 
     @property
     def vocab(self) -> Vocab: ...
 
     @property
-    def n_ctx(self) -> int:
-        """Cells of the KV cache, in tokens, over all sequences."""
-        ...
+    def info(self) -> ContextInfo: ...
 
     @property
-    def n_ctx_sequence(self) -> int:
-        """Tokens that one sequence can hold at most."""
-        ...
-
-    @property
-    def n_ctx_other(self) -> int:
-        """Tokens that one sequence could hold in the other layout of the cells (`relaid`); 0 where there is none. Fewer
-        than `n_ctx_sequence` where each sequence would have a buffer of its own there."""
-        ...
-
-    @property
-    def n_batch(self) -> int:
-        """Rows that one `decode` takes at most."""
-        ...
-
-    @property
-    def n_outputs(self) -> int:
-        """Rows of one `decode` that may ask for logits at most; never fewer than there are sequences."""
-        ...
-
-    @property
-    def n_sequences(self) -> int:
-        """Sequence ids run from 0 to this, exclusive."""
-        ...
-
-    @property
-    def mixed_rows(self) -> int:
-        """Rows of one `decode` up to which single tokens of some sequences and the prefill of others belong together;
-        beyond, they are faster apart. `n_batch`: they always belong together. 0: never, and no number of single tokens
-        is too many."""
-        ...
-
-    @property
-    def copy_cost(self) -> int:
-        """Tokens whose evaluation takes about as long as one `copy`; 0 where sequences share cells."""
-        ...
-
-    @property
-    def can_share(self) -> bool:
-        """Whether sequences can be cut, and parts of them copied. False for recurrent memories: all, or nothing."""
+    def origin(self) -> Origin:
+        """What saved states belong to. For any thread."""
         ...
 
     def decode(self, rows: Sequence[Row]) -> None:
-        """Evaluate the rows. Raises DecodeError; the positions then held are told by `positions`."""
+        """Evaluate the rows. Raises DecodeError; `positions` tells what is held then."""
         ...
 
     def abort(self) -> None:
-        """Make the decode that is running stop with DecodeError("aborted"), where it can be (on the CPU). For any
-        thread. Decodes stop so until `resume`."""
-        ...
-
-    def resume(self) -> None:
-        """Take back `abort`."""
+        """Make the decode that is running, or else the next one, stop with DecodeError("aborted"), where it can be
+        stopped (on the CPU). For any thread."""
         ...
 
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> Sampler:
         """A sampler of its own. `tokens` are those before its first draw: the prompt. Penalties look at them."""
         ...
 
-    def attach(self, sampler: Sampler, sequence: int) -> None:
-        """The sequence's next tokens are drawn with this sampler; a backend may do that where it computes. Until
-        `detach`."""
-        ...
-
-    def detach(self, sequence: int) -> None:
-        """Nothing more is drawn for the sequence with the sampler it had, if it had one."""
+    def attach(self, sequence: int, sampler: Sampler | None) -> None:
+        """The sequence's next tokens are drawn with this sampler, which a backend may do where it computes; None:
+        nothing more is drawn for it."""
         ...
 
     def sample(self, sampler: Sampler, row: int) -> int:
@@ -160,21 +139,20 @@ class Backend(Protocol):
         ...
 
     def positions(self, sequence: int) -> int:
-        """How many leading positions the sequence holds in the KV cache."""
+        """How many leading positions the sequence holds."""
         ...
 
     def trim(self, sequence: int, position: int) -> bool:
-        """Forget the sequence from `position` on; False when this model's memory cannot (recurrent): forget it all
-        then."""
+        """Forget the sequence from `position` on; False, with nothing changed, when this memory cannot (recurrent)."""
         ...
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Let `target` (empty) share the first `positions` positions of `source`. No computation."""
+        """Let `target` (empty) hold the first `positions` positions of `source` too. No computation."""
         ...
 
     def shift(self, sequence: int, start: int, stop: int) -> bool:
         """Forget positions `start` to `stop` (exclusive) and move those behind them down; no cell that moves may be
-        shared. False, with nothing changed, when this model's memory cannot."""
+        shared. False, with nothing changed, when this memory cannot."""
         ...
 
     def save(self, sequence: int) -> bytes:
@@ -185,15 +163,13 @@ class Backend(Protocol):
         """Replace what the sequence holds by a saved state. Raises DecodeError; the sequence is empty then."""
         ...
 
-    def relaid(self) -> "Backend":
-        """This context with its cells laid out the other way: one buffer for each sequence instead of one for all, or
-        back; or as they were, and for good, where that cannot be had. What the sequences held is forgotten, the
-        samplers stay good; this one is closed."""
+    def checkpoint(self, sequence: int) -> bytes:
+        """What is needed, for a memory that cannot be cut, to take the sequence back to where it is now."""
         ...
 
-    @property
-    def origin(self) -> Origin:
-        """What saved states belong to. For any thread."""
+    def rewind(self, sequence: int, position: int, state: bytes) -> bool:
+        """Take the sequence back to its first `position` positions, where `checkpoint` gave this. False, with the
+        sequence in no state to be used, where that fails: trim it to 0."""
         ...
 
     def close(self) -> None: ...

@@ -1,9 +1,11 @@
-"""The engine's loop without its thread: one call of `step` takes all requests that can run one batch further; where
-that is faster, single tokens and long prefill apart. Its replies are gathered, one for each request that has something
-to say.
+"""The engine's loop without its thread: one call of `step` takes all requests that can run one batch further. Its
+replies are gathered, one for each request that has something to say.
 
 Knows: how scheduler, prefix cache, backend and generations work together, what becomes of each when a decode fails,
 and that nothing follows a final reply. Does not know: threads, queues, who reads the replies.
+
+Whatever one request brings (a parser, a logits processor, a saved state) and whatever it raises, a SystemExit too, ends
+that request alone: hence the handlers of BaseException here.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,36 +14,41 @@ from time import perf_counter
 
 from engine.errors import ContextOverflowError, DecodeError, RequestError
 from engine.events import Event, Finished
-from engine.runtime.backend import TILE, Backend
+from engine.runtime.backend import Backend
 from engine.runtime.generation import Generation
-from engine.runtime.layout import Layout, packs
-from engine.runtime.ngram import Drafter
+from engine.runtime.ngram import NgramDrafter
+from engine.runtime.options import LoopOptions
 from engine.runtime.prefix import Blocked, Pins, PrefixCache
 from engine.runtime.request import Reply, Request, check_fits
-from engine.runtime.scheduler import Chunk, Job, Pace, Scheduler
-from engine.runtime.sequence import Live
+from engine.runtime.scheduler import Chunk, Scheduler
+from engine.runtime.sequence import SequenceState
 from engine.runtime.state_file import SavedState
 from engine.types import FinishReason
 
+_STRIKES = 3
+"""Failed decodes in a row after which a request is given up, even if it seems to get further."""
+_RESERVE = 512
+"""Tokens of a shared pool that are kept for an answer whose length nobody said."""
 
-class Outbox:
+
+class Replies:
     """What was said since the last `drain`."""
 
     def __init__(self) -> None:
-        self._touched: dict[Live, None] = {}
+        self._touched: dict[SequenceState, None] = {}
         self._replies: list[Reply] = []
 
-    def emit(self, live: Live, events: Sequence[Event]) -> None:
+    def emit(self, state: SequenceState, events: Sequence[Event]) -> None:
         """These happened."""
         if events:
-            live.outbox += events
-            self._touched[live] = None
+            state.events += events
+            self._touched[state] = None
 
-    def prefilled(self, live: Live) -> None:
+    def prefilled(self, state: SequenceState) -> None:
         """More of its prompt is evaluated, if it is to tell of that."""
-        if live.request.reports:
-            live.prefilled = live.job.evaluated
-            self._touched[live] = None
+        if state.request.reports:
+            state.prefilled = state.evaluated
+            self._touched[state] = None
 
     def refuse(self, id_: int, error: Exception) -> None:
         """A request ends with an error before it started."""
@@ -51,78 +58,51 @@ class Outbox:
         """What was asked for under this number."""
         self._replies.append(Reply(id_, (Finished("stop"),), final=True, saved=saved))
 
-    def end(self, live: Live, closing: Sequence[Event], error: Exception | None, now: float) -> None:
+    def end(self, state: SequenceState, closing: Sequence[Event], error: Exception | None, now: float) -> None:
         """The request is over; the last of the closing events is its `Finished`."""
-        self._touched.pop(live, None)
+        self._touched.pop(state, None)
         *closing, last = closing
         assert isinstance(last, Finished), "a parser's last event is Finished"
-        events, logprobs = live.take()
-        events = (*events, *closing, replace(last, usage=live.usage(now)))
+        events, logprobs = state.take()
+        events = (*events, *closing, replace(last, usage=state.usage(now)))
         self._replies.append(
-            Reply(live.request.id, events, True, error, live.output, logprobs=logprobs, prefilled=live.prefilled)
+            Reply(state.request.id, events, True, error, state.output, logprobs=logprobs, prefilled=state.prefilled)
         )
 
-    def abandon(self, live: Live, error: Exception) -> None:
+    def abandon(self, state: SequenceState, error: Exception) -> None:
         """The request ends with this error, and nothing that it holds is looked at."""
-        self._touched.pop(live, None)
-        self._replies.append(Reply(live.request.id, (*live.outbox, Finished("error")), final=True, error=error))
+        self._touched.pop(state, None)
+        self._replies.append(Reply(state.request.id, (*state.events, Finished("error")), final=True, error=error))
 
     def drain(self) -> list[Reply]:
         """The replies since the last drain, one for each request that has any."""
         replies, self._replies = self._replies, []
-        for live in self._touched:
-            events, logprobs = live.take()
-            replies.append(Reply(live.request.id, events, logprobs=logprobs, prefilled=live.prefilled))
+        for state in self._touched:
+            events, logprobs = state.take()
+            replies.append(Reply(state.request.id, events, logprobs=logprobs, prefilled=state.prefilled))
         self._touched.clear()
         return replies
 
 
-_DRAFTING_ROWS = 32
-"""Rows of a decode up to which more rows cost little; beyond, guesses do not pay."""
-_STRIKES = 3
-"""Failed decodes in a row after which a request is given up, even if it seems to get further."""
-
-
 class Loop:
-    """Requests in, replies out, over one backend.
-
-    `longest_draft`: tokens that are guessed at once from what a sequence holds already, and verified in one decode; 0
-    for none. `chunk_seconds`: prefill is cut into chunks that take about so long (longer where less would be
-    waste), so that neighbours and cancellations wait no longer. `clock`: seconds, monotonic.
-    """
+    """Requests in, replies out, over one backend. `clock`: seconds, monotonic."""
 
     def __init__(
-        self,
-        backend: Backend,
-        *,
-        longest_draft: int = 0,
-        chunk_seconds: float = 0.1,
-        clock: Callable[[], float] = perf_counter,
+        self, backend: Backend, options: LoopOptions | None = None, *, clock: Callable[[], float] = perf_counter
     ) -> None:
+        options = options or LoopOptions()
         self._backend = backend
+        self._n_ctx = backend.info.n_ctx
         self._cache = PrefixCache(backend)
-        self._scheduler = Scheduler(backend.n_batch)
-        self._pace = Pace(backend.n_batch, chunk_seconds)
-        self._scheduler.prefill_limit = self._pace.rows
-        self._scheduler.draft_limit = min(backend.n_outputs, _DRAFTING_ROWS)
-        self._longest_draft = longest_draft
-        self._scheduler.alone_limit = TILE  # an abort ends it early
-        self._scheduler.packs = packs(backend)
-        self._decoding: Sequence[Chunk] = []
-        self._longest = backend.n_ctx_sequence
-        self._clock = clock
-        self._lives: dict[int, Live] = {}
-        self._of_job: dict[Job, Live] = {}
-        self._outbox = Outbox()
-        self._deadlines: dict[int, float] = {}
         self._pins = Pins(backend, self._cache)
-        self._layout = Layout(backend)
+        self._scheduler = Scheduler(backend.info, options.prefill_seconds)
+        self._draft_max = options.draft_max
+        self._clock = clock
+        self._states: dict[int, SequenceState] = {}
+        self._deadlines: dict[int, float] = {}
+        self._replies = Replies()
+        self._decoding: Sequence[Chunk] = []
         self._admit_again = False
-
-    @property
-    def backend(self) -> Backend:
-        """The one that the loop began with, or what became of it when its cells were laid out anew."""
-        return self._backend
 
     @property
     def cache(self) -> PrefixCache:
@@ -131,7 +111,7 @@ class Loop:
     @property
     def busy(self) -> bool:
         """Whether a step would have anything to do."""
-        return bool(self._lives)
+        return bool(self._states)
 
     def submit(self, request: Request) -> None:
         """Take in a request; a parser or options that fail end it with that error."""
@@ -139,24 +119,23 @@ class Loop:
         try:
             generation = Generation(self._backend.vocab, request.parser(), request.limits)
             opening = generation.start()
-            check_fits(len(request.tokens) + len(opening.forced), self._longest)
+            check_fits(len(request.tokens) + len(opening.forced), self._n_ctx)
             if request.pin:
-                self._pins.check(sum(live.request.pin for live in self._lives.values()))
-        except Exception as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
-            self._outbox.refuse(request.id, error)
+                self._pins.check(sum(state.request.pin for state in self._states.values()))
+        except BaseException as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
+            self._replies.refuse(request.id, contained(error))
             return
-        job = Job([*request.tokens, *opening.forced], request.priority, patient=request.patient)
-        live = Live(request, job, generation, now)
-        self._lives[request.id] = self._of_job[job] = live
-        self._outbox.emit(live, opening.events)
+        state = SequenceState(request, generation, [*request.tokens, *opening.forced], now)
+        self._states[request.id] = state
+        self._replies.emit(state, opening.events)
         if request.deadline is not None:
             self._deadlines[request.id] = now + request.deadline
-        self._scheduler.add(job)
+        self._scheduler.add(state)
         self._admit_again = True
 
     def refuse(self, id_: int, error: Exception) -> None:
         """Answer with an error, without starting anything."""
-        self._outbox.refuse(id_, error)
+        self._replies.refuse(id_, error)
 
     def unpin(self, id_: int) -> None:
         """What this request pinned may be forgotten when its cells are needed."""
@@ -165,65 +144,72 @@ class Loop:
     def save(self, id_: int, pin: int) -> None:
         """Answer, under `id_`, with the state of what request `pin` pinned."""
         try:
-            self._outbox.hand_over(id_, self._pins.state(pin))
-        except RequestError as error:
-            self._outbox.refuse(id_, error)
+            self._replies.hand_over(id_, self._pins.state(pin))
+        except BaseException as error:  # noqa: BLE001 - a state too large for memory, say, concerns who asked
+            self._replies.refuse(id_, contained(error))
 
     def cancel(self, id_: int) -> None:
         """End a request with reason "cancelled"; one that is over or unknown is left alone."""
-        if (live := self._lives.get(id_)) is not None:
-            self._finish(live, "cancelled")
+        if (state := self._states.get(id_)) is not None:
+            self._finish(state, "cancelled")
 
     def interrupt(self, id_: int | None = None) -> None:
         """Stop the decode that is running, if it is for this request alone (None: in any case). For any thread, and
         only a hint: the request goes on unless it is cancelled too."""
         chunks = self._decoding
-        lives = [self._of_job.get(chunk.job) for chunk in chunks]
-        if chunks and (id_ is None or all(live is None or live.request.id == id_ for live in lives)):
+        if chunks and (id_ is None or all(chunk.state.request.id == id_ for chunk in chunks)):
             self._backend.abort()
 
     def end_reasoning(self, id_: int) -> None:
         """Close a request's reasoning after its next token."""
-        if (live := self._lives.get(id_)) is not None:
-            live.generation.end_reasoning()
+        if (state := self._states.get(id_)) is not None:
+            state.generation.end_reasoning()
 
     def cancel_all(self) -> None:
-        for live in list(self._lives.values()):
-            self._finish(live, "cancelled")
+        for state in list(self._states.values()):
+            self._finish(state, "cancelled")
 
     def abandon(self, error: Exception) -> None:
         """The loop is broken: every request ends with this error. Touches neither backend nor books."""
-        for live in self._lives.values():
-            self._outbox.abandon(live, error)
-        self._lives.clear()
+        for state in self._states.values():
+            self._replies.abandon(state, error)
+        self._states.clear()
 
     def drain(self) -> list[Reply]:
         """The replies since the last drain, one for each request that has any."""
-        return self._outbox.drain()
+        return self._replies.drain()
 
     def step(self) -> None:
         """Evaluate the next tokens of all that run, and advance the requests that have a token to draw."""
+        for batch in self._plan():
+            if not self._decode(batch):
+                break
+            self._advance(batch)
+
+    def _plan(self) -> list[list[Chunk]]:
+        """The next batches, with room for them: idle prefixes are forgotten first, then the youngest request gives
+        way."""
         if self._deadlines:
             self._expire()
         if self._admit_again:
             self._admit()
-        planned, mixed_rows = self._plan(), self._backend.mixed_rows
-        streams = sum(chunk.single for chunk in planned)
-        self._pace.serve(self._scheduler.prompts, streams)
-        if streams <= mixed_rows and self._pace.unsure(streams):
-            mixed_rows = 0
-        for chunks in self._scheduler.apart(planned, mixed_rows):
-            if not self._decode(chunks):
+        if self._draft_max:
+            self._guess()
+        while batches := self._scheduler.plan():
+            chunks = [chunk for batch in batches for chunk in batch]
+            if self._cache.make_room(sum(chunk.size for chunk in chunks)):
                 break
-        self._scheduler.prefill_limit = self._pace.rows
+            if any(chunk.draft for chunk in chunks):
+                for state in self._scheduler.running:
+                    state.draft = ()
+            else:
+                self._give_way()
+        return batches
 
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
         """Evaluate these chunks in one batch; False if that failed, and what follows from it is done."""
         rows = [row for chunk in chunks for row in chunk.rows()]
-        streams = sum(chunk.single for chunk in chunks)
-        prefill = sum(chunk.size for chunk in chunks if not chunk.single)
         began = self._clock()
-        self._backend.resume()
         self._decoding = chunks
         try:
             self._backend.decode(rows)
@@ -231,244 +217,217 @@ class Loop:
             self._recover(chunks, error)
             return False
         finally:
-            self._decoding = []
-        self._evaluated(chunks)
-        self._pace.took(prefill, streams, self._clock() - began)
+            self._decoding = ()
+        prefill = sum(chunk.size for chunk in chunks if not chunk.is_decode)
+        self._scheduler.budget.took(prefill, self._clock() - began)
         return True
+
+    def _advance(self, chunks: Sequence[Chunk]) -> None:
+        """The batch of these chunks was decoded: write the books, then draw where a token is due."""
+        due: list[tuple[SequenceState, int, tuple[int, ...]]] = []
+        row = 0
+        for chunk in chunks:
+            state = chunk.state
+            self._cache.extend(state.sequence, state.tokens[chunk.start : chunk.stop])
+            state.evaluated = chunk.stop
+            state.strikes = 0
+            if chunk.draft:
+                self._cache.extend(state.sequence, chunk.draft)
+            if state.evaluated in state.marks:
+                self._cache.checkpoint(state.sequence)
+            if state.first_token is None:
+                self._replies.prefilled(state)
+            if chunk.output:
+                due.append((state, row + chunk.stop - chunk.start - 1, chunk.draft))
+            row += chunk.size
+        for state, at, draft in due:
+            try:
+                finish = self._draw_along(state, at, draft) if draft else self._draw(state, at)
+                if finish is None and len(state.tokens) > self._n_ctx and not self._shift(state):
+                    finish = "length"
+                if finish is not None:
+                    self._finish(state, finish)
+            except BaseException as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
+                self._finish(state, "error", contained(error))
+
+    def _draw(self, state: SequenceState, row: int) -> FinishReason | None:
+        """Draw a token and take in what follows from it; how the turn ends, if it does. The only place where tokens are
+        drawn, or appended without being drawn."""
+        if state.request.pin:
+            return "stop"
+        sampler = state.sampler
+        assert sampler is not None, "a running request has a sampler"
+        token = self._backend.sample(sampler, row)
+        if (top := state.request.sampling.logprobs) is not None:
+            state.logprobs.append(self._backend.logprobs(row, token, top))
+        if state.first_token is None:
+            state.first_token = self._clock()
+        events, forced, finish = state.generation.advance(token)
+        self._replies.emit(state, events)
+        if finish in (None, "length"):
+            state.tokens.append(token)
+        for token in forced:
+            sampler.accept(token)
+            state.tokens.append(token)
+        return finish
+
+    def _draw_along(self, state: SequenceState, row: int, draft: tuple[int, ...]) -> FinishReason | None:
+        """Draw one token, and one more for each guess that came true: each from the logits behind what was drawn
+        before, so that the output is what it would be without guesses."""
+        drafter = state.drafter
+        assert drafter is not None, "who drafts has a drafter"
+        true = 0
+        while (finish := self._draw(state, row + true)) is None and true < len(draft):
+            if state.pending > true + 1 or state.tokens[-1] != draft[true]:
+                break
+            true += 1
+        drafter.judged(len(draft), true)
+        state.evaluated = self._cache.cut(state.sequence, state.evaluated + true)
+        return finish
+
+    def _guess(self) -> None:
+        """Let every request that decodes guess its next tokens, as far as they would fit. Wrong guesses are cut off
+        again, so a memory that cannot be cut takes none."""
+        for state in self._scheduler.running:
+            state.draft = ()
+            if state.pending != 1 or self._cache.whole_only or state.request.pin:
+                continue
+            if state.drafter is None:
+                state.drafter = NgramDrafter(state.tokens, self._draft_max)
+            state.draft = state.drafter.propose(self._n_ctx - len(state.tokens))
 
     def _expire(self) -> None:
         now = self._clock()
         for id_ in [id_ for id_, at in self._deadlines.items() if now >= at]:
-            self._finish(self._lives[id_], "deadline")
+            self._finish(self._states[id_], "deadline")
 
     def _admit(self) -> None:
         """Let waiting requests start while there are sequences and cells; in order, but one that waits for a prefix
         that is being evaluated does not hold up the others."""
         self._admit_again = False
-        if not self._pins and self._layout.parts(self._lives.values(), self._cache.used):
-            self._lay_out_anew()
-        for job in self._scheduler.waiting:
-            live = self._of_job[job]
-            if not self._layout.suits(live):
-                if self._scheduler.running:
-                    break
-                self._lay_out_anew()
-            if len(job.tokens) > self._longest:  # one buffer for all could not be made again
-                self._outgrown(live)
-                continue
-            checkpoint = live.request.checkpoint if self._cache.whole_only else 0
+        for state in self._scheduler.waiting:
+            request = state.request
+            marks = request.turns if self._cache.whole_only and not state.shifted else ()
             # Who is less urgent may be long in evaluating what they share.
-            waits = all(other.priority >= job.priority for other in self._scheduler.running)
-            lease = self._cache.acquire(job.tokens, checkpoint, anew=bool(live.request.state), waits=waits)
+            waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
+            lease = self._cache.acquire(
+                state.tokens, self._longest(state), marks, anew=bool(request.state), waits=waits
+            )
             if lease is Blocked.SHARED:
                 self._admit_again = True
                 continue
             if isinstance(lease, Blocked):
                 break
-            job.checkpoint = checkpoint
-            self._scheduler.start(job, lease.sequence, lease.reused)
-            if live.sampler is not None:
-                self._backend.attach(live.sampler, lease.sequence)
-                continue
-            live.started, live.cached = self._clock(), lease.reused
+            state.marks = marks
+            self._scheduler.start(state, lease.sequence, lease.reused)
             try:
-                if live.request.state and self._load(live):
-                    self._finish(live, "stop")
-                    continue
-                live.sampler = self._backend.sampler(live.request.sampling, job.tokens)
-                self._backend.attach(live.sampler, lease.sequence)
-            except Exception as error:  # noqa: BLE001 - whatever these options led to, it concerns this request only
-                self._finish(live, "error", error)
+                self._begin(state, lease.reused)
+            except BaseException as error:  # noqa: BLE001 - whatever these options led to, it concerns this request
+                self._finish(state, "error", contained(error))
 
-    def _lay_out_anew(self) -> None:
-        """Change the layout of the cells: what they hold is forgotten, and who runs is evaluated again."""
-        for job in self._scheduler.running:
-            self._withdraw(job)
-        self._backend = self._backend.relaid()
-        self._cache = PrefixCache(self._backend)
-        self._pins = Pins(self._backend, self._cache)
-        self._layout.changed(self._backend)
-        self._longest = max(self._backend.n_ctx_sequence, self._backend.n_ctx_other)
-        self._scheduler.packs = packs(self._backend)
+    def _longest(self, state: SequenceState) -> int:
+        """Tokens that the request is expected to hold at most."""
+        request = state.request
+        if request.pin:
+            return 0
+        left = request.limits.max_tokens
+        wanted = len(request.tokens) + (_RESERVE if left is None else left + len(request.limits.reasoning_close))
+        return min(wanted, self._n_ctx)
 
-    def _load(self, live: Live) -> bool:
+    def _begin(self, state: SequenceState, reused: int) -> None:
+        """It has a sequence: whatever else it needs to be evaluated."""
+        if state.sampler is None:
+            state.started, state.cached = self._clock(), reused
+            if state.request.state and self._load(state):
+                self._finish(state, "stop")
+                return
+            state.sampler = self._backend.sampler(state.request.sampling, state.tokens)
+        self._backend.attach(state.sequence, state.sampler)
+
+    def _load(self, state: SequenceState) -> bool:
         """Put a saved state in place of evaluating the tokens; False if there is no room for it, so that they are
         evaluated, which makes room."""
-        job = live.job
-        loaded = self._cache.load(job.sequence, job.tokens, live.request.state)
-        job.evaluated = live.cached = len(job.tokens) if loaded else 0
+        loaded = self._cache.load(state.sequence, state.tokens, state.request.state)
+        state.evaluated = state.cached = len(state.tokens) if loaded else 0
         return loaded
-
-    def _plan(self) -> list[Chunk]:
-        """The next chunks, with room for them: idle prefixes are forgotten first, then the youngest request gives
-        way."""
-        if self._longest_draft:
-            self._guess()
-        while chunks := self._scheduler.plan():
-            if self._cache.make_room(sum(chunk.size for chunk in chunks)):
-                break
-            if any(chunk.draft for chunk in chunks):
-                for job in self._scheduler.running:
-                    job.draft = ()
-            else:
-                self._give_way()
-        return chunks
-
-    def _guess(self) -> None:
-        """Let every request that decodes guess its next tokens, as far as they would fit. Wrong guesses are cut off
-        again, so a memory that cannot be cut takes none."""
-        for job in self._scheduler.running:
-            job.draft = ()
-            live = self._of_job[job]
-            if job.pending != 1 or self._cache.whole_only or live.request.pin:
-                continue
-            if live.drafter is None:
-                live.drafter = Drafter(job.tokens, self._longest_draft)
-            job.draft = live.drafter.propose(self._backend.n_ctx_sequence - len(job.tokens))
 
     def _give_way(self) -> None:
         """The youngest request loses its sequence, and will be resumed where it was; nothing is emitted twice."""
-        if victim := self._scheduler.victim():
-            self._withdraw(victim)
-        else:
-            self._outgrown(self._of_job[self._scheduler.running[0]])
-
-    def _withdraw(self, job: Job) -> None:
-        """Take a request's sequence away, until it is admitted again."""
-        self._backend.detach(job.sequence)
-        self._cache.release(job.sequence)
-        self._scheduler.preempt(job)
+        victim = self._scheduler.victim()
+        if victim is None:
+            self._outgrown(self._scheduler.running[0])
+            return
+        self._backend.attach(victim.sequence, None)
+        self._cache.release(victim.sequence)
+        self._scheduler.preempt(victim)
         self._admit_again = True
 
-    def _outgrown(self, live: Live) -> None:
-        """A request alone needs more cells than there are (a context that holds less than it says, or did before)."""
-        if live.first_token is not None:
-            self._finish(live, "length")
+    def _outgrown(self, state: SequenceState) -> None:
+        """A request alone needs more cells than there are beside pinned prefixes (or than the context says it has)."""
+        if state.first_token is not None:
+            self._finish(state, "length")
             return
-        try:
-            check_fits(len(live.job.tokens), min(self._longest, self._cache.free + live.job.evaluated))
-        except ContextOverflowError as error:
-            self._finish(live, "error", error)
+        left = self._cache.free + state.evaluated
+        error = ContextOverflowError(
+            f"The prompt has {len(state.tokens):,} tokens, and the KV cache has room for {left:,} beside pinned "
+            "prefixes; release one, or load with a larger kv_tokens= (n_ctx= without a shared pool)."
+        )
+        self._finish(state, "error", error)
 
-    def _evaluated(self, chunks: Sequence[Chunk]) -> None:
-        """The batch of these chunks was decoded: write the books, then draw where a token is due."""
-        due: list[tuple[Live, int, tuple[int, ...]]] = []
-        row = 0
-        for chunk in chunks:
-            job = chunk.job
-            self._cache.extend(job.sequence, job.tokens[chunk.start : chunk.stop])
-            job.evaluated = chunk.stop
-            live = self._of_job[job]
-            live.strikes = 0
-            if chunk.draft:
-                self._cache.extend(job.sequence, chunk.draft)
-            if job.evaluated == job.checkpoint:
-                self._cache.keep(job.sequence)
-            if live.first_token is None:
-                self._outbox.prefilled(live)
-            if chunk.output:
-                due.append((live, row + chunk.stop - chunk.start - 1, chunk.draft))
-            row += chunk.size
-        for live, at, draft in due:
-            try:
-                if live.request.pin:
-                    finish = "stop"
-                else:
-                    finish = self._draw_along(live, at, draft) if draft else self._draw(live, at)
-                if finish is None and len(live.job.tokens) > self._longest and not self._shift(live):
-                    finish = "length"
-                if finish is not None:
-                    self._finish(live, finish)
-            except Exception as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
-                self._finish(live, "error", error)
-
-    def _draw_along(self, live: Live, row: int, draft: tuple[int, ...]) -> FinishReason | None:
-        """Draw one token, and one more for each guess that came true: each from the logits behind what was drawn
-        before, so that the output is what it would be without guesses."""
-        job, drafter = live.job, live.drafter
-        assert drafter is not None, "who drafts has a drafter"
-        true = 0
-        while (finish := self._draw(live, row + true)) is None and true < len(draft):
-            if job.pending > true + 1 or job.tokens[-1] != draft[true]:
-                break
-            true += 1
-        drafter.judged(len(draft), true)
-        job.evaluated = self._cache.cut(job.sequence, job.evaluated + true)
-        return finish
-
-    def _draw(self, live: Live, row: int) -> FinishReason | None:
-        """Draw a token and take in what follows from it; how the turn ends, if it does."""
-        sampler, job = live.sampler, live.job
-        assert sampler is not None, "a running request has a sampler"
-        token = self._backend.sample(sampler, row)
-        if (top := live.request.sampling.logprobs) is not None:
-            live.logprobs.append(self._backend.logprobs(row, token, top))
-        if live.first_token is None:
-            live.first_token = self._clock()
-        events, forced, finish = live.generation.advance(token)
-        self._outbox.emit(live, events)
-        if finish in (None, "length"):
-            job.tokens.append(token)
-        for token in forced:
-            sampler.accept(token)
-            job.tokens.append(token)
-        return finish
-
-    def _shift(self, live: Live) -> bool:
+    def _shift(self, state: SequenceState) -> bool:
         """The context is full: give up the older half of what stands behind the kept tokens, where the request allows.
 
         Where the memory cannot move what is left (or others share it), that is evaluated again.
         """
-        job, keep = live.job, live.request.keep
+        keep = state.request.keep
         if keep is None:
             return False
-        stop = keep + (len(job.tokens) - keep) // 2
+        stop = keep + (len(state.tokens) - keep) // 2
         given_up = stop - keep
-        if len(job.tokens) - given_up > self._longest or stop > job.evaluated:
+        if len(state.tokens) - given_up > self._n_ctx or stop > state.evaluated:
             return False
-        del job.tokens[keep:stop]
-        if self._cache.shift(job.sequence, keep, stop):
-            job.evaluated -= given_up
+        del state.tokens[keep:stop]
+        if self._cache.shift(state.sequence, keep, stop):
+            state.evaluated -= given_up
         else:
-            job.evaluated = self._cache.cut(job.sequence, keep)
-        job.checkpoint = 0
-        live.shifted += given_up
-        if live.drafter is not None:
-            live.drafter.restart()
+            state.evaluated = self._cache.cut(state.sequence, keep)
+        state.marks = ()
+        state.shifted += given_up
+        if state.drafter is not None:
+            state.drafter.restart()
         return True
 
-    def _finish(self, live: Live, reason: FinishReason, error: Exception | None = None) -> None:
+    def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
         """The request is over; what it evaluated stays for others, unless it failed."""
-        job = live.job
-        self._scheduler.remove(job)
-        if job.sequence >= 0:
-            self._leave(live, reason, error)
-        if live.sampler is not None:
-            live.sampler.close()
-        del self._lives[live.request.id], self._of_job[job]
-        self._deadlines.pop(live.request.id, None)
+        id_ = state.request.id
+        self._scheduler.remove(state)
+        if state.sequence >= 0:
+            self._leave(state, reason, error)
+        if state.sampler is not None:
+            state.sampler.close()
+        del self._states[id_]
+        self._deadlines.pop(id_, None)
         self._admit_again = True
         try:
-            closing = live.generation.close(reason)
-        except Exception as fault:  # noqa: BLE001 - the parser's failure is reported to its own reader
-            closing, error = [Finished("error")], error or fault
-        self._outbox.end(live, closing, error, self._clock())
+            closing = state.generation.close(reason)
+        except BaseException as fault:  # noqa: BLE001 - the parser's failure is reported to its own reader
+            closing, error = [Finished("error")], error or contained(fault)
+        self._replies.end(state, closing, error, self._clock())
 
-    def _leave(self, live: Live, reason: FinishReason, error: Exception | None) -> None:
+    def _leave(self, state: SequenceState, reason: FinishReason, error: Exception | None) -> None:
         """The request needs its sequence no longer."""
-        sequence = live.job.sequence
-        self._backend.detach(sequence)
+        self._backend.attach(state.sequence, None)
         if error is not None:
-            self._cache.drop(sequence)
-        elif live.request.pin and reason == "stop":
-            self._pins.keep(live.request.id, sequence)
+            self._cache.drop(state.sequence)
+        elif state.request.pin and reason == "stop":
+            self._pins.keep(state.request.id, state.sequence)
         else:
-            self._cache.release(sequence)
+            self._cache.release(state.sequence)
 
     def _recover(self, chunks: Sequence[Chunk], error: DecodeError) -> None:
         """A decode failed: read back what the sequences hold, then find out whose fault it was."""
         for chunk in chunks:
-            chunk.job.evaluated = self._cache.reconcile(chunk.job.sequence)
+            chunk.state.evaluated = self._cache.reconcile(chunk.state.sequence)
         if error.reason == "aborted":
             return
         if error.reason == "no_slot":
@@ -483,21 +442,32 @@ class Loop:
 
         One whose sequence is not where it was is planned anew instead, a few times.
         """
-        live = self._of_job[chunk.job]
-        live.strikes += 1
-        moved = chunk.job.evaluated != chunk.start
-        if live.strikes > _STRIKES:
-            self._finish(live, "error", error)
+        state = chunk.state
+        state.strikes += 1
+        if state.strikes > _STRIKES:
+            self._finish(state, "error", error)
             return
-        if moved:
+        if state.evaluated != chunk.start:
             return
         try:
             self._backend.decode(chunk.rows())
         except DecodeError as again:
-            chunk.job.evaluated = self._cache.reconcile(chunk.job.sequence)
+            state.evaluated = self._cache.reconcile(state.sequence)
             if again.reason == "aborted":
-                live.strikes -= 1
+                state.strikes -= 1
             else:
-                self._finish(live, "error", again)
+                self._finish(state, "error", again)
         else:
-            self._evaluated([chunk])
+            self._advance([chunk])
+
+
+def contained(error: BaseException) -> Exception:
+    """The error that a request ends with: what its own code raised, but never what would end a thread or a process."""
+    if isinstance(error, Exception):
+        return error
+    told = RequestError(
+        f"Code of this request raised {error!r} in the engine's thread, which ends the request only; raise an "
+        "Exception there, or call cancel()."
+    )
+    told.__cause__ = error
+    return told

@@ -13,7 +13,7 @@ _FIRST = 3
 kernels for repacked weights take at once (ggml-cpu/repack.cpp). Eight rows can take less time than seven."""
 
 
-class Drafter:
+class NgramDrafter:
     """Drafts for one sequence, of 1, 3, 7, ... tokens, up to `longest`. A draft that came true makes the next one
     longer, one that mostly did not makes it shorter; after failures in a row it rests, for twice as many tokens each
     time."""

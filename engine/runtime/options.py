@@ -1,12 +1,16 @@
-"""How a model is loaded and how its context is made: two plain records, checked when they are built.
+"""How a model is loaded, how its context is made, and how the loop over it works: three records, checked when built.
 
-Knows: names, ranges, and llama.cpp's enumerations of them. Does not know: ctypes, files, memory. Raises RequestError
-for a value that makes no sense, before anything is loaded.
+Knows: names, types and ranges, and llama.cpp's enumerations of them. Does not know: ctypes, files, memory. Raises
+RequestError for a value that is not valid, before anything is loaded.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, fields
+from functools import cache
+from reprlib import Repr
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from engine.errors import RequestError
 
@@ -29,20 +33,46 @@ CACHE_TYPES: dict[str, tuple[int, float]] = {
 SPLIT_MODES: tuple[SplitMode, ...] = ("none", "layer", "row", "tensor")
 FLASH_ATTENTION: dict[str, int] = {"auto": -1, "off": 0, "on": 1}
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
-_ROWS_AT_ONCE = 512  # llama.cpp's default n_ubatch
+MAX_THREADS = 512  # GGML_MAX_N_THREADS of ggml.h
+
+Count: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
+Threads: TypeAlias = Annotated[int, Field(ge=1, le=MAX_THREADS)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
+
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+_short = Repr()
+_short.maxstring = _short.maxother = 80
 
 
-def _at_least(minimum: float, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and value < minimum:
-            raise RequestError(f"{name}={value!r} makes no sense; it must be at least {minimum}.")
+def shown(value: object) -> str:
+    """A value as a message shows it, whatever it is."""
+    return _short.repr(value)
 
 
-def _one_of(choices: Iterable[str], **values: str) -> None:
-    allowed = tuple(choices)
-    for name, value in values.items():
-        if value not in allowed:
-            raise RequestError(f"{name}={value!r} is unknown; choose one of {', '.join(allowed)}.")
+def refusal(name: str, value: object, error: ValidationError) -> RequestError:
+    """What to tell a caller whose option is not valid."""
+    told = dict.fromkeys(each["msg"].replace("Input should", "it should") for each in error.errors(include_url=False))
+    return RequestError(f"{name}={shown(value)} is not valid: {', or '.join(told)}.")
+
+
+@cache
+def _adapter(kind: Any, name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(get_type_hints(kind, include_extras=True)[name], config=_STRICT)
+
+
+def check_value(kind: type, name: str, value: object) -> None:
+    """Raise RequestError for a value that is not what a class (a dataclass, a TypedDict) says of that field."""
+    try:
+        _adapter(kind, name).validate_python(value)
+    except ValidationError as error:
+        raise refusal(name, value, error) from error
+
+
+def check_fields(record: Any, names: Iterable[str] = ()) -> None:
+    """Raise RequestError for a field of a dataclass that is not what its annotation says: of these `names`, or of
+    all."""
+    for name in names or [field.name for field in fields(record)]:
+        check_value(record.__class__, name, getattr(record, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +84,10 @@ class ModelOptions:
     larger than the memory that is available, instead of leaving it to the kernel.
     """
 
-    n_gpu_layers: int = 0
+    n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] = 0
     split_mode: SplitMode = "layer"
-    main_gpu: int = 0
-    tensor_split: tuple[float, ...] = ()
+    main_gpu: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    tensor_split: tuple[Share, ...] = ()
     use_mmap: bool = True
     use_mlock: bool = False
     use_extra_bufts: bool = True
@@ -65,81 +95,97 @@ class ModelOptions:
     check_memory: bool = True
 
     def __post_init__(self) -> None:
-        _at_least(-1, n_gpu_layers=self.n_gpu_layers)
-        _at_least(0, main_gpu=self.main_gpu, tensor_split=min(self.tensor_split, default=0))
-        _one_of(SPLIT_MODES, split_mode=self.split_mode)
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
     """How a context is made.
 
-    `n_ctx`: KV cells over all sequences, in tokens; None is the smaller of the training length (and 8192 for each
-    further sequence; all of it with `kv_unified=False`) and what fits into memory. `n_batch` rows go into one decode,
-    computed `n_ubatch` at a time (None: 512; 256 on the CPU, fewer in a long context without flash attention), with
-    logits for at most `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes.
-    `n_threads`: None is one per physical core this process may use. `n_threads_batch`, for prefill and for decodes of
-    several sequences: None is `n_threads` where that is given, else one per logical CPU.
+    `n_ctx`: the most tokens that one conversation may hold, its answers included. None is 8,192 or the training length,
+    whichever is less, and less still where memory is short; the log says which.
+    `n_sequences`: conversations that are decoded at once, each with a KV buffer of `n_ctx` tokens of its own. None is
+    four, or as many as fit into half of the memory that is free, and at least one; the log says which.
+    `kv_unified`: one pool of `kv_tokens` cells (None: `n_ctx`) that all conversations share, in place of a buffer for
+    each: for many short conversations in little memory. Prefixes are shared there without copying them, but on the CPU
+    attention takes longer, as it passes over the cells of all.
+    `n_batch` rows go into one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU), with logits for at
+    most `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes.
+    `n_threads`: None leaves a processor to others; `n_threads_batch`, for prefill and for decodes of several sequences:
+    None is as many as `n_threads`.
     `flash_attn`: "auto" is llama.cpp's choice on a GPU. On the CPU it is "off", with which answers behind long prompts
-    come faster and the prompts slower, but "on" where sequences share a buffer, values are quantised or memory is
-    short; the log says which.
-    `kv_unified`: all sequences share one buffer, so that prefixes are shared without copying and one may grow where
-    another is short; False is a buffer of the same size for each, whose attention looks at no other's cells: faster
-    for many long prompts that have nothing in common. None is False where `n_ctx` is None too and each then still gets
-    the training length, and True otherwise; on the CPU the engine changes from that to buffers apart while its requests
-    say that they fit into them (`engine.runtime.layout`). The log says which.
+    come faster and prompts are read more slowly, but "on" for a shared pool and for values that are quantised.
     `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far. `rope_freq_*`:
     0 is the model's own. `device_sampling`: tokens are drawn where the output layer computes, for parameters that need
-    no look at all the logits; no more than one output of a sequence goes into one decode then. `check_memory`: refuse
-    what would not fit into memory.
+    no look at all the logits; no more than one output of a sequence goes into one decode then. `checkpoint_mib`: MiB
+    for checkpoints of recurrent and hybrid models, by which a prompt that was edited or is sent again need not be read
+    from its beginning; 0 for none. `check_memory`: refuse what would not fit into memory.
     """
 
-    n_ctx: int | None = None
-    n_batch: int = 2048
-    n_ubatch: int | None = None
-    n_sequences: int = 1
-    outputs_per_sequence: int = 16
-    n_threads: int | None = None
-    n_threads_batch: int | None = None
+    n_ctx: Count | None = None
+    n_sequences: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] | None = None
+    kv_unified: bool = False
+    kv_tokens: Count | None = None
+    n_batch: Count = 2048
+    n_ubatch: Count | None = None
+    outputs_per_sequence: Count = 16
+    n_threads: Threads | None = None
+    n_threads_batch: Threads | None = None
     flash_attn: FlashAttention = "auto"
     type_k: CacheType = "f16"
     type_v: CacheType = "f16"
-    kv_unified: bool | None = None
     offload_kqv: bool = True
     op_offload: bool = True
     swa_full: bool = True
-    rope_freq_base: float = 0.0
-    rope_freq_scale: float = 0.0
+    rope_freq_base: Share = 0.0
+    rope_freq_scale: Share = 0.0
     device_sampling: bool = False
+    checkpoint_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
     check_memory: bool = True
 
     def __post_init__(self) -> None:
-        _at_least(1, n_ctx=self.n_ctx, n_batch=self.n_batch, n_ubatch=self.n_ubatch, n_sequences=self.n_sequences)
-        _at_least(1, outputs_per_sequence=self.outputs_per_sequence)
-        _at_least(1, n_threads=self.n_threads, n_threads_batch=self.n_threads_batch)
-        _at_least(0, rope_freq_base=self.rope_freq_base, rope_freq_scale=self.rope_freq_scale)
-        _one_of(FLASH_ATTENTION, flash_attn=self.flash_attn)
-        _one_of(CACHE_TYPES, type_k=self.type_k, type_v=self.type_v)
-        if self.n_sequences > MAX_SEQUENCES:
-            raise RequestError(f"n_sequences={self.n_sequences} is above llama.cpp's limit of {MAX_SEQUENCES}.")
+        check_fields(self)
         if self.flash_attn == "off" and CACHE_TYPES[self.type_v][1] < 2:
             raise RequestError(f'type_v="{self.type_v}" needs flash attention; use flash_attn="auto" or type_v="f16".')
-        if self.n_batch < self.n_sequences:
+        if self.n_sequences is not None and self.n_batch < self.n_sequences:
             raise RequestError(
                 f"n_batch={self.n_batch} must be at least n_sequences={self.n_sequences}: each decodes a row."
+            )
+        if self.kv_tokens is None:
+            return
+        if not self.kv_unified:
+            raise RequestError(
+                f"kv_tokens={self.kv_tokens} is the size of a shared pool; pass kv_unified=True with it, or say with "
+                "n_ctx what each conversation may hold."
+            )
+        if self.n_ctx is not None and self.n_ctx > self.kv_tokens:
+            raise RequestError(
+                f"n_ctx={self.n_ctx} is more than the pool of kv_tokens={self.kv_tokens} holds; lower n_ctx, or raise "
+                "kv_tokens."
             )
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of one micro-batch."""
-        return min(_ROWS_AT_ONCE if self.n_ubatch is None else self.n_ubatch, self.n_batch)
+        """Rows of one micro-batch; llama.cpp's default where that is left open."""
+        return min(512 if self.n_ubatch is None else self.n_ubatch, self.n_batch)
 
-    @property
-    def n_outputs(self) -> int:
+    def n_outputs(self, n_sequences: int) -> int:
         """Rows of one batch that may have logits."""
-        return min(self.n_batch, self.n_sequences * self.outputs_per_sequence)
+        return min(self.n_batch, n_sequences * self.outputs_per_sequence)
 
-    @property
-    def is_unified(self) -> bool:
-        """Whether the sequences share one buffer; a single sequence always does. True while that is left open."""
-        return self.kv_unified is not False or self.n_sequences == 1
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """How requests are served.
+
+    `draft_max`: tokens guessed at once from what a conversation holds already (n-gram speculation) and verified in one
+    decode; 0 for none. `max_waiting`: requests that may wait for a sequence; one more is refused. `prefill_seconds`:
+    about how long the prompt rows of one step may take, while answers under way and cancellations wait for them.
+    """
+
+    draft_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    max_waiting: Annotated[int, Field(ge=0, lt=2**63)] = 1024
+    prefill_seconds: Annotated[float, Field(gt=0, le=3600)] = 0.1
+
+    def __post_init__(self) -> None:
+        check_fields(self)

@@ -1,49 +1,28 @@
 """Which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice; and the prefixes
 that callers pinned.
 
-Knows: the tokens and cells of each sequence, who is using it, what its user is about to add; how to continue a
-sequence (trim), to share one (copy), to pin one, to shift one, and to forget the least recently used. Does not know:
-requests, steps, llama.cpp, files. A prompt is never reused whole: its last token is evaluated again, for its logits. A
-pinned prefix keeps a sequence for itself, so that one must stay for requests.
+Knows: the tokens and cells of each sequence, who is using it and what its user may still add; how to continue a
+sequence (cut), to share one (copy), to pin one, to shift one, and to forget the least recently used. A memory that
+cannot be cut (recurrent layers) is taken back to checkpoints instead. Does not know: requests, steps, llama.cpp, files.
+A prompt is never reused whole: its last token is evaluated again, for its logits. A pinned prefix keeps a sequence for
+itself, so that one must stay for requests.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from engine.errors import RequestError
+from engine.errors import DecodeError, RequestError
 from engine.runtime.backend import Backend
 from engine.runtime.state_file import SavedState
 
+_log = logging.getLogger("engine.runner")
 _CUT = 256
 """Cells are taken from an idle sequence so many at a time, not one in every step."""
-
-
-class Memory(Protocol):
-    """The part of a backend that holds sequences; see `engine.runtime.backend.Backend`."""
-
-    @property
-    def n_ctx(self) -> int: ...
-
-    @property
-    def n_sequences(self) -> int: ...
-
-    @property
-    def can_share(self) -> bool: ...
-
-    @property
-    def copy_cost(self) -> int: ...
-
-    def positions(self, sequence: int) -> int: ...
-
-    def trim(self, sequence: int, position: int) -> bool: ...
-
-    def copy(self, source: int, target: int, positions: int) -> None: ...
-
-    def shift(self, sequence: int, start: int, stop: int) -> bool: ...
-
-    def restore(self, sequence: int, state: bytes) -> None: ...
+_CHECKPOINTS = 8
+"""Of one conversation, at most."""
 
 
 class Lease(NamedTuple):
@@ -61,15 +40,25 @@ class Blocked(Enum):
     SHARED = "a sequence in use is about to hold a long prefix of it"
 
 
+class Checkpoint(NamedTuple):
+    """What `Backend.checkpoint` gave when a sequence held its first `position` tokens; `made` numbers them in time."""
+
+    position: int
+    state: bytes
+    made: int
+
+
 @dataclass(slots=True)
 class _Slot:
-    """`cells[i]` is the cell of `tokens[i]`; `plan` are the tokens that its user is evaluating (None: it is idle), of
-    which the first `checkpoint` will be kept apart on the way. A pinned one is copied from, never changed."""
+    """`cells[i]` is the cell of `tokens[i]`; `plan` are the tokens that its user is evaluating (None: it is idle), who
+    will hold `limit` of them at most and take checkpoints at `marks`. A pinned one is copied from, never changed."""
 
     tokens: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list[Checkpoint])
     plan: Sequence[int] | None = None
-    checkpoint: int = 0
+    limit: int = 0
+    marks: Sequence[int] = ()
     used: int = 0
     pinned: bool = False
 
@@ -91,15 +80,16 @@ class PrefixCache:
     system prompt, or several answers to one prompt, share its prefill.
     """
 
-    def __init__(self, memory: Memory, *, patience: int = 32) -> None:
+    def __init__(self, memory: Backend, *, patience: int = 32) -> None:
         self._memory = memory
-        self._slots = [_Slot() for _ in range(memory.n_sequences)]
+        self._info = memory.info
+        self._slots = [_Slot() for _ in range(self._info.n_sequences)]
         self._patience = patience
-        self._whole_only = not memory.can_share
+        self._whole_only = not self._info.can_share
         self._holders: list[int] = []
         self._unused: list[int] = []
         self._clock = 0
-        self._capacity = memory.n_ctx
+        self._capacity = self._info.cells
 
     @property
     def used(self) -> int:
@@ -119,45 +109,62 @@ class PrefixCache:
         """The tokens that a sequence holds."""
         return self._slots[sequence].tokens
 
+    @property
+    def checkpoints(self) -> tuple[int, int]:
+        """How many there are, and the bytes that they take; copies of a sequence share those that it had."""
+        states = {id(point.state): len(point.state) for slot in self._slots for point in slot.checkpoints}
+        return len(states), sum(states.values())
+
     def acquire(
-        self, tokens: Sequence[int], checkpoint: int = 0, *, anew: bool = False, waits: bool = True
+        self,
+        tokens: Sequence[int],
+        limit: int = 0,
+        marks: Sequence[int] = (),
+        *,
+        anew: bool = False,
+        waits: bool = True,
     ) -> Lease | Blocked:
         """A sequence for this prompt, holding as much of it as can be reused.
 
-        `tokens` is kept, and read while the sequence is in use: the caller appends what it generates. An idle sequence
-        whose tokens are mostly a prefix of the prompt is continued in place; else the prefix is copied, if that is
-        worth it or the caller pinned it, into an empty or the least recently used one. The user will call `keep` when
-        `checkpoint` tokens are evaluated (0: never). `anew`: a sequence to `load` a state into, nothing is reused.
-        `waits`: rather wait for a sequence that will soon hold much more of it.
+        `tokens` is kept, and read while the sequence is in use: the caller appends what it generates, `limit` tokens in
+        all (0: one more). An idle sequence whose tokens are mostly a prefix of the prompt is continued in place; else
+        the prefix is copied, if that is worth it or the caller pinned it, into an empty or the least recently used one.
+        The user will call `checkpoint` when it holds as many tokens as one of `marks` says. `anew`: a sequence to
+        `load` a state into, nothing is reused. `waits`: rather wait for a sequence that will soon hold much more of it.
         """
         spare = self._spare()
         if not spare:
             return Blocked.SEQUENCES
+        limit = max(limit, len(tokens) + 1)
         source, reuse = (None, 0) if anew else self._best(tokens)
         copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
-        if copies and reuse < self._memory.copy_cost:
+        if copies and reuse < self._info.copy_cost:
             source, reuse = self._best(tokens, whole_pins=True)
             copies = source is not None
         if waits and not anew and self._worth_waiting(tokens, reuse):
             return Blocked.SHARED
-        if not self._affordable(tokens, source, reuse):
+        if not self._affordable(limit, source, reuse):
             return Blocked.CELLS
         if source is not None and copies:
             target = self._place([index for index in spare if index != source])
             self._forget(target)
             reuse = self._share(source, target, reuse)
         elif source is not None:
-            target, reuse = source, self._cut(source, reuse)
+            target = source
+            if reuse == len(self._slots[source].tokens):
+                self.checkpoint(source)  # where a turn ended: the next prompt may part from this one there
+            reuse = self._cut(source, reuse)
         else:
             target = self._place(spare)
             reuse = 0 if anew else common_prefix(self._slots[target].tokens, tokens, len(tokens) - 1)
             reuse = self._cut(target, reuse)  # its own beginning costs nothing
-        self._slots[target].plan, self._slots[target].checkpoint = tokens, checkpoint
+        slot = self._slots[target]
+        slot.plan, slot.limit, slot.marks = tokens, limit, marks
         self._touch(target)
         return Lease(target, reuse)
 
     def cut(self, sequence: int, length: int) -> int:
-        """Keep the first `length` tokens of a sequence in use; how many were kept: none, where its memory cannot be
+        """Keep the first `length` tokens of a sequence in use; how many were kept: fewer, where its memory cannot be
         cut."""
         return self._cut(sequence, length)
 
@@ -168,20 +175,26 @@ class PrefixCache:
         for _ in tokens:
             slot.cells.append(self._new_cell())
 
-    def keep(self, sequence: int) -> bool:
-        """Keep what the sequence holds now as an idle sequence of its own, for prompts that part from it later.
-
-        That is how a memory that cannot be cut serves a conversation whose last turn changes when it becomes history.
-        False if no sequence is to spare, or one holds the same already.
-        """
-        held, spare = self._slots[sequence].tokens, self._spare()
-        if not spare or any(slot.idle and slot.tokens == held for slot in self._slots):
-            return False
-        target = self._oldest(spare)
-        self._forget(target)
-        self._share(sequence, target, len(held))
-        self._touch(target)
-        return True
+    def checkpoint(self, sequence: int) -> None:
+        """Remember the sequence as it is now, if its memory cannot be cut: it can be taken back to that. The oldest
+        checkpoints go when there are too many, or they take too much."""
+        slot, room = self._slots[sequence], self._info.checkpoint_bytes
+        position = len(slot.tokens)
+        if not (self._whole_only and room and position) or any(each.position == position for each in slot.checkpoints):
+            return
+        try:
+            state = self._memory.checkpoint(sequence)
+        except (DecodeError, MemoryError) as error:
+            _log.info("no checkpoint of sequence %d at %d tokens: %s", sequence, position, error)
+            return
+        self._clock += 1
+        slot.checkpoints.append(Checkpoint(position, state, self._clock))
+        if len(slot.checkpoints) > _CHECKPOINTS:
+            slot.checkpoints.remove(min(slot.checkpoints, key=_age))
+        while self.checkpoints[1] > room:
+            oldest = min((point for each in self._slots for point in each.checkpoints), key=_age)
+            for each in self._slots:
+                each.checkpoints = [point for point in each.checkpoints if point.made != oldest.made]
 
     def release(self, sequence: int) -> None:
         """Nobody uses the sequence any more; what it holds stays for others until its cells are needed."""
@@ -199,11 +212,19 @@ class PrefixCache:
 
     def load(self, sequence: int, tokens: Sequence[int], state: bytes) -> bool:
         """Put a saved state of these tokens into a sequence in use; False if there is no room. Raises DecodeError when
-        the memory refuses the state; the sequence is empty then."""
+        the memory refuses the state, or it is not that of as many tokens; the sequence is empty then."""
         self._forget(sequence)
         if not self.make_room(len(tokens)):
             return False
         self._memory.restore(sequence, state)
+        held = self._memory.positions(sequence)
+        if held != len(tokens):
+            self._memory.trim(sequence, 0)
+            raise DecodeError(
+                f"The saved state holds {held:,} positions, and its file names {len(tokens):,} tokens: they do not "
+                "belong together. Save the prefix again.",
+                "invalid",
+            )
         self.extend(sequence, tokens)
         return True
 
@@ -275,7 +296,7 @@ class PrefixCache:
                 holders[cell] += 1
         assert holders == self._holders, "cells are counted wrongly"
         assert sorted(self._unused) == [cell for cell, count in enumerate(holders) if not count], "a cell leaked"
-        assert self.used <= self._memory.n_ctx, f"{self.used} cells of {self._memory.n_ctx} are in use"
+        assert self.used <= self._info.cells, f"{self.used} cells of {self._info.cells} are in use"
 
     def _spare(self) -> list[int]:
         return [index for index, slot in enumerate(self._slots) if slot.spare]
@@ -290,7 +311,7 @@ class PrefixCache:
         sequences whose numbers follow one another are evaluated in one pass.
         """
         by_age = sorted(spare, key=lambda index: self._slots[index].used)
-        if not self._memory.copy_cost:
+        if not self._info.copy_cost:
             return by_age[0]
         empty = [index for index in by_age if not self._slots[index].tokens]
         return max(empty or by_age[: (len(by_age) + 1) // 2], key=self._busy_neighbours)
@@ -305,10 +326,16 @@ class PrefixCache:
         best: tuple[int, bool, int] = (0, False, -1)
         for index, slot in enumerate(self._slots):
             shared = common_prefix(slot.tokens, tokens, len(tokens) - 1)
-            whole = shared == len(slot.tokens)
-            if shared and (whole or not self._whole_only) and ((slot.pinned and whole) or not whole_pins):
-                best = max(best, (shared, slot.spare, index))
+            reusable = self._reusable(slot, shared)
+            if reusable and ((slot.pinned and shared == len(slot.tokens)) or not whole_pins):
+                best = max(best, (reusable, slot.spare, index))
         return (None, 0) if best[2] < 0 else (best[2], best[0])
+
+    def _reusable(self, slot: _Slot, shared: int) -> int:
+        """How many of the first `shared` tokens of a sequence it can be taken back to."""
+        if not self._whole_only or shared == len(slot.tokens):
+            return shared
+        return max((point.position for point in slot.checkpoints if point.position <= shared), default=0)
 
     def _worth_waiting(self, tokens: Sequence[int], reuse: int) -> bool:
         for slot in self._slots:
@@ -316,23 +343,21 @@ class PrefixCache:
                 continue
             shared = common_prefix(slot.plan, tokens, len(tokens) - 1)
             if self._whole_only:
-                shared = slot.checkpoint if shared >= slot.checkpoint > len(slot.tokens) else 0
+                shared = max((mark for mark in slot.marks if len(slot.tokens) < mark <= shared), default=0)
             # The same prompt once more costs nothing then, however short it is.
             same = shared == len(tokens) - 1 and len(slot.plan) > shared and slot.plan[shared] == tokens[shared]
-            if shared - reuse >= max(2 if same else self._patience, self._memory.copy_cost):
+            if shared - reuse >= max(2 if same else self._patience, self._info.copy_cost):
                 return True
         return False
 
-    def _affordable(self, tokens: Sequence[int], source: int | None, reuse: int) -> bool:
-        """Whether the rest of the prompt fits beside what the busy sequences hold and are about to hold.
-
-        One cell more for each of them, so that nobody has to give way in the very next step. A prompt alone always may.
-        """
+    def _affordable(self, limit: int, source: int | None, reuse: int) -> bool:
+        """Whether so many tokens fit beside what the busy sequences hold and may come to hold: in a pool, nobody should
+        have to give way later. A prompt alone always may start."""
         busy = [slot for slot in self._slots if slot.plan is not None]
-        if not busy:
+        if not busy or not self._info.kv_tokens:
             return True
-        promised = sum(len(slot.plan or ()) - len(slot.tokens) + 1 for slot in busy)
-        needed = len(tokens) - reuse + 1 + promised
+        promised = sum(max(slot.limit, len(slot.plan or ()) + 1) - len(slot.tokens) for slot in busy)
+        needed = limit - reuse + promised
         if self.free >= needed:
             return True
         kept = {cell for slot in self._slots if not slot.spare for cell in slot.cells}
@@ -347,24 +372,34 @@ class PrefixCache:
 
     def _share(self, source: int, target: int, reuse: int) -> int:
         """Copy the whole, then cut it: so a memory that cannot be cut is found out before anybody relies on it."""
-        whole = len(self._slots[source].tokens)
-        self._memory.copy(source, target, whole)
-        into = self._slots[target]
-        into.tokens = list(self._slots[source].tokens)
-        into.cells = list(self._slots[source].cells)
+        held, into = self._slots[source], self._slots[target]
+        self._memory.copy(source, target, len(held.tokens))
+        into.tokens, into.cells, into.checkpoints = list(held.tokens), list(held.cells), list(held.checkpoints)
         for cell in into.cells:
             self._holders[cell] += 1
         return self._cut(target, reuse)
 
     def _cut(self, sequence: int, length: int) -> int:
-        """Keep the first `length` tokens of a sequence, or none where its memory cannot be cut; how many were kept."""
+        """Keep the first `length` tokens of a sequence; how many were kept. A memory that cannot be cut is taken back
+        to the newest checkpoint within them, or forgets it all."""
         slot = self._slots[sequence]
-        if length < self._memory.positions(sequence) and not self._memory.trim(sequence, length):
+        if length >= self._memory.positions(sequence):
+            self._release_cells(slot, length)
+            return length
+        if self._whole_only or not self._memory.trim(sequence, length):
             self._whole_only = True
-            length = 0
-            self._memory.trim(sequence, 0)
+            length = self._rewound(sequence, length)
         self._release_cells(slot, length)
         return length
+
+    def _rewound(self, sequence: int, length: int) -> int:
+        """Take the sequence back to a checkpoint at `length` or before; to which."""
+        slot = self._slots[sequence]
+        point = max((point for point in slot.checkpoints if point.position <= length), default=None)
+        if point is not None and self._memory.rewind(sequence, point.position, point.state):
+            return point.position
+        self._memory.trim(sequence, 0)
+        return 0
 
     def _forget(self, sequence: int) -> None:
         slot = self._slots[sequence]
@@ -376,6 +411,7 @@ class PrefixCache:
     def _release_cells(self, slot: _Slot, keep: int) -> None:
         self._give_back(slot.cells[keep:])
         del slot.cells[keep:], slot.tokens[keep:]
+        slot.checkpoints = [point for point in slot.checkpoints if point.position <= keep]
 
     def _give_back(self, cells: Sequence[int]) -> None:
         for cell in cells:
@@ -394,6 +430,10 @@ class PrefixCache:
     def _touch(self, sequence: int) -> None:
         self._clock += 1
         self._slots[sequence].used = self._clock
+
+
+def _age(point: Checkpoint) -> int:
+    return point.made
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
@@ -419,17 +459,14 @@ class Pins:
         self._cache = cache
         self._sequences: dict[int, int] = {}
 
-    def __bool__(self) -> bool:
-        """Whether any prefix is pinned."""
-        return bool(self._sequences)
-
     def check(self, coming: int) -> None:
         """Raise RequestError where one more would leave no sequence for requests, with so many under way."""
         taken = len(self._sequences) + coming
-        if taken + 1 >= self._backend.n_sequences:
+        n_sequences = self._backend.info.n_sequences
+        if taken + 1 >= n_sequences:
             raise RequestError(
-                f"A pinned prefix takes a sequence; of {self._backend.n_sequences}, {taken} are taken so, and one must "
-                "stay for requests. Release one, or load with a larger n_sequences."
+                f"A pinned prefix takes a sequence; of {n_sequences}, {taken} are taken so, and one must stay for "
+                "requests. Release one, or load with a larger n_sequences."
             )
 
     def keep(self, id_: int, sequence: int) -> None:

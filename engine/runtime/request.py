@@ -20,9 +20,9 @@ class Request:
     """One turn to generate.
 
     `tokens`: the prompt. `parser` makes the parser of the turn (picklable where the loop is to run in another
-    process). The first `checkpoint` tokens are likely to be continued otherwise later (what comes behind opens the
-    turn). Of `limits`, `max_tokens` and `stop` are those of `sampling`. `priority`: higher goes first. `deadline`:
-    seconds from submission after which it ends with reason "deadline". `patient`: nobody reads its tokens as they come.
+    process). `turns`: where the last messages begin in the prompt, ascending; later prompts are likely to part from it
+    there. Of `limits`, `max_tokens` and `stop` are those of `sampling`. `priority`: higher goes first. `deadline`:
+    seconds from submission after which it ends with reason "deadline". `offline`: nobody reads its tokens as they come.
 
     `keep`: when the context is full, tokens behind the first `keep` are given up and the turn goes on; None: it ends.
     `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
@@ -35,10 +35,10 @@ class Request:
     parser: Callable[[], Parser]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     limits: Limits = field(default_factory=Limits)
-    checkpoint: int = 0
+    turns: tuple[int, ...] = ()
     priority: int = 0
     deadline: float | None = None
-    patient: bool = False
+    offline: bool = False
     keep: int | None = None
     pin: bool = False
     state: bytes = b""
@@ -47,11 +47,11 @@ class Request:
 
 
 def check_fits(tokens: int, n_ctx: int) -> None:
-    """Raise ContextOverflowError when a prompt of so many tokens does not fit into one sequence."""
+    """Raise ContextOverflowError when a prompt of so many tokens does not fit into one conversation."""
     if tokens > n_ctx:
         raise ContextOverflowError(
-            f"The prompt has {tokens:,} tokens; a sequence of this context holds {n_ctx:,}. "
-            "Shorten the conversation, or load with a larger n_ctx."
+            f"The prompt has {tokens:,} tokens, and a conversation may hold n_ctx={n_ctx:,}. Shorten it, or load with "
+            "a larger n_ctx=."
         )
 
 

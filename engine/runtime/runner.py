@@ -10,8 +10,9 @@ from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from engine.errors import EngineError
-from engine.runtime.backend import Backend, Vocab
+from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.loop import Loop
+from engine.runtime.options import LoopOptions
 from engine.runtime.request import Cancel, Close, Command, EndReasoning, Reply, Request, Save, Submit, Unpin
 from engine.runtime.state_file import Origin
 
@@ -36,26 +37,29 @@ class RemoteContext(Protocol):
     @property
     def vocab(self) -> Vocab: ...
     @property
-    def n_ctx_sequence(self) -> int: ...
+    def info(self) -> ContextInfo: ...
     @property
     def origin(self) -> Origin: ...
-    def runner(self, deliver: Callable[[Sequence[Reply]], None], *, longest_draft: int = 0) -> LoopHandle: ...
+    def runner(self, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions) -> LoopHandle: ...
 
 
 class Runner:
     """Runs a loop over a backend in a thread of its own, until `close`; owns the backend.
 
-    `longest_draft` is the loop's. `deliver` is called in that thread with the replies of one step; it must neither
-    raise nor wait. Every request that was accepted gets exactly one final reply, also when the runner is closed or
-    its loop breaks.
+    `deliver` is called in that thread with the replies of one step; it must neither raise nor wait. Every request that
+    was accepted gets exactly one final reply, also when the runner is closed or its loop breaks.
     """
 
-    def __init__(self, backend: Backend, deliver: Callable[[Sequence[Reply]], None], *, longest_draft: int = 0) -> None:
+    def __init__(
+        self, backend: Backend, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions | None = None
+    ) -> None:
         self._deliver = deliver
-        self._loop = Loop(backend, longest_draft=longest_draft)
+        self._backend = backend
+        self._loop = Loop(backend, options)
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._gate = threading.Lock()
         self._refusal: EngineError | None = None
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         self._thread.start()
 
@@ -90,14 +94,19 @@ class Runner:
         self._inbox.put(EndReasoning(id_))
 
     def close(self) -> None:
-        """Cancel what runs, free the backend, join the thread. Twice is fine; from the thread itself it does not
-        join."""
+        """Cancel what runs, free the backend, wait for the thread's end. Twice is fine; from the thread itself it does
+        not wait.
+
+        Not by `Thread.join` alone: interrupted by a signal handler's exception, it takes the thread for ended
+        (threading.py of CPython 3.11, `_wait_for_tstate_lock`).
+        """
         with self._gate:
             if self._refusal is None:
                 self._refusal = EngineError("The engine is closed; load it again.")
             self._inbox.put(Close())
         self._loop.interrupt()
         if threading.current_thread() is not self._thread:
+            self._ended.wait()
             self._thread.join()
 
     def _run(self) -> None:
@@ -111,7 +120,10 @@ class Runner:
         try:
             self._deliver(loop.drain())
         finally:
-            self._loop.backend.close()
+            try:
+                self._backend.close()
+            finally:
+                self._ended.set()
 
     def _turn(self) -> None:
         """One step, and its replies on their way."""

@@ -1,4 +1,4 @@
-"""What the loop keeps of a request while it is under way.
+"""A request under way, as the loop keeps it: its tokens, how many are evaluated, and what it has to tell.
 
 Knows: its parts, and the figures that come of them. Does not know: what the loop does with them.
 """
@@ -9,41 +9,66 @@ from engine.events import Event
 from engine.runtime.backend import Sampler
 from engine.runtime.generation import Generation
 from engine.runtime.logprobs import TokenLogprobs
-from engine.runtime.ngram import Drafter
+from engine.runtime.ngram import NgramDrafter
 from engine.runtime.request import Request
-from engine.runtime.scheduler import Job
 from engine.types import Usage
 
 
 @dataclass(slots=True, eq=False)
-class Live:
-    """A request under way. Times are the clock's; None until it happened. `outbox` are the events since the last
-    reply, `prefilled` is what the next one tells. `shifted` tokens were given up for room."""
+class SequenceState:
+    """One request from its submission to its end. Times are the clock's; None until it happened.
+
+    `tokens` are the prompt, then what was generated; the first `evaluated` of them are in sequence `sequence` (-1 while
+    it waits). At least one is always left to evaluate: the next token is drawn from the logits of the last one. `marks`
+    are where checkpoints shall be taken, ascending. `draft` are guesses at the tokens that come next, evaluated along
+    with the last one. `events` and `logprobs` came since the last reply, `prefilled` is what the next one tells.
+    `shifted` tokens were given up for room.
+    """
 
     request: Request
-    job: Job
     generation: Generation
-    submitted: float
+    tokens: list[int]
+    submitted: float = 0.0
+    arrival: int = 0
+    sequence: int = -1
+    evaluated: int = 0
     sampler: Sampler | None = None
-    outbox: list[Event] = field(default_factory=list)
+    drafter: NgramDrafter | None = None
+    marks: tuple[int, ...] = ()
+    draft: tuple[int, ...] = ()
+    events: list[Event] = field(default_factory=list[Event])
+    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    prefilled: int = 0
     cached: int = 0
     started: float | None = None
     first_token: float | None = None
     strikes: int = 0
-    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
-    drafter: Drafter | None = None
-    prefilled: int = 0
     shifted: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Tokens left to evaluate."""
+        return len(self.tokens) - self.evaluated
+
+    @property
+    def next_mark(self) -> int:
+        """How far it may be evaluated at once."""
+        return next((mark for mark in self.marks if mark > self.evaluated), len(self.tokens))
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        """Who goes first has the smaller one: by priority, then by arrival."""
+        return -self.request.priority, self.arrival
 
     @property
     def output(self) -> tuple[int, ...]:
         """What was generated behind the prompt; nothing, once it does not stand behind the prompt any more."""
-        return () if self.shifted else tuple(self.job.tokens[len(self.request.tokens) :])
+        return () if self.shifted else tuple(self.tokens[len(self.request.tokens) :])
 
     def take(self) -> tuple[tuple[Event, ...], tuple[TokenLogprobs, ...]]:
         """What came since the last reply."""
-        taken = tuple(self.outbox), tuple(self.logprobs)
-        self.outbox.clear()
+        taken = tuple(self.events), tuple(self.logprobs)
+        self.events.clear()
         self.logprobs.clear()
         return taken
 

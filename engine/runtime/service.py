@@ -1,4 +1,4 @@
-"""Submit a prompt, get a stream of events; from any thread, and from asyncio. Also text and tokens as they are, with no
+"""Submit a turn, get a stream of events; from any thread, and from asyncio. Also text and tokens as they are, with no
 chat template between.
 
 Knows: the border between the callers and the thread that owns the context, on the callers' side; that the writer of a
@@ -12,27 +12,75 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import index
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from engine.errors import EngineError, RequestError
+from pydantic import Field
+
+from engine.errors import EngineError, QueueFullError, RequestError
 from engine.events import Finished
 from engine.parsing import Parser as TextParser
 from engine.parsing.reader import Piece
-from engine.runtime.backend import Backend, Vocab
+from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.generation import Limits, Parser
+from engine.runtime.loop import contained
 from engine.runtime.metrics import Metrics, Tally
+from engine.runtime.options import LoopOptions, check_fields
+from engine.runtime.process import Home
 from engine.runtime.request import Reply, Request, check_fits
 from engine.runtime.runner import RemoteContext, Runner
 from engine.runtime.state_file import read_state, write_state
-from engine.runtime.stream import Ended, Mailbox, Stream
+from engine.runtime.stream import Ended, OutputQueue, Stream
 from engine.runtime.token_memory import TurnMemory
 from engine.template.prompt import Prompt
 from engine.types import Progress, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """A turn to generate.
+
+    - `prompt` and `parser`: `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's
+    thread, or pickled and called in the child process. `tokens`: those of the prompt, where they are not to be made of
+    its text.
+    - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
+    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline". `offline`: nobody
+    reads along, so it may wait for prompts that can then be decoded together with it.
+    - `reasoning_budget`: reasoning tokens at most; then `reasoning_close`, the text that closes reasoning, is forced.
+    - `keep`: when the context is full, the older half of what stands behind the first `keep` tokens is given up and the
+    turn goes on; None: it ends. `dropped`: messages that are not in the prompt, for the usage.
+    - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must be
+    quick, and not wait for this engine. It stops the turn by returning False; what it raises ends it too.
+    - `ended` is called there with all events of a turn that was neither cut off nor cancelled.
+
+    Raises RequestError for a value that is not valid.
+    """
+
+    prompt: Prompt
+    parser: Callable[[], Parser]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    markers: frozenset[str] = frozenset()
+    priority: int = 0
+    deadline: Annotated[float, Field(gt=0)] | None = None
+    offline: bool = False
+    reasoning_budget: Annotated[int, Field(ge=0)] | None = None
+    reasoning_close: tuple[Piece, ...] = ()
+    keep: int | None = None
+    dropped: int = 0
+    progress: Progress | None = None
+    ended: Ended | None = None
+    tokens: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "keep", "progress"))
+        if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
+            raise RequestError(
+                "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +106,11 @@ def raw_parser() -> TextParser:
     return TextParser("content-only")
 
 
-def tokenize(vocab: Vocab, text: str, *, special: bool, add_bos: bool) -> list[int]:
+def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> list[int]:
     """The tokens of a text; `special`: control-token text becomes control tokens; `add_bos`: with the beginning token
-    that prompts of this model have."""
+    that prompts of this model have. Raises RequestError for what is no text."""
+    if not isinstance(text, str):
+        raise RequestError(f"tokenize() takes a text; this is a {type(text).__name__}.")
     return vocab.encode([Piece(text, special)], add_bos=add_bos)
 
 
@@ -75,9 +125,14 @@ def _numbers(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
         known = tuple(map(index, tokens))
     except TypeError as error:
         raise RequestError(f"Tokens are whole numbers in a list ({error}); give those, or a text.") from error
-    if wrong := [token for token in known if not 0 <= token < vocab.size]:
+    return _known(vocab, known)
+
+
+def _known(vocab: Vocab, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens, all of which the vocabulary has. Raises RequestError for one that it has not."""
+    if wrong := [token for token in tokens if not 0 <= token < vocab.size]:
         raise RequestError(f"There is no token {wrong[0]}; this model has the tokens 0 to {vocab.size - 1}.")
-    return known
+    return tokens
 
 
 def _text(vocab: Vocab, tokens: Iterable[int]) -> str:
@@ -91,97 +146,88 @@ class Service:
     """One model's context, shared by every caller of this process.
 
     `backend`, here or in a child process, is owned from now on: `close()` (or leaving a `with`, or the end of the
-    interpreter) frees it. `longest_draft`: tokens guessed at once from what a conversation holds already and verified
-    in one decode, for outputs that copy from their context; 0 for none. The outputs are the same with and without, but
-    for the rounding of wider decodes.
+    interpreter) frees it.
     """
 
-    def __init__(self, backend: Backend | RemoteContext, *, longest_draft: int = 0) -> None:
+    def __init__(self, backend: Backend | RemoteContext, options: LoopOptions | None = None) -> None:
+        options = options or LoopOptions()
+        self._home = Home()
         self._vocab = backend.vocab
-        self._n_ctx = backend.n_ctx_sequence
+        self._info = backend.info
         self._ids = itertools.count(1)
         self._origin = lambda: backend.origin
         self._control = ControlTokens(backend.vocab)
         self._turns = TurnMemory(backend.vocab)
-        self._post = _Post(self._turns)
+        self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
         run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend)
-        self._runner = run(self._post.deliver, longest_draft=longest_draft)
-        self._end = weakref.finalize(self, self._runner.close)
+        self._runner = run(self._post.deliver, options)
+        weakref.finalize(self, _close, self._home, self._runner.close)
 
     @property
     def vocab(self) -> Vocab:
         return self._vocab
 
     @property
-    def n_ctx(self) -> int:
-        """Tokens that one conversation may have, its answer included."""
-        return self._n_ctx
+    def info(self) -> ContextInfo:
+        """The sizes of the context."""
+        return self._info
 
     @property
     def metrics(self) -> Metrics:
         """What was done so far, in numbers."""
         return self._post.metrics
 
+    def check(self) -> None:
+        """Raise EngineError in a fork of the process that the context belongs to."""
+        self._home.check()
+
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """The tokens that `submit` sends for a prompt: generated turns in it are those tokens that were generated.
         Raises ForgedPromptError where callers' text has become a control token."""
+        self.check()
         tokens = self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
         self._control.check(prompt.pieces, tokens)
         return tokens
 
-    def submit(
-        self,
-        prompt: Prompt,
-        parser: Callable[[], Parser],
-        sampling: SamplingParams | None = None,
-        *,
-        markers: frozenset[str] = frozenset(),
-        priority: int = 0,
-        deadline: float | None = None,
-        patient: bool = False,
-        reasoning_budget: int | None = None,
-        reasoning_close: Sequence[Piece] = (),
-        keep: int | None = None,
-        dropped: int = 0,
-        progress: Progress | None = None,
-        ended: Ended | None = None,
-        tokens: Sequence[int] | None = None,
-    ) -> Stream:
-        """Generate the turn that the prompt asks for; returns at once.
+    def submit(self, turn: TurnRequest) -> Stream:
+        """Generate a turn; returns at once.
 
-        - `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's thread, or pickled
-        and called in the child process.
-        - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
-        - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
-        - `patient`: nobody reads along, so it may wait for prompts that can then be decoded together with it.
-        - `reasoning_budget`: reasoning tokens at most; then `reasoning_close`, the text that closes reasoning, is
-        forced.
-        - `keep`: when the context is full, the older half of what stands behind the first `keep` tokens is given up and
-        the turn goes on; None: it ends. `dropped`: messages that are not in the prompt, for the usage.
-        - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it
-        must be quick, and not wait for this engine. It stops the turn by answering False; what it raises ends it too.
-        - `ended` is called there with all events of a turn that was neither cut off nor cancelled; it must not raise.
-        - `tokens`: those of the prompt, where they are not to be made of its text.
-
-        Raises ContextOverflowError when the prompt does not fit, RequestError for options that make no sense,
-        EngineError when the engine is closed or broken.
+        Raises ContextOverflowError when the prompt does not fit, QueueFullError when too many requests wait already,
+        RequestError for tokens that the vocabulary does not have, EngineError when the engine is closed or broken.
         """
-        _check(deadline, reasoning_budget, reasoning_close)
-        sampling = SamplingParams() if sampling is None else sampling
-        _check_tokens(sampling, self._vocab.size)
-        tokens = self.tokens(prompt) if tokens is None else tuple(tokens)
+        self.check()
+        _check_tokens(turn.sampling, self._vocab.size)
+        tokens = self.tokens(turn.prompt) if turn.tokens is None else turn.tokens
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
-        check_fits(len(tokens), self._n_ctx)
-        checkpoint = max(0, len(tokens) - max(1, len(self._vocab.encode(prompt.prefix, add_bos=False))))
-        limits = replace(
-            self._limits(sampling, prompt.stop, markers),
-            reasoning_budget=reasoning_budget,
-            reasoning_close=tuple(self._vocab.encode(reasoning_close, add_bos=False)),
+        check_fits(len(tokens), self._info.n_ctx)
+        request = Request(
+            next(self._ids),
+            tokens,
+            turn.parser,
+            turn.sampling,
+            self._limits(turn),
+            turns=self._turn_starts(tokens, turn.prompt),
+            priority=turn.priority,
+            deadline=turn.deadline,
+            offline=turn.offline,
+            keep=turn.keep,
+            reports=turn.progress is not None,
+            dropped=turn.dropped,
         )
-        request = Request(next(self._ids), tokens, parser, sampling, limits, checkpoint, priority, deadline, patient)
-        request = replace(request, keep=keep, dropped=dropped, reports=progress is not None)
-        return self._start(request, Mailbox(prompt.text, tokens, progress, ended))
+        return self._start(request, OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended))
+
+    def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
+        """Where the last message begins in the prompt, and where the turn does that the model shall write: later
+        prompts may part from this one there. Messages begin with the control token that this turn begins with, too."""
+        start = len(tokens) - max(1, len(self._vocab.encode(prompt.prefix, add_bos=False)))
+        if start <= 0:
+            return ()
+        opens = tokens[start]
+        if not self._vocab.is_special(opens):
+            return (start,)
+        before = next((place for place in range(start - 1, 0, -1) if tokens[place] == opens), 0)
+        return (before, start) if before else (start,)
 
     def pin(self, tokens: Sequence[int], *, state: bytes = b"", progress: Progress | None = None) -> "PinnedPrefix":
         """Evaluate a prefix and keep it for prompts that begin with it; waits for it. It takes a sequence for itself.
@@ -190,42 +236,46 @@ class Service:
         ContextOverflowError when the prefix does not fit, RequestError when no sequence may be taken for it,
         EngineError when it was stopped.
         """
+        self.check()
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
-        check_fits(len(tokens), self._n_ctx)
+        check_fits(len(tokens), self._info.n_ctx)
         id_, reports = next(self._ids), progress is not None
         request = Request(id_, tuple(tokens), _no_parser, pin=True, state=state, reports=reports)
-        stream = self._start(request, Mailbox(None, request.tokens, progress))
+        stream = self._start(request, OutputQueue(None, request.tokens, progress))
         if stream.result().finish_reason != "stop":
             raise EngineError("The prefix was not pinned: it was stopped on the way, or the engine was closed.")
         runner = self._runner
         return PinnedPrefix(len(tokens), lambda path: self._save(id_, path), lambda: runner.unpin(id_))
 
-    def restore(self, path: Path) -> "PinnedPrefix":
+    def restore(self, path: str | Path) -> "PinnedPrefix":
         """Pin a prefix that was saved. Raises RequestError for a file that is none, or that belongs to another model or
         other settings, and what `pin` raises."""
-        saved = read_state(path, self._origin())
+        self.check()
+        saved = read_state(_path(path), self._origin())
+        _known(self._vocab, saved.tokens)
         return self.pin(saved.tokens, state=saved.state)
 
     def _save(self, pin: int, path: Path) -> None:
+        self.check()
         id_ = next(self._ids)
-        mailbox = self._post.open(id_, Mailbox(None, ()))
+        queue = self._post.open(id_, OutputQueue(None, ()))
         try:
             self._runner.save(id_, pin)
         except BaseException:
             self._post.shut(id_)
             raise
-        reply = mailbox.queue.get()
+        reply = queue.replies.get()
         if reply.saved is None:
             raise reply.error or EngineError("The prefix was not saved.")
         write_state(path, self._origin(), reply.saved)
 
-    def _start(self, request: Request, mailbox: Mailbox) -> Stream:
+    def _start(self, request: Request, queue: OutputQueue) -> Stream:
         runner, id_ = self._runner, request.id
-        self._post.open(id_, mailbox)
-        mailbox.cancel = lambda: runner.cancel(id_)
-        # A stream holds the service, so that what it reads goes on; a mailbox, which the service holds, must not.
-        stream = Stream(mailbox, lambda: self._runner.cancel(id_), lambda: self._runner.end_reasoning(id_))
+        self._post.open(id_, queue)
+        queue.cancel = lambda: runner.cancel(id_)
+        # A stream holds the service, so that what it reads goes on; a queue, which the service holds, must not.
+        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check)
         try:
             runner.submit(request)
         except BaseException:
@@ -234,9 +284,14 @@ class Service:
             raise
         return stream
 
-    def _limits(self, sampling: SamplingParams, stop: Sequence[str], markers: frozenset[str]) -> Limits:
+    def _cancel(self, id_: int) -> None:
+        if self._home.is_here:  # streams that a fork has copies of are not its own to end
+            self._runner.cancel(id_)
+
+    def _limits(self, turn: TurnRequest) -> Limits:
         """What ends the turn: by the caller's word, and by the template's `stop`."""
-        ends, texts = self._single_tokens(stop)
+        sampling = turn.sampling
+        ends, texts = self._single_tokens(turn.prompt.stop)
         anywhere = sampling.stop_in == "all"
         return Limits(
             max_tokens=sampling.max_tokens,
@@ -244,13 +299,17 @@ class Service:
             stop_anywhere=sampling.stop if anywhere else (),
             stop_tokens=frozenset(sampling.stop_tokens),
             ends=ends,
-            markers=self._single_tokens(markers)[0],
+            markers=self._single_tokens(turn.markers)[0],
             ignore_eos=sampling.ignore_eos,
+            reasoning_budget=turn.reasoning_budget,
+            reasoning_close=tuple(self._vocab.encode(turn.reasoning_close, add_bos=False)),
         )
 
     def close(self) -> None:
-        """Cancel what runs and free the model's context. Streams that were running end with reason "cancelled"."""
-        self._end()
+        """Cancel what runs and free the model's context. Streams that were running end with reason "cancelled". In a
+        fork nothing is done: it is the other process's."""
+        if self._home.is_here:
+            self._runner.close()
 
     def __enter__(self) -> Self:
         return self
@@ -284,7 +343,7 @@ class PinnedPrefix:
     def save(self, path: str | Path) -> None:
         """Write it to a file, for `Engine.restore` with the same model and settings. Raises RequestError for a place
         that cannot be written and for a prefix that was released, EngineError when the engine is closed."""
-        self._save(Path(path))
+        self._save(_path(path))
 
     def release(self) -> None:
         """What is held stays until its room is needed; twice is fine."""
@@ -297,80 +356,112 @@ class PinnedPrefix:
         self.release()
 
 
+def _path(path: object) -> Path:
+    if not isinstance(path, str | Path):
+        raise RequestError(f"A state file is named by its path; this is a {type(path).__name__}.")
+    return Path(path)
+
+
 def _no_parser() -> TextParser:
     """For a prompt that nothing is drawn after."""
     return TextParser("content-only")
 
 
-class _Post:
-    """Carries replies from the runner's thread to the mailboxes; wakes each event loop once per delivery."""
+class _Deliveries:
+    """Carries replies from the engine's thread to the output queues; wakes each event loop once per delivery."""
 
-    def __init__(self, turns: TurnMemory) -> None:
+    def __init__(self, turns: TurnMemory, info: ContextInfo, max_waiting: int) -> None:
         self._turns = turns
         self._tally = Tally()
-        self._boxes: dict[int, Mailbox] = {}
+        self._queues: dict[int, OutputQueue] = {}
+        self._n_ctx = info.n_ctx
+        self._max_waiting = max_waiting
+        self._most = info.n_sequences + max_waiting
 
     @property
     def metrics(self) -> Metrics:
-        return replace(self._tally.sums, running=len(self._boxes))
+        return replace(self._tally.sums, running=len(self._queues))
 
-    def open(self, id_: int, box: Mailbox) -> Mailbox:
-        self._boxes[id_] = box
-        return box
+    def open(self, id_: int, queue: OutputQueue) -> OutputQueue:
+        """Raises QueueFullError where too many are open."""
+        if len(self._queues) >= self._most:
+            raise QueueFullError(
+                f"{len(self._queues):,} requests run or wait already, and max_waiting={self._max_waiting:,} may wait; "
+                "try again later, or load with a larger max_waiting=."
+            )
+        self._queues[id_] = queue
+        return queue
 
     def shut(self, id_: int) -> None:
-        self._boxes.pop(id_, None)
+        self._queues.pop(id_, None)
 
     def deliver(self, replies: Sequence[Reply]) -> None:
         sleepers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for reply in replies:
-            box = self._boxes.get(reply.id)
-            if box is None:
+            queue = self._queues.get(reply.id)
+            if queue is None:
                 continue  # its submission was broken off, by Ctrl-C for one
-            if box.progress is not None and reply.prefilled > box.prefilled:
-                _report(reply, box, box.progress)
-            if box.ended is not None:
-                box.heard += reply.events
+            if queue.progress is not None and reply.prefilled > queue.prefilled:
+                _report(reply, queue, queue.progress)
+            if queue.ended is not None:
+                queue.heard += reply.events
             if reply.final:
                 # Before the reader hears of the end: its next prompt may follow at once.
-                self._settle(reply, box)
-            box.queue.put(reply)
+                self._settle(reply, queue)
+            queue.replies.put(reply)
             if reply.final:
-                box.over.set()
-            if (future := box.future) is not None and (reply.final or not box.patient):
+                queue.over.set()
+            if (future := queue.future) is not None and (reply.final or not queue.waits_for_end):
                 sleepers.setdefault(future.get_loop(), []).append(future)
         for loop, futures in sleepers.items():
             # A closed event loop's readers went with it; their streams cancel themselves when they are collected.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, futures)
 
-    def _settle(self, reply: Reply, box: Mailbox) -> None:
+    def _settle(self, reply: Reply, queue: OutputQueue) -> None:
         """A request is over."""
         self.shut(reply.id)
-        if box.text is None:
+        if queue.text is None:
             return
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"
         self._tally.add(finished.reason, finished.usage)
-        self._turns.remember(box.text, box.tokens, reply.output)
-        if box.ended is not None and finished.reason in ("stop", "tool_calls"):
+        self._turns.remember(queue.text, queue.tokens, reply.output)
+        if finished.reason == "length" and finished.usage and finished.usage.total_tokens >= self._n_ctx:
+            _log.warning(
+                "An answer ended after %d tokens because its conversation reached n_ctx=%d; load with a larger n_ctx=.",
+                finished.usage.completion_tokens,
+                self._n_ctx,
+            )
+        if queue.ended is not None and finished.reason in ("stop", "tool_calls"):
             try:
-                box.ended(box.heard)
-            except Exception:  # noqa: BLE001 - whoever is told: the loop must not break by it
+                queue.ended(queue.heard)
+            except BaseException:  # noqa: BLE001 - whoever is told: the loop must not break by it
                 _log.exception("What a turn's end was to be followed by failed; the turn itself is whole.")
-        box.heard.clear()
+        queue.heard.clear()
 
 
-def _report(reply: Reply, box: Mailbox, progress: Progress) -> None:
+def _close(home: Home, close: Callable[[], None]) -> None:
+    """Nobody holds the service any more, or the interpreter ends: whatever interrupts this, the engine's thread has
+    ended when it returns, so that nothing is freed under it. A fifth interrupt is heeded."""
+    for _ in range(5):
+        try:
+            return close() if home.is_here else None
+        except BaseException as error:  # noqa: BLE001 - a signal handler's
+            _log.debug("%r while the engine was closed", error)
+    return None
+
+
+def _report(reply: Reply, queue: OutputQueue, progress: Progress) -> None:
     """Tell how far the prefill is."""
-    box.prefilled = reply.prefilled
+    queue.prefilled = reply.prefilled
     try:
-        stopped = progress(reply.prefilled, len(box.tokens)) is False
-    except Exception as error:  # noqa: BLE001 - the caller's code; the turn's reader hears of it
-        box.fault, stopped = error, True
+        stopped = progress(reply.prefilled, len(queue.tokens)) is False
+    except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader hears of it
+        queue.fault, stopped = contained(error), True
     if stopped:
-        box.progress = None
-        box.cancel()
+        queue.progress = None
+        queue.cancel()
 
 
 def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:
@@ -385,14 +476,3 @@ def _check_tokens(sampling: SamplingParams, size: int) -> None:
     for name, tokens in named.items():
         if wrong := [token for token in tokens if not 0 <= token < size]:
             raise RequestError(f"{name} names token {wrong[0]}; this model has the tokens 0 to {size - 1}.")
-
-
-def _check(deadline: float | None, reasoning_budget: int | None, reasoning_close: Sequence[Piece]) -> None:
-    if deadline is not None and deadline <= 0:
-        raise RequestError(f"deadline={deadline} is over before it begins; give seconds from now, more than 0.")
-    if reasoning_budget is None:
-        return
-    if reasoning_budget < 0:
-        raise RequestError(f"reasoning_budget={reasoning_budget} makes no sense; give tokens, 0 or more.")
-    if not any(piece.text for piece in reasoning_close):
-        raise RequestError("A reasoning budget needs reasoning_close: the text that closes this family's reasoning.")

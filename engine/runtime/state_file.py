@@ -5,13 +5,18 @@ not know: contexts, or what is in a state.
 
 Layout: the magic, the length of a JSON head (4 bytes, little-endian), the head with the origin and the tokens, the
 state, and the SHA-256 of all that.
+
+The digest finds damage, not forgery. A state is the model's own memory: who writes one decides what the model has read,
+and numbers in it that are none spoil the cells that they stand in. So a state file is trusted like a model file.
 """
 
 import hashlib
 import json
 import tempfile
 from dataclasses import asdict, dataclass, fields
+from operator import index
 from pathlib import Path
+from typing import Any
 
 from engine.errors import RequestError
 
@@ -57,8 +62,8 @@ def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise
-    except OSError as error:
-        raise RequestError(f"{path} cannot be written ({error.strerror}); choose another place.") from error
+    except (OSError, ValueError) as error:  # no such place, or no name for one
+        raise RequestError(f"{path} cannot be written ({error}); choose another place.") from error
 
 
 def read_state(path: Path, origin: Origin) -> SavedState:
@@ -66,17 +71,21 @@ def read_state(path: Path, origin: Origin) -> SavedState:
     no state file, is damaged, or belongs to another model or other settings."""
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read ({error.strerror}); save a state there first.") from error
+    except (OSError, ValueError) as error:  # no such file, or no name for one
+        raise RequestError(f"{path} cannot be read ({error}); save a state there first.") from error
     start = len(_MAGIC) + 4
     if not data.startswith(_MAGIC):
         raise RequestError(f"{path} is not a state file of this version; save the state again.")
     if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
         raise RequestError(f"{path} is cut off or damaged; save the state again.")
     end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
-    head = json.loads(data[start:end])
-    _check_origin(path, Origin(**head["origin"]), origin)
-    return SavedState(tuple(head["tokens"]), data[end:-_DIGEST])
+    try:
+        head: Any = json.loads(data[start:end])
+        found, tokens = Origin(**head["origin"]), tuple(map(index, head["tokens"]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RequestError(f"{path} is a state file whose head cannot be read; save the state again.") from error
+    _check_origin(path, found, origin)
+    return SavedState(tokens, data[end:-_DIGEST])
 
 
 def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:

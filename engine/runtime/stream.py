@@ -1,13 +1,13 @@
 """One turn as its reader sees it: a stream of events, for threads and for asyncio.
 
-Knows: the mailbox in which the engine's thread leaves replies, and how readers of every kind wait for them. Does not
+Knows: the queue in which the engine's thread leaves replies, and how readers of every kind wait for them. Does not
 know: requests, models, what is in an event beyond that `Finished` comes last.
 """
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Self, TypeAlias
 
@@ -15,19 +15,20 @@ from engine.errors import RequestError
 from engine.events import Event, fold
 from engine.runtime.logprobs import TokenLogprobs, described
 from engine.runtime.request import Reply
+from engine.streams import TwoWayStream
 from engine.types import Completion, Progress, TokenLogprob
 
 Ended: TypeAlias = Callable[[Sequence[Event]], None]
 """Told all events of a turn that ended by itself, neither cut off nor cancelled."""
 
 
-class Mailbox:
-    """Where the runner's thread leaves replies for one stream: a queue, and the future of a coroutine that waits.
+class OutputQueue:
+    """Where the engine's thread leaves replies for one stream, and the future of a coroutine that waits for them.
 
-    `over` is set when the final reply is there: who wants the whole turn is woken once. A `patient` future too is
-    for that one only. `text` and `tokens` are the prompt's; a text of None is no turn. `progress` is told of the
-    prefill (see `Service.submit`), `fault` is what it raised, `cancel` ends the request. `ended` gets the events of a
-    turn that ended by itself, which are kept in `heard` for that.
+    `over` is set when the final reply is there: who wants the whole turn is woken once. `waits_for_end`: the future too
+    is for that one only. `text` and `tokens` are the prompt's; a text of None is no turn. `progress` is told of the
+    prefill (see `TurnRequest`), `fault` is what it raised, `cancel` ends the request. `ended` gets the events of a turn
+    that ended by itself, which are kept in `heard` for that.
     """
 
     __slots__ = (
@@ -37,12 +38,12 @@ class Mailbox:
         "future",
         "heard",
         "over",
-        "patient",
         "prefilled",
         "progress",
-        "queue",
+        "replies",
         "text",
         "tokens",
+        "waits_for_end",
     )
 
     def __init__(
@@ -60,16 +61,16 @@ class Mailbox:
         self.prefilled = 0
         self.cancel: Callable[[], None] = _nothing
         self.fault: Exception | None = None
-        self.queue: SimpleQueue[Reply] = SimpleQueue()
+        self.replies: SimpleQueue[Reply] = SimpleQueue()
         self.over = threading.Event()
         self.future: asyncio.Future[None] | None = None
-        self.patient = False
+        self.waits_for_end = False
 
 
 def _nothing() -> None: ...
 
 
-class Stream:
+class Stream(TwoWayStream[Completion]):
     """One turn as it is generated; has one reader at a time, in any thread or event loop.
 
     - `for event in stream` and `async for event in stream` give its events, `Finished` last; leaving the loop early
@@ -81,10 +82,19 @@ class Stream:
     came before it is in `completion`.
     """
 
-    def __init__(self, mailbox: Mailbox, cancel: Callable[[], None], end_reasoning: Callable[[], None]) -> None:
-        self._mailbox = mailbox
+    def __init__(
+        self,
+        queue: OutputQueue,
+        cancel: Callable[[], None],
+        end_reasoning: Callable[[], None],
+        check: Callable[[], None] = _nothing,
+    ) -> None:
+        """`check` is called before the stream waits; it raises where nothing can come."""
+        super().__init__()
+        self._queue = queue
         self._cancel = cancel
         self._end_reasoning = end_reasoning
+        self._check = check
         self._events: list[Event] = []
         self._unread: deque[Event] = deque()
         self._logprobs: list[TokenLogprobs] = []
@@ -94,25 +104,10 @@ class Stream:
         self._cancelled = False
 
     def __iter__(self) -> Iterator[Event]:
-        return _Reading(self)
+        return _Reader(self)
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        return _Reading(self)
-
-    def __await__(self) -> Generator[object, None, Completion]:
-        return self._finish().__await__()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.cancel()
+        return _Reader(self)
 
     def __del__(self) -> None:
         self.cancel()
@@ -133,15 +128,16 @@ class Stream:
         Raises TimeoutError after `timeout` seconds (the turn goes on), and the error that ended the turn.
         """
         if not self._final:
+            self._check()
             try:
-                self._mailbox.over.wait(timeout)
-            except KeyboardInterrupt:
+                self._queue.over.wait(timeout)
+            except BaseException:
                 self.cancel()
                 raise
             self._take_all()
         if not self._final:
             raise TimeoutError(f"the turn was not over after {timeout} s; call cancel() to end it")
-        return self._outcome()
+        return self._whole()
 
     @property
     def completion(self) -> Completion:
@@ -160,7 +156,7 @@ class Stream:
         `SamplingParams.logprobs` asked for them. Tokens that the engine forced have none."""
         return tuple(map(described, self._logprobs))
 
-    def _outcome(self) -> Completion:
+    def _whole(self) -> Completion:
         if self._error is not None:
             raise self._error
         return self.completion
@@ -170,13 +166,13 @@ class Stream:
         self._unread.extend(reply.events)
         self._logprobs += reply.logprobs
         if reply.final:
-            self._final, self._error = True, reply.error or self._mailbox.fault
+            self._final, self._error = True, reply.error or self._queue.fault
 
     def _take_all(self) -> None:
         """Take what is there already."""
-        queue = self._mailbox.queue
-        while not queue.empty():
-            self._take(queue.get())
+        replies = self._queue.replies
+        while not replies.empty():
+            self._take(replies.get())
 
     def _next(self) -> Event:
         while not self._unread:
@@ -184,7 +180,8 @@ class Stream:
                 if self._error is not None:
                     raise self._error
                 raise StopIteration
-            self._take(self._mailbox.queue.get())
+            self._check()
+            self._take(self._queue.replies.get())
         return self._unread.popleft()
 
     async def _anext(self) -> Event:
@@ -199,33 +196,34 @@ class Stream:
     async def _finish(self) -> Completion:
         try:
             while not self._final:
-                await self._arrival(patient=True)
-        except asyncio.CancelledError:
+                await self._arrival(of_end=True)
+        except BaseException:
             self.cancel()
             raise
-        return self._outcome()
+        return self._whole()
 
-    async def _arrival(self, *, patient: bool = False) -> None:
-        """Wait for a reply (`patient`: for the final one) and take it; other tasks run meanwhile, even if it is there
+    async def _arrival(self, *, of_end: bool = False) -> None:
+        """Wait for a reply (`of_end`: for the final one) and take it; other tasks run meanwhile, even if it is there
         already.
 
-        The future is set before the queue is looked at, and the runner looks for it after it has put: one of the two
-        sees the other.
+        The future is set before the queue is looked at, and the engine's thread looks for it after it has put: one of
+        the two sees the other.
         """
-        mailbox = self._mailbox
-        mailbox.patient = patient
-        mailbox.future = asyncio.get_running_loop().create_future()
+        self._check()
+        queue = self._queue
+        queue.waits_for_end = of_end
+        queue.future = asyncio.get_running_loop().create_future()
         try:
-            if mailbox.over.is_set() if patient else not mailbox.queue.empty():
+            if queue.over.is_set() if of_end else not queue.replies.empty():
                 await asyncio.sleep(0)
             else:
-                await mailbox.future
+                await queue.future
         finally:
-            mailbox.future = None
+            queue.future = None
         self._take_all()
 
 
-class _Reading:
+class _Reader:
     """One loop over a stream. When the loop is left and this iterator goes, the stream is cancelled.
 
     An exception that arrives while the loop waits (a cancelled task, an interrupt) keeps this iterator alive in its

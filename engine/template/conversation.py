@@ -21,7 +21,10 @@ def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
     """
     if isinstance(messages, str):
         return (Message(role="user", content=messages),)
-    items: list[object] = [messages] if isinstance(messages, Message | Mapping) else list(messages)
+    try:
+        items: list[object] = [messages] if isinstance(messages, Message | Mapping) else list(messages)
+    except TypeError as error:
+        raise RequestError(f"messages must be a text, a message or a list of messages ({error}).") from error
     if not items:
         raise RequestError("The conversation is empty; give at least one message.")
     return _matched([_message(number, item) for number, item in enumerate(items)])

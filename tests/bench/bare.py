@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from engine.llama import lib as llama_lib
-from engine.llama import params as attention
 from engine.llama.gguf import read_gguf
+from engine.llama.params import on_cpu
 from engine.runtime.options import FLASH_ATTENTION, ContextOptions
 
 
@@ -50,8 +50,8 @@ class Bare:
         unified: bool = True,
         asked: ContextOptions | None = None,
     ) -> None:
-        options = replace(asked or ContextOptions(), n_sequences=sequences, kv_unified=unified)
-        options = attention.chosen(read_gguf(path), options, n_ctx, None)
+        options = replace(asked or ContextOptions(), kv_unified=unified)
+        options = on_cpu(read_gguf(path), options, n_ctx, sequences)
         self._lib: Any = llama_lib.library()
         lib = self._lib
         self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())

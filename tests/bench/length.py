@@ -15,7 +15,7 @@ from measuring import Setup, ask, in_a_thread, replaced, watched, words
 
 from engine.llama import lib as llama_lib
 from engine.llama.gguf import read_gguf
-from engine.llama.memory import estimate
+from engine.llama.memory import Cells, estimate
 from engine.runtime.options import ContextOptions
 
 _BURST = 20
@@ -29,7 +29,7 @@ def deep(setup: Setup) -> None:
     behind the short one, with as much memory read in each decode as the long one's keys and values take. Then what a
     plain loop over the C functions does in Python for a token."""
     short, far = 100, 16_000
-    size = estimate(read_gguf(setup.path), ContextOptions(flash_attn="off"), far).cache
+    size = estimate(read_gguf(setup.path), ContextOptions(flash_attn="off"), Cells(1, far, 1)).cache
     cases = {
         f"{short} tokens": (short, 0),
         f"{far} tokens": (far, 0),

@@ -47,13 +47,14 @@ class Setup:
         *,
         n_ctx: int = 4096,
         sequences: int = 1,
-        unified: bool | None = True,
+        unified: bool = True,
         isolated: bool = False,
         threads: int | None = None,
     ) -> Engine:
+        """`n_ctx`: cells over all sequences, as for a bare loop."""
         return Engine.load(
             self.path,
-            n_ctx=n_ctx,
+            n_ctx=n_ctx if unified else n_ctx // sequences,
             n_sequences=sequences,
             n_threads=threads or self.threads,
             n_threads_batch=threads or self.threads,

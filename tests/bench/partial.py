@@ -1,20 +1,17 @@
 """The part `partial` of `runtime.py`: fewer streams than a context has sequences.
 
-Then rows for idle sequences can make a step faster (`engine.llama.fillers`): beside a bare loop and llama-server,
-which have none, and the engine beside itself without them.
+Beside a bare loop and llama-server; then readers whose answers come and go.
 """
 
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 from bare import GREEDY
-from measuring import STREAMS, Contender, Prompts, Setup, alone, ask, ask_all, report, words
+from measuring import STREAMS, Setup, alone, ask, ask_all, report, words
 from streams import Field, rendered
 
 from engine import Engine
-from engine.llama.fillers import Fillers
 
 _READERS = 8
 _ANSWERS = 4
@@ -31,7 +28,6 @@ def partial(setup: Setup) -> None:
             contenders = {
                 "bare loop": field.bare(unified=unified),
                 "engine": field.streams(unified=unified),
-                "engine without fillers": _plain(field.streams(unified=unified)),
             }
             if setup.server is not None:
                 contenders["llama-server over HTTP"] = field.server(unified=unified)
@@ -39,31 +35,12 @@ def partial(setup: Setup) -> None:
             report(f"{count} streams of {STREAMS}, greedy, {setup.steps} tokens each, {layout}", measured, "bare loop")
         warmup, *prompts = rendered(setup, [["hello"], *(_texts(_READERS, seed) for seed in range(setup.rounds))])
         going = field.engine(lambda llm, texts: _come_and_go(llm, texts, setup.steps), unified=unified)
-        measured = alone({"engine": going, "without fillers": _plain(going)}, warmup, [[each] for each in prompts])
-        report(f"{_READERS} readers, answers that come and go, {layout}", measured, "without fillers")
+        measured = alone({"engine": going}, warmup, [[each] for each in prompts])
+        report(f"{_READERS} readers, answers that come and go, {layout}", measured, "engine")
 
 
 def _texts(count: int, seed: int) -> list[str]:
     return [words(16, 1000 * seed + at) for at in range(count)]
-
-
-def _plain(contender: Contender) -> Contender:
-    """The same without rows for idle sequences."""
-
-    def none(self: Fillers, busy: Sequence[int], usable: Callable[[int], bool]) -> tuple[int, ...]:
-        del self, busy, usable
-        return ()
-
-    @contextmanager
-    def opened() -> Generator[Callable[[Prompts], int]]:
-        choose, Fillers.choose = Fillers.choose, none
-        try:
-            with contender() as answer:
-                yield answer
-        finally:
-            Fillers.choose = choose
-
-    return opened
 
 
 def _come_and_go(llm: Engine, texts: Sequence[str], steps: int) -> int:

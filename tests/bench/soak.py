@@ -4,10 +4,9 @@
     python tests/bench/soak.py --scripted --requests 2000
 
 Prints resident memory along the way, the sequences still held at the end, and how many surviving answers differ from
-the same request run alone. With `--scripted` (no llama.cpp, every token decided by its past) none may differ. The flash
-attention of llama.cpp's CPU backend, the default in a buffer that sequences share, adds up in F16 in the order in which
-cells lie there, so there some may; for those the smallest gap between the two best tokens of the answer alone is
-printed. With `--flash-attn off` they should be the same.
+the same request run alone. With `--scripted` (no llama.cpp, every token decided by its past) none may differ, nor with
+the default attention of the CPU. Its flash attention (`--flash-attn on`) adds up in F16, so there some may; for those
+the smallest gap between the two best tokens of the answer alone is printed.
 """
 
 import argparse
@@ -108,12 +107,10 @@ def main() -> None:
     given = parser.parse_args()
     requests = list(asks(given.requests, given.seed))
     if given.scripted:
-        backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]), n_sequences=STREAMS, n_ctx=512 * STREAMS)
+        backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]), n_sequences=STREAMS, n_ctx=512)
         llm = Engine(backend, ChatTemplate(None, family="qwen3"))
     else:
-        llm = Engine.load(
-            n_ctx=512 * STREAMS, n_sequences=STREAMS, n_threads=1, preflight=False, flash_attn=given.flash_attn
-        )
+        llm = Engine.load(n_ctx=512, n_sequences=STREAMS, n_threads=1, preflight=False, flash_attn=given.flash_attn)
     with llm:
         compare(llm, soak(llm, requests), given.compare)
 

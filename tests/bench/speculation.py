@@ -63,7 +63,7 @@ def _options(setup: Setup) -> dict[str, Any]:
 def drafts(setup: Setup) -> None:
     """The built-in model's two workloads, greedy and sampled; then the model that was asked for."""
     workloads, options = _workloads(12), _options(setup)
-    with Engine.load(**options) as plain, Engine.load(**options, longest_draft=8) as drafting:
+    with Engine.load(**options) as plain, Engine.load(**options, draft_max=8) as drafting:
         sides = (_Side(plain), _Side(drafting))
         for name, (talks, tools) in workloads.items():
             for drawing in (GREEDY, Drawing(0.3)):
@@ -73,7 +73,7 @@ def drafts(setup: Setup) -> None:
                     setup.rounds,
                     lambda side, talks=talks, tools=tools, drawing=drawing: side.run(talks, tools, drawing, 200),
                 )
-    with Engine.load(setup.path, **options) as plain, Engine.load(setup.path, **options, longest_draft=8) as drafting:
+    with Engine.load(setup.path, **options) as plain, Engine.load(setup.path, **options, draft_max=8) as drafting:
         talks = [words(64, seed) for seed in range(2)]
         _compare(
             f"{setup.path.name}, {4 * setup.steps} tokens, greedy",
@@ -93,7 +93,7 @@ def exact(setup: Setup) -> None:
     print(f"\nanswers that differ with up to 8 guesses, of {count} each")
     for n_ubatch in (512, 1):
         options: dict[str, Any] = {**_options(setup), "n_ubatch": n_ubatch}
-        with Engine.load(**options) as plain, Engine.load(**options, longest_draft=8) as drafting:
+        with Engine.load(**options) as plain, Engine.load(**options, draft_max=8) as drafting:
             sides = (_Side(plain), _Side(drafting))
             for name, (talks, tools) in _workloads(count).items():
                 for drawing in (GREEDY, Drawing(0.3), Drawing(1.0)):

@@ -57,7 +57,7 @@ class Field:
         return opened
 
     def engine(
-        self, answer: Callable[[Engine, Sequence[str]], int], *, unified: bool | None = True, isolated: bool = False
+        self, answer: Callable[[Engine, Sequence[str]], int], *, unified: bool = True, isolated: bool = False
     ) -> Contender:
         @contextmanager
         def opened() -> Generator[Callable[[Prompts], int]]:
@@ -68,9 +68,8 @@ class Field:
 
         return opened
 
-    def streams(self, *, unified: bool | None = True, isolated: bool = False) -> Contender:
-        """One stream for each prompt, all at once; the model here or in a child process. `unified`: None leaves the
-        layout to the engine."""
+    def streams(self, *, unified: bool = True, isolated: bool = False) -> Contender:
+        """One stream for each prompt, all at once; the model here or in a child process."""
 
         def answer(llm: Engine, texts: Sequence[str]) -> int:
             return ask_all(llm, texts, self._setup.steps, self._drawing)
@@ -177,7 +176,6 @@ def _sixteen(setup: Setup, title: str, drawing: Drawing, *, common: int, own: in
             "engine": field.streams(unified=unified),
             "engine.generate": field.generate(unified=unified),
             "engine in a child": field.streams(unified=unified, isolated=True),
-            "engine, layout left open": field.streams(unified=None),
         }
         if setup.server is not None:
             contenders["llama-server over HTTP"] = field.server(unified=unified)
@@ -211,8 +209,7 @@ def threads(setup: Setup) -> None:
 def _with(setup: Setup, options: dict[str, Any], steps: int) -> Contender:
     @contextmanager
     def opened() -> Generator[Callable[[Prompts], int]]:
-        n_ctx = STREAMS * 700
-        with Engine.load(setup.path, n_ctx=n_ctx, n_sequences=STREAMS, preflight=False, **options) as llm:
+        with Engine.load(setup.path, n_ctx=700, n_sequences=STREAMS, preflight=False, **options) as llm:
             yield (
                 lambda prompts: (
                     ask_all(llm, prompts.texts, steps, GREEDY) + sum(len(tokens) for tokens in prompts.tokens)

@@ -21,7 +21,7 @@ from engine.llama.model import Model
 from engine.options import LoadOptions, SamplingOptions
 from engine.runtime.backend import Row
 from engine.runtime.loop import Loop
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.options import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Request
 from engine.runtime.runner import Runner
 from engine.template.conversation import conversation_of
@@ -48,7 +48,7 @@ def scripted(
 def backend_of(llm: Engine) -> ScriptedBackend:
     runner = llm._service._runner  # pyright: ignore[reportPrivateUsage]
     assert isinstance(runner, Runner)
-    backend = runner._loop.backend  # pyright: ignore[reportPrivateUsage]
+    backend = runner._backend  # pyright: ignore[reportPrivateUsage]
     assert isinstance(backend, ScriptedBackend)
     return backend
 
@@ -181,12 +181,12 @@ def test_generate_keeps_the_order_and_decodes_together() -> None:
     assert not alone
 
 
-def test_only_generate_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_generate_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[bool] = []
     plain = Loop.submit
 
     def spy(self: Loop, request: Request) -> None:
-        said.append(request.patient)
+        said.append(request.offline)
         plain(self, request)
 
     monkeypatch.setattr(Loop, "submit", spy)
@@ -214,7 +214,7 @@ def test_choices_share_the_prefill_and_have_seeds_of_their_own() -> None:
         assert {first.result().content, second.result().content} == {"It is 3."}
         assert len(llm.choices("x", 1)) == 1
         for n in (0, -1):
-            with pytest.raises(RequestError, match=f"n={n} makes no sense"):
+            with pytest.raises(RequestError, match=f"n={n} is not valid"):
                 llm.choices("x", n)
 
 
@@ -268,8 +268,8 @@ def test_sampling_options_reach_the_backend() -> None:
 
 def test_every_sampling_parameter_is_an_option() -> None:
     assert set(SamplingParams.model_fields) == SamplingOptions.__optional_keys__
-    declared = {field.name for record in (ModelOptions, ContextOptions) for field in fields(record)}
-    assert declared - {"n_ctx", "n_gpu_layers"} == LoadOptions.__optional_keys__
+    declared = {field.name for record in (ModelOptions, ContextOptions, LoopOptions) for field in fields(record)}
+    assert declared - {"n_ctx", "n_gpu_layers", "draft_max"} == LoadOptions.__optional_keys__
 
 
 def test_a_reasoning_budget_closes_reasoning() -> None:
@@ -303,25 +303,25 @@ def test_stop_and_max_tokens() -> None:
 def test_options_that_make_no_sense() -> None:
     with scripted([]) as llm:
         for options, words in (
-            ({"temperature": -1}, "temperature=-1 makes no sense"),
+            ({"temperature": -1}, "temperature=-1 is not valid"),
             ({"temprature": 1}, "no option 'temprature'; the options are"),
             ({"tool_choice": "required"}, "cannot be enforced yet"),
             ({"max_tokens": 0}, "max_tokens=0"),
             ({"deadline": -1.0}, "deadline"),
             ({"reasoning": "high"}, "reasoning='high'"),
-            ({"samplers": ["top_q"]}, "makes no sense"),
-            ({"top_k": -1}, "top_k=-1 makes no sense"),
-            ({"top_p": 2}, "top_p=2 makes no sense"),
-            ({"temperature": float("nan")}, "temperature=nan makes no sense"),
-            ({"mirostat": 3}, "mirostat=3 makes no sense"),
-            ({"seed": -1}, "seed=-1 makes no sense"),
-            ({"logprobs": 101}, "logprobs=101 makes no sense"),
-            ({"penalty_last_n": 0}, "penalty_last_n=0 makes no sense"),
+            ({"samplers": ["top_q"]}, "is not valid"),
+            ({"top_k": -1}, "top_k=-1 is not valid"),
+            ({"top_p": 2}, "top_p=2 is not valid"),
+            ({"temperature": float("nan")}, "temperature=nan is not valid"),
+            ({"mirostat": 3}, "mirostat=3 is not valid"),
+            ({"seed": -1}, "seed=-1 is not valid"),
+            ({"logprobs": 101}, "logprobs=101 is not valid"),
+            ({"penalty_last_n": 0}, "penalty_last_n=0 is not valid"),
             ({"logit_bias": {300: 1.0}}, "logit_bias names token 300; this model has the tokens 0 to 261"),
             ({"stop_tokens": [-1]}, "stop_tokens"),
             ({"stop_tokens": [300]}, "stop_tokens names token 300"),
-            ({"stop_in": "reasoning"}, "stop_in='reasoning' makes no sense"),
-            ({"overflow": "drop"}, "overflow='drop' is unknown"),
+            ({"stop_in": "reasoning"}, "stop_in='reasoning' is not valid"),
+            ({"overflow": "drop"}, "overflow='drop' is not valid"),
             ({"reasoning_budget": -1}, "reasoning_budget=-1"),
         ):
             for call in (llm.chat, llm.run):
@@ -527,13 +527,13 @@ def test_streaming_and_waiting_agree(llm: Engine) -> None:
 
 
 def test_fewer_than_no_drafts_are_refused(builtin_model_path: Path) -> None:
-    with pytest.raises(RequestError, match="longest_draft=-5 makes no sense"):
-        Engine.load(builtin_model_path, longest_draft=-5)
+    with pytest.raises(RequestError, match="draft_max=-5 is not valid"):
+        Engine.load(builtin_model_path, draft_max=-5)
 
 
 def test_drafts_change_nothing_but_the_number_of_decodes(builtin_model_path: Path, llm: Engine) -> None:
     asked = "Say one two three one two three one two three one two three"
-    with Engine.load(builtin_model_path, n_ctx=512, longest_draft=4) as drafting:
+    with Engine.load(builtin_model_path, n_ctx=512, draft_max=4) as drafting:
         drafted = drafting.chat(asked, temperature=0, max_tokens=60)
     plain = llm.chat(asked, temperature=0, max_tokens=60)
     assert drafted.parts == plain.parts
@@ -667,7 +667,7 @@ def test_an_engine_over_a_llama(builtin_model_path: Path, llm: Engine) -> None:
         assert (other.n_ctx, other.family.name) == (256, "llama-3")
     with pytest.raises(RequestError, match="use_mmap is an option of the weights"):
         Engine.from_llama(llama, use_mmap=False)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(RequestError, match="n_batch=0 makes no sense"):
+    with pytest.raises(RequestError, match="n_batch=0 is not valid"):
         Engine.from_llama(llama, n_batch=0)
     llama.close()
     with pytest.raises(ModelLoadError, match="closed"):

@@ -142,7 +142,7 @@ def test_cells_are_shared_and_counted_once() -> None:
 
 
 def test_decode_refuses_what_llama_cpp_refuses() -> None:
-    backend = ScriptedBackend([], n_ctx=4, n_batch=3)
+    backend = ScriptedBackend([], n_ctx=4, kv_tokens=4, n_batch=3)
     with pytest.raises(DecodeError, match="n_batch"):
         backend.decode(rows([1, 2, 3, 4]))
     with pytest.raises(DecodeError, match="n_batch"):

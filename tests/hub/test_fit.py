@@ -95,7 +95,7 @@ def test_the_command(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["NAME", "own/repo:Q4_K_M", "own/repo:Q8_0", "own/repo:F16"]
     assert [line.split()[-1] for line in lines[:4]] == ["FITS", "yes", "no", "no"]
-    assert lines[4].startswith("MEMORY is for a context of 4,096 tokens, LONGEST the longest that fits.")
+    assert lines[4].startswith("MEMORY is for conversations of 4,096 tokens, LONGEST the longest that fit.")
     assert main(["models", "fit", "own/repo", "--ctx", "4096", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert next(each["memory"] for each in told["models"]) == small.memory

@@ -27,6 +27,7 @@ from engine.isolated.answers import decoded, encoded
 from engine.isolated.protocol import Failed, Line, Loading, Opened
 from engine.llama.gguf import NamedTemplate
 from engine.llama.model import ModelInfo
+from engine.runtime.backend import ContextInfo
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin, SavedState
@@ -52,7 +53,9 @@ REPLIES = [
 ]
 
 
-@pytest.mark.parametrize("answer", [*REPLIES, INFO, Opened(512, ORIGIN), Loading(0.5), Line("engine", 20, "é\nx")])
+@pytest.mark.parametrize(
+    "answer", [*REPLIES, INFO, Opened(ContextInfo(512), ORIGIN), Loading(0.5), Line("engine", 20, "é\nx")]
+)
 def test_records_come_back_as_they_went(answer: Any) -> None:
     there = decoded(encoded(answer))
     if isinstance(answer, Reply):

@@ -300,7 +300,7 @@ def test_a_fork_is_told_that_the_model_is_not_its_own(builtin_model_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     told, reason = done.stdout.splitlines()
-    assert told.startswith("told: This process is a fork")
+    assert told.startswith("told: This engine belongs to process")
     assert (reason, done.stderr) == ("length", "")
 
 
@@ -441,7 +441,8 @@ def test_its_log_is_ours(builtin_model_path: Path, caplog: pytest.LogCaptureFixt
         Engine.load(builtin_model_path, n_ctx=256, n_threads=1, isolated=True),
     ):
         pass
-    assert any(record.name == "engine.llama" and "KV cache of 256 cells" in record.message for record in caplog.records)
+    said = [record.message for record in caplog.records if record.name == "engine.llama"]
+    assert any("n_ctx=256 tokens a conversation" in message for message in said)
 
 
 def test_a_thread_that_computes_does_not_stop_it(apart: Engine) -> None:

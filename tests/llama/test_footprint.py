@@ -2,7 +2,7 @@
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ import model_files
 import pytest
 
 from engine.llama.gguf import read_gguf
-from engine.llama.memory import copy_cost, estimate, largest_context, padded
+from engine.llama.lib import library
+from engine.llama.memory import Cells, cells_of, checkpoint_bytes, copy_cost, estimate, largest_context
 from engine.llama.model import Model
+from engine.runtime.backend import Row
 from engine.runtime.options import ContextOptions
 
 MIB = 1 << 20
@@ -37,22 +39,23 @@ class Buffers:
 def test_a_copy_costs_more_tokens_where_buffers_are_long_and_weights_few(tmp_path: Path) -> None:
     shape = model_files.Shape(n_embd=256, n_ff=512, n_head=4, n_head_kv=2, n_vocab=20_000)
     model = read_gguf(model_files.write(tmp_path / "m.gguf", shape=shape))
-    apart = ContextOptions(n_sequences=4, kv_unified=False)
-    size = estimate(model, apart, 4 * 8192).cache / 4
+    options = ContextOptions()
+    size = estimate(model, options, Cells(4, 8192, 4)).cache / 4
     computed = model.parameters - 20_000 * 256
-    assert copy_cost(model, apart, 4 * 8192) == int(size * 20 / (2 * computed)) > 10
-    assert copy_cost(model, apart, 4 * 1024) == copy_cost(model, apart, 4 * 8192) // 8
-    assert copy_cost(model, ContextOptions(n_sequences=4, kv_unified=True), 4 * 8192) == 0
-    assert copy_cost(model, ContextOptions(kv_unified=False), 8192) == 0
+    assert copy_cost(model, options, Cells(4, 8192, 4)) == int(size * 20 / (2 * computed)) > 10
+    assert copy_cost(model, options, Cells(4, 1024, 4)) == copy_cost(model, options, Cells(4, 8192, 4)) // 8
+    assert copy_cost(model, options, Cells(1, 4 * 8192, 4)) == 0
+    assert copy_cost(model, options, Cells(1, 8192, 1)) == 0
 
 
 @pytest.mark.parametrize(
     ("architecture", "options"),
     [
-        ("qwen3", {}),
-        ("qwen3", {"flash_attn": "off"}),
+        ("qwen3", {"n_sequences": 1}),
+        ("qwen3", {"n_sequences": 1, "flash_attn": "on"}),
         ("qwen3", {"n_sequences": 4}),
-        ("qwen3", {"n_sequences": 4, "kv_unified": False}),
+        ("qwen3", {"n_sequences": 4, "kv_unified": True}),
+        ("qwen3", {"n_sequences": 4, "kv_unified": True, "kv_tokens": 12_288}),
         ("qwen3", {"type_k": "q8_0", "type_v": "q4_0"}),
         ("qwen3", {"n_ubatch": 2048, "outputs_per_sequence": 512}),
         ("gemma3", {}),
@@ -64,7 +67,7 @@ def test_what_llama_cpp_allocates_was_foreseen(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, architecture: str, options: dict[str, Any]
 ) -> None:
     shape = model_files.Shape(n_embd=256, n_ff=512, n_head=4, n_head_kv=2, n_vocab=20_000, n_ctx=16_384)
-    made = ContextOptions(n_ctx=8192, n_threads=1, **options)
+    made = ContextOptions(n_ctx=8192, n_threads=1, checkpoint_mib=0, **options)
     with Model.load(model_files.write(tmp_path / "m.gguf", architecture, shape)) as model:
         caplog.set_level(logging.DEBUG, logger="engine.llama")
         caplog.clear()
@@ -72,7 +75,8 @@ def test_what_llama_cpp_allocates_was_foreseen(
         buffers = Buffers()
         for record in caplog.records:
             buffers.add(record.getMessage())
-        foreseen = estimate(model.file, made, backend.n_ctx)
+        sequences = backend.info.n_sequences
+        foreseen = estimate(model.file, backend.options, cells_of(made, 8192, sequences))
     assert buffers.compute > 0
     assert buffers.cache > 0
     # Recurrent states are estimated for all layers, though a hybrid has fewer; the log rounds to hundredths of a MiB.
@@ -86,38 +90,64 @@ def test_windowed_layers_take_less_when_they_may(tmp_path: Path) -> None:
         writer.add_sliding_window(64)
 
     model = read_gguf(model_files.write(tmp_path / "m.gguf", change=windows))
-    full = estimate(model, ContextOptions(), 100_096).cache
-    windowed = estimate(model, ContextOptions(swa_full=False), 100_096).cache
+    full = estimate(model, ContextOptions(), Cells(1, 100_096, 1)).cache
+    windowed = estimate(model, ContextOptions(swa_full=False), Cells(1, 100_096, 1)).cache
     assert full / 2 < windowed < full * 0.51
-    apart = ContextOptions(swa_full=False, n_sequences=4, kv_unified=False, n_ubatch=512)
-    each = estimate(model, ContextOptions(n_ubatch=512, swa_full=False), 25_088).cache
-    assert estimate(model, apart, 4 * 25_088).cache == 4 * each
+    options = ContextOptions(swa_full=False, n_ubatch=512)
+    each = estimate(model, options, Cells(1, 25_088, 1)).cache
+    assert estimate(model, options, Cells(4, 25_088, 4)).cache == 4 * each
 
 
 @pytest.mark.parametrize(
     ("n_ctx", "options", "cells"),
     [
-        (1, {}, 256),
-        (256, {}, 256),
-        (257, {}, 512),
-        (257, {"n_sequences": 4}, 512),
-        (257, {"n_sequences": 4, "kv_unified": False}, 1024),
-        (1025, {"n_sequences": 4, "kv_unified": False}, 2048),
+        (1, {"n_sequences": 1}, (1, 256)),
+        (256, {"n_sequences": 1}, (1, 256)),
+        (257, {"n_sequences": 1}, (1, 512)),
+        (257, {"n_sequences": 4}, (4, 512)),
+        (257, {"n_sequences": 4, "kv_unified": True}, (1, 512)),
+        (257, {"n_sequences": 4, "kv_unified": True, "kv_tokens": 700}, (1, 768)),
     ],
 )
-def test_contexts_are_padded_as_llama_cpp_does(tmp_path: Path, n_ctx: int, options: dict[str, Any], cells: int) -> None:
+def test_buffers_are_padded_as_llama_cpp_does(
+    tmp_path: Path, n_ctx: int, options: dict[str, Any], cells: tuple[int, int]
+) -> None:
     made = ContextOptions(n_ctx=n_ctx, n_threads=1, **options)
-    assert padded(n_ctx, made) == cells
+    assert cells_of(made, n_ctx, options["n_sequences"]) == (*cells, options["n_sequences"])
     with Model.load(model_files.write(tmp_path / "m.gguf")) as model:
-        assert model.backend(made).n_ctx == cells
+        backend = model.backend(made)
+        context = backend._handle()  # pyright: ignore[reportPrivateUsage]
+        assert library().llama_n_ctx(context) == cells[0] * cells[1]
+        assert library().llama_n_ctx_seq(context) == cells[1]
+        assert backend.info.n_ctx == n_ctx, "what was asked for, not what it is padded to"
+        assert backend.info.kv_tokens == (cells[1] if options.get("kv_unified") else 0)
 
 
-def test_the_largest_context_is_the_last_that_fits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_sequences", [1, 3])
+def test_the_largest_context_is_the_last_that_fits(tmp_path: Path, n_sequences: int) -> None:
     model = read_gguf(model_files.write(tmp_path / "m.gguf"))
-    for options in (ContextOptions(), ContextOptions(n_sequences=3, kv_unified=False)):
-        step = padded(1, options)
-        room = estimate(model, options, 10 * step).total
-        assert largest_context(model, options, 100 * step, room) == 10 * step
-        assert largest_context(model, options, 100 * step, room - 1) == 9 * step
-        assert largest_context(model, options, 5 * step, room) == 5 * step
-        assert largest_context(model, options, 100 * step, 0) == 0
+    options = ContextOptions(flash_attn="off")
+    room = estimate(model, options, cells_of(options, 2560, n_sequences)).total
+    assert largest_context(model, options, n_sequences, 10_000, room) == 2560
+    assert largest_context(model, options, n_sequences, 10_000, room - 1) == 2304
+    assert largest_context(model, options, n_sequences, 1000, room) == 1000
+    assert largest_context(model, options, n_sequences, 10_000, 0) == 0
+
+
+def test_checkpoints_count_as_memory(tmp_path: Path) -> None:
+    """Eight recurrent states for each conversation, as far as the option allows; as large as llama.cpp makes them."""
+    cells = Cells(2, 512, 2)
+    plain = read_gguf(model_files.write(tmp_path / "m.gguf"))
+    assert checkpoint_bytes(plain, ContextOptions(), 2) == 0
+    with Model.load(model_files.write(tmp_path / "m.gguf", "mamba")) as model:
+        backend = model.backend(ContextOptions(n_ctx=512, n_sequences=2, n_threads=1))
+        backend.decode([Row(5, 0, 0, False)])
+        state = len(backend.checkpoint(0))
+        foreseen = checkpoint_bytes(model.file, ContextOptions(), 2)
+        assert 16 * (state - 1024) <= foreseen <= 16 * state
+        without = estimate(model.file, ContextOptions(checkpoint_mib=0), cells)
+        assert estimate(model.file, ContextOptions(), cells).cache == without.cache + foreseen
+        assert backend.info.checkpoint_bytes == foreseen
+    wide = replace(model.file, recurrent_state=1 << 22)
+    assert checkpoint_bytes(wide, ContextOptions(), 8) == 256 * MIB
+    assert checkpoint_bytes(wide, ContextOptions(checkpoint_mib=20), 8) == 20 * MIB

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from engine.llama import lib as llama_lib
 from engine.llama import model as llama
 from engine.llama import params as llama_params
 from engine.llama.gguf import NamedTemplate
-from engine.llama.memory import Footprint, anonymous_memory, estimate
+from engine.llama.memory import Cells, anonymous_memory, cells_of, estimate
 from engine.llama.model import Model
 from engine.runtime.backend import Row
 from engine.runtime.options import ContextOptions, ModelOptions
@@ -56,7 +55,7 @@ def test_a_model_says_what_it_is(tmp_path: Path) -> None:
 def test_recurrent_and_hybrid_models_are_told(tmp_path: Path, architecture: str, recurrent: bool, hybrid: bool) -> None:
     with Model.load(model_files.write(tmp_path / "m.gguf", architecture)) as model:
         assert (model.info.is_recurrent, model.info.is_hybrid) == (recurrent, hybrid)
-        assert not model.backend().can_share
+        assert not model.backend().info.can_share
 
 
 def test_a_split_model_loads(tmp_path: Path, tiny: Path) -> None:
@@ -196,7 +195,8 @@ def test_every_option_is_accepted(tiny: Path) -> None:
     )  # fmt: skip
     with Model.load(tiny, options) as model:
         backend = model.backend(context)
-        assert (backend.n_ctx, backend.n_batch, backend.n_sequences, backend.n_ctx_sequence) == (512, 64, 2, 256)
+        info = backend.info
+        assert (info.n_ctx, info.n_batch, info.n_sequences, info.kv_tokens) == (300, 64, 2, 0)
         backend.decode([Row(5, 0, 0, True), Row(6, 0, 1, True)])
         assert backend.options == context
         assert model.options is options
@@ -216,93 +216,93 @@ def test_threads_for_one_token_and_for_many(
 ) -> None:
     monkeypatch.setattr(llama_params, "default_threads", lambda: 2)
     monkeypatch.setattr(llama_params, "batch_threads", lambda: 4)
-    made = llama_params.context_params(llama_lib.library(), given, 512, ctypes.create_string_buffer(2))
+    cells = Cells(1, 512, 1)
+    made = llama_params.context_params(llama_lib.library(), given, cells, ctypes.create_string_buffer(2))
     assert (made.n_threads, made.n_threads_batch) == threads
 
 
-def test_the_default_context_is_the_training_length(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="engine.llama"), Model.load(tiny) as model:
-        assert model.backend().n_ctx == 512
-        assert model.backend(ContextOptions(n_sequences=3)).n_ctx == 3 * 512
-    assert "context of 512 tokens for 1 sequence(s): by the training length" in caplog.text
-
-
-def test_further_sequences_get_an_ordinary_length_unless_buffers_are_apart(tmp_path: Path) -> None:
+def test_a_conversation_may_hold_a_modest_length_unless_said_otherwise(
+    tmp_path: Path, tiny: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = model_files.write(tmp_path / "m.gguf", shape=model_files.Shape(n_ctx=16_384))
-    with Model.load(path) as model:
-        assert model.backend(ContextOptions(n_sequences=3)).n_ctx == 16_384 + 2 * 8192
-        apart = model.backend(ContextOptions(n_sequences=3, kv_unified=False))
-        assert (apart.n_ctx, apart.n_ctx_sequence) == (3 * 16_384, 16_384)
+    with caplog.at_level(logging.INFO, logger="engine.llama"), Model.load(tiny) as model, Model.load(path) as long:
+        assert model.backend().info.n_ctx == 512, "the training length"
+        assert "n_ctx=512 tokens a conversation (the default; n_ctx= says otherwise)" in caplog.text
+        for options in (ContextOptions(), ContextOptions(n_sequences=3), ContextOptions(kv_unified=True)):
+            assert long.backend(options).info.n_ctx == 8192
+        assert long.backend(ContextOptions(kv_unified=True, kv_tokens=1024)).info.n_ctx == 1024
+        caplog.clear()
+        assert long.backend(ContextOptions(n_ctx=9000, n_sequences=2)).info.n_ctx == 9000
+        assert "n_ctx=9000 tokens a conversation (as asked for" in caplog.text
+        assert "n_sequences=2 (as asked for; n_sequences= says otherwise), a KV buffer for each" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("options", "unified"),
+    ("options", "sequences", "kv_tokens"),
     [
-        ({"n_sequences": 3}, False),  # 512 for each, as long as the model was trained for
-        ({"n_sequences": 3, "n_ctx": 6 * 512}, True),  # one of them may want it all
-        ({"n_sequences": 3, "kv_unified": True}, True),
-        ({"n_sequences": 3, "n_ctx": 2 * 512, "kv_unified": False}, False),
-        ({"n_sequences": 3, "rope_freq_scale": 0.5}, True),  # meant for longer ones
-        ({}, True),
+        ({}, 4, 0),
+        ({"n_sequences": 1}, 1, 0),
+        ({"n_sequences": 7}, 7, 0),
+        ({"n_batch": 2}, 2, 0),
+        ({"kv_unified": True}, 4, 512),
+        ({"kv_unified": True, "n_sequences": 16, "kv_tokens": 1000}, 16, 1024),
     ],
 )
-def test_sequences_have_buffers_of_their_own_where_that_takes_nothing_from_them(
-    tiny: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], unified: bool
+def test_how_many_conversations_and_where(
+    tiny: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], sequences: int, kv_tokens: int
 ) -> None:
     with Model.load(tiny) as model, caplog.at_level(logging.INFO, logger="engine.llama"):
-        backend = model.backend(ContextOptions(**options))
-        assert backend.options.is_unified is unified
-        shares = 1 if unified else 3
-        assert backend.n_ctx_sequence == backend.n_ctx // shares
-        said = "one buffer for all" if unified else f"a buffer of {backend.n_ctx_sequence} for each"
-        assert f"sequence(s): {said}" in caplog.text
+        info = model.backend(ContextOptions(**options)).info
+        assert (info.n_sequences, info.kv_tokens) == (sequences, kv_tokens)
+        said = "one pool for all" if kv_tokens else "a KV buffer for each"
+        assert f"n_sequences={sequences}" in caplog.text
+        assert said in caplog.text
 
 
-def test_states_that_are_no_buffers_are_not_taken_apart(tmp_path: Path) -> None:
-    with Model.load(model_files.write(tmp_path / "m.gguf", "mamba")) as model:
-        assert model.backend(ContextOptions(n_sequences=3)).options.is_unified
+def needed(model: Model, n_sequences: int, n_ctx: int = 512) -> int:
+    """Memory for so many conversations, in bytes."""
+    options = ContextOptions(flash_attn="off", n_ubatch=256, n_sequences=n_sequences)
+    return estimate(model.file, options, cells_of(options, n_ctx, n_sequences)).total
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_buffers_of_their_own_may_not_take_more_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
-    def needs(_: object, options: ContextOptions, n_ctx: int) -> Footprint:
-        return Footprint(n_ctx, 0 if options.is_unified else more)
-
-    monkeypatch.setattr(llama, "estimate", needs)
+def test_as_many_conversations_as_fit_into_half_of_the_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Model.load(tiny) as model:
-        assert model.backend(ContextOptions(n_sequences=3)).options.is_unified is bool(more)
+        for room, sequences in (
+            (2 * needed(model, 4), 4),
+            (2 * needed(model, 4) - 2, 3),
+            (2 * needed(model, 2), 2),
+            (needed(model, 1), 1),
+        ):
+            monkeypatch.setattr(model, "_room", lambda room=room: room)
+            assert model.backend().info.n_sequences == sequences
+        assert model.backend(ContextOptions(check_memory=False)).info.n_sequences == 4
 
 
-def test_a_long_context_is_shared(tmp_path: Path) -> None:
+def test_only_what_was_left_out_is_made_to_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = model_files.write(tmp_path / "m.gguf", shape=model_files.Shape(n_ctx=16_384))
     with Model.load(path) as model:
-        backend = model.backend(ContextOptions(n_sequences=3))
-        assert backend.options.is_unified
-        assert backend.n_ctx_sequence == backend.n_ctx == 16_384 + 2 * 8192
-
-
-def test_the_default_context_is_what_fits(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Model.load(tiny) as model:
-        options = ContextOptions(n_sequences=100)
-        # Room for less than the training length of all hundred.
-        room = estimate(model.file, replace(options, n_ubatch=256), 20_480).total
-        monkeypatch.setattr(llama, "available_memory", lambda: int(room / 0.9) + 2)
-        monkeypatch.setattr(model, "_mapped", 0)
-        with caplog.at_level(logging.INFO, logger="engine.llama"):
-            assert model.backend(options).n_ctx == 20_480
-        assert "what fits into" in caplog.text
-        monkeypatch.setattr(llama, "available_memory", lambda: 1 * MIB)
+        room = needed(model, 1, 2560)
+        monkeypatch.setattr(model, "_room", lambda: room)
+        info = model.backend().info
+        assert (info.n_ctx, info.n_sequences) == (2560, 1)
+        with pytest.raises(ContextOverflowError, match=r"n_ctx=4,096 needs .* the largest that fits is n_ctx=2,560\."):
+            model.backend(ContextOptions(n_ctx=4096))
+        fewer = model.backend(ContextOptions(n_sequences=3)).info
+        assert (fewer.n_ctx < 2560, fewer.n_sequences) == (True, 3)
+        with pytest.raises(ContextOverflowError, match="n_ctx=2,560 with n_sequences=3 needs"):
+            model.backend(ContextOptions(n_ctx=2560, n_sequences=3))
+        with pytest.raises(ContextOverflowError, match=r"kv_tokens=90,000 needs .* that fits is kv_tokens=[\d,]+\."):
+            model.backend(ContextOptions(kv_unified=True, kv_tokens=90_000))
+        monkeypatch.setattr(model, "_room", lambda: MIB)
         with pytest.raises(ContextOverflowError, match="not even the smallest fits"):
-            model.backend(options)
-        assert model.backend(ContextOptions(check_memory=False)).n_ctx == 512
+            model.backend()
+        assert model.backend(ContextOptions(check_memory=False)).info.n_ctx == 8192
 
 
 def test_mapped_weights_count_as_taken(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Model.load(tiny) as model:
         monkeypatch.setattr(llama, "available_memory", lambda: 200 * MIB)
-        assert model.backend().n_ctx == 512
+        assert model.backend().info.n_ctx == 512
         monkeypatch.setattr(model, "_mapped", 190 * MIB)
         with pytest.raises(ContextOverflowError):
             model.backend()
@@ -320,15 +320,15 @@ def test_a_context_beyond_memory_is_refused_with_the_numbers(tiny: Path) -> None
 def test_without_knowledge_of_the_memory_nothing_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama, "available_memory", lambda: None)
     with Model.load(tiny) as model:
-        assert model.backend().n_ctx == 512
+        assert model.backend().info.n_ctx == 512
 
 
 def test_a_context_above_the_training_length_is_warned_about(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Model.load(tiny) as model:
-        assert model.backend(ContextOptions(n_ctx=1024)).n_ctx == 1024
+        assert model.backend(ContextOptions(n_ctx=1024)).info.n_ctx == 1024
         assert "n_ctx=1024 is above the training length of 512" in caplog.text
         caplog.clear()
-        model.backend(ContextOptions(n_ctx=1024, n_sequences=2))
+        model.backend(ContextOptions(n_ctx=512, kv_unified=True, kv_tokens=2048))
         assert "above the training length" not in caplog.text
 
 
@@ -357,6 +357,13 @@ def test_weights_beyond_memory_are_refused(tiny: Path, monkeypatch: pytest.Monke
         {"rope_freq_base": -1.0},
         {"outputs_per_sequence": 0},
         {"n_sequences": 16, "n_batch": 8},
+        {"kv_tokens": 512},
+        {"kv_tokens": 512, "kv_unified": True, "n_ctx": 513},
+        {"n_threads": 10_000},
+        {"n_ctx": "5"},
+        {"n_ctx": True},
+        {"kv_unified": None},
+        {"checkpoint_mib": -1},
     ],
 )
 def test_context_options_that_make_no_sense(options: dict[str, object]) -> None:
@@ -544,7 +551,7 @@ def test_what_is_offloaded_needs_room_on_the_device(tiny: Path, monkeypatch: pyt
         options = ModelOptions(n_gpu_layers=layers, check_memory=False)
         with Model.load(tiny, options) as model:
             if fits:
-                assert model.backend(ContextOptions(n_threads=1)).n_ctx == 512
+                assert model.backend(ContextOptions(n_threads=1)).info.n_ctx == 512
             else:
                 with pytest.raises(ContextOverflowError):
                     model.backend()

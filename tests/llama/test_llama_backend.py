@@ -14,11 +14,12 @@ from pretending import Pretending
 
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.llama import context as llama_backend
+from engine.llama import model as llama_model
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Row
-from engine.runtime.options import CacheType, ContextOptions
+from engine.runtime.options import CacheType, ContextOptions, ModelOptions
 from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.types import SamplingParams
 
@@ -107,7 +108,7 @@ def test_a_state_restored_right_after_a_copy_is_neither_copied_nor_copied_over(
     model: Model, unified: bool, replaced: str
 ) -> None:
     """Between buffers, llama.cpp puts the copy off to the next decode."""
-    backend = model.backend(ContextOptions(n_threads=1, n_sequences=3, n_ctx=3 * 256, kv_unified=unified))
+    backend = model.backend(ContextOptions(n_threads=1, n_sequences=3, n_ctx=256, kv_unified=unified))
     one, other = tokens_of(backend, TEXTS[0] * 3), tokens_of(backend, TEXTS[1] * 2)
     assert one != other[: len(one)]
     expected: dict[str, list[int]] = {}
@@ -145,30 +146,29 @@ def test_a_copied_prefix_goes_on_like_the_original(model: Model, unified: bool) 
 
 
 @pytest.mark.parametrize(
-    ("options", "mixed_rows", "copy_cost"),
+    ("options", "separate", "copy_cost"),
     [
-        ({}, 63, 0),
-        ({"kv_unified": False}, 0, 10),
-        ({"n_sequences": 1, "kv_unified": False}, 128, 0),
-        ({"flash_attn": "off"}, 128, 0),
-        ({"type_k": "q8_0", "type_v": "q8_0"}, 128, 0),
+        ({}, True, 10),
+        ({"kv_unified": True}, True, 0),
+        ({"n_sequences": 1}, False, 0),
+        ({"n_sequences": 1, "kv_unified": True}, False, 0),
     ],
 )
-def test_what_is_better_decoded_apart_and_what_a_copy_costs(
-    model: Model, options: dict[str, object], mixed_rows: int, copy_cost: int
+def test_what_is_better_decoded_separately_and_what_a_copy_costs(
+    model: Model, options: dict[str, object], separate: bool, copy_cost: int
 ) -> None:
-    """Tiles are for flash attention on the CPU over plain keys and values; only separate buffers are copied."""
-    asked: dict[str, Any] = {"n_sequences": 2, "n_ctx": 512, "n_batch": 128, "n_threads": 1, **options}
+    asked: dict[str, Any] = {"n_sequences": 2, "n_ctx": 256, "n_threads": 1, **options}
     backend = model.backend(ContextOptions(**asked))
-    assert (backend.mixed_rows, backend.copy_cost) == (mixed_rows, copy_cost)
+    assert (backend.info.separate_prefill, backend.info.copy_cost) == (separate, copy_cost)
     backend.close()
 
 
-@pytest.mark.parametrize("unified", [True, False])
-def test_where_a_device_attends_batches_are_mixed_as_they_come(model: Model, unified: bool) -> None:
-    options = ContextOptions(n_sequences=2, n_batch=128, n_threads=1, kv_unified=unified)
-    backend = LlamaBackend(model, options, 512, attends_here=False)
-    assert backend.mixed_rows == 128
+def test_where_a_device_attends_batches_are_mixed_as_they_come(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
+    monkeypatch.setattr(llama_model, "_gpus", lambda: [object()])
+    monkeypatch.setattr(model, "_options", ModelOptions(n_gpu_layers=1))
+    monkeypatch.setattr(model, "_room", lambda: None)
+    backend = model.backend(ContextOptions(n_sequences=2, n_ctx=256, n_threads=1))
+    assert not backend.info.separate_prefill
     backend.close()
 
 
@@ -199,11 +199,11 @@ def test_a_sequence_goes_to_a_file_and_into_another_context(
     prefill(backend, tokens[:-1])
     write_state(tmp_path / "s", backend.origin, SavedState(tuple(tokens[:-1]), backend.save(0)))
     expected = continue_greedily(backend, tokens[-1:], 8, start=len(tokens) - 1)
-    other = model.backend(ContextOptions(n_ctx=512, n_threads=1, flash_attn="on"))
+    other = model.backend(ContextOptions(n_ctx=512, n_threads=1, n_sequences=4))
     saved = read_state(tmp_path / "s", other.origin)
     other.restore(0, saved.state)
     assert continue_greedily(other, tokens[-1:], 8, start=len(saved.tokens)) == expected
-    quantised = model.backend(ContextOptions(n_ctx=512, n_threads=1, type_k="q8_0"))
+    quantised = model.backend(ContextOptions(n_ctx=512, n_threads=1, n_sequences=4, type_k="q8_0"))
     with pytest.raises(RequestError, match="type_k"):
         read_state(tmp_path / "s", quantised.origin)
     tuned = Model.load(model_files.write(tmp_path / "m.gguf", "qwen3", model_files.Shape(seed=2)))
@@ -243,6 +243,28 @@ def test_a_recurrent_memory_is_not_trimmed_nor_shared_in_part(tmp_path: Path) ->
             backend.restore(1, state)
             assert continue_greedily(backend, tokens[-1:], 6, sequence=1, start=len(tokens) - 1) == expected
             assert backend.trim(1, 0)
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_a_recurrent_memory_is_taken_back_to_a_checkpoint(tmp_path: Path, *, unified: bool) -> None:
+    """In its own sequence, and in another one that was copied from it; the whole state of a hybrid is larger."""
+    for architecture in ("mamba", "lfm2"):
+        with Model.load(model_files.write(tmp_path / "m.gguf", architecture)) as model:
+            backend = model.backend(ContextOptions(n_threads=1, n_sequences=3, n_ctx=512, kv_unified=unified))
+            tokens = tokens_of(backend, TEXTS[1])
+            prefill(backend, tokens[:-1])
+            point, at = backend.checkpoint(0), len(tokens) - 1
+            assert (len(point) < len(backend.save(0))) == model.info.is_hybrid
+            expected = continue_greedily(backend, tokens[-1:], 6, start=at)
+            backend.copy(0, 1, backend.positions(0))
+            for sequence in (0, 1, 0):
+                assert backend.rewind(sequence, at, point)
+                assert backend.positions(sequence) == at
+                assert continue_greedily(backend, tokens[-1:], 6, sequence=sequence, start=at) == expected
+            assert not backend.rewind(1, at - 1, point), "that is not where it was taken"
+            assert backend.trim(1, 0)
+            assert not backend.rewind(1, at, b"nonsense")
+            backend.close()
 
 
 @pytest.mark.parametrize("type_k", ["f16", "f32"])
@@ -363,7 +385,7 @@ def test_impossible_rows_are_refused_and_nothing_is_lost(backend: LlamaBackend, 
 
 
 def test_batches_are_bounded_by_rows_and_by_outputs(model: Model) -> None:
-    backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, n_batch=32, outputs_per_sequence=4))
+    backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, n_sequences=1, n_batch=32, outputs_per_sequence=4))
     with pytest.raises(DecodeError, match="33 rows were given, but one batch takes 32"):
         prefill(backend, [5] * 33)
     with pytest.raises(DecodeError, match="5 rows ask for logits, but one batch gives 4"):
@@ -374,7 +396,7 @@ def test_batches_are_bounded_by_rows_and_by_outputs(model: Model) -> None:
 
 
 def test_a_full_cache_says_so_and_goes_on(model: Model) -> None:
-    backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, n_sequences=2))
+    backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, n_sequences=2, kv_unified=True))
     prefill(backend, [5] * 200)
     prefill(backend, [5] * 56, sequence=1)
     with pytest.raises(DecodeError, match="no room for 1 more") as caught:
@@ -387,12 +409,11 @@ def test_a_full_cache_says_so_and_goes_on(model: Model) -> None:
     backend.close()
 
 
-def test_an_abort_stops_the_decode_until_resumed(backend: LlamaBackend) -> None:
+def test_an_abort_stops_the_next_decode_only(backend: LlamaBackend) -> None:
     backend.abort()
     with pytest.raises(DecodeError, match="aborted") as caught:
         prefill(backend, [5, 6, 7])
     assert caught.value.reason == "aborted"
-    backend.resume()
     backend.trim(0, 0)
     prefill(backend, [5, 6, 7])
     assert backend.positions(0) == 3
@@ -401,7 +422,7 @@ def test_an_abort_stops_the_decode_until_resumed(backend: LlamaBackend) -> None:
 def test_an_abort_from_another_thread_ends_a_long_decode(tmp_path: Path) -> None:
     shape = model_files.Shape(n_embd=256, n_head=4, n_ff=1024, n_layer=6, n_ctx=4096)
     with Model.load(model_files.write(tmp_path / "m.gguf", shape=shape)) as model:
-        backend = model.backend(ContextOptions(n_threads=1, n_batch=4096, n_ubatch=64))
+        backend = model.backend(ContextOptions(n_threads=1, n_sequences=1, n_batch=4096, n_ubatch=64))
         started = threading.Event()
 
         def stop() -> None:
@@ -417,7 +438,6 @@ def test_an_abort_from_another_thread_ends_a_long_decode(tmp_path: Path) -> None
         thread.join()
         held = backend.positions(0)
         assert held < 4096
-        backend.resume()
         backend.decode([Row(5, held, 0, True)])
         assert backend.positions(0) == held + 1
 
@@ -518,7 +538,7 @@ class TestDrawingOnTheDevice:
         expected = continue_greedily(plain, tokens, 8)
         plain.close()
         sampler = device.sampler(GREEDY)
-        device.attach(sampler, 1)
+        device.attach(1, sampler)
         row, position, drawn = prefill(device, tokens, 1), len(tokens), list[int]()
         while len(drawn) < 8:
             with pytest.raises(DecodeError, match="stayed there"):
@@ -527,8 +547,8 @@ class TestDrawingOnTheDevice:
             device.decode([Row(drawn[-1], position, 1, True)])
             row, position = 0, position + 1
         assert drawn == expected
-        device.detach(1)
-        device.detach(1)
+        device.attach(1, None)
+        device.attach(1, None)
         device.decode([Row(tokens[0], position, 1, True)])
         assert device.logits(0).shape == (device.vocab.size,)
 
@@ -539,7 +559,7 @@ class TestDrawingOnTheDevice:
         best = np.argsort(-device.logits(row))[:3]
         weights = np.exp(device.logits(row)[best] / 0.8)
         sampler = device.sampler(params)
-        device.attach(sampler, 0)
+        device.attach(0, sampler)
         counts = dict.fromkeys(map(int, best), 0)
         for _ in range(600):
             device.trim(0, len(tokens) - 1)
@@ -557,12 +577,12 @@ class TestDrawingOnTheDevice:
             for number in range(12):
                 sequence = int(number >= move)
                 if number in (0, move):
-                    device.detach(0)
-                    device.attach(sampler, sequence)
+                    device.attach(0, None)
+                    device.attach(sequence, sampler)
                 device.trim(sequence, 0)
                 found.append(device.sample(sampler, prefill(device, tokens, sequence)))
-            device.detach(0)
-            device.detach(1)
+            device.attach(0, None)
+            device.attach(1, None)
             sampler.close()
             return found
 
@@ -584,7 +604,7 @@ class TestDrawingOnTheDevice:
     )
     def test_what_needs_the_logits_gets_them(self, device: LlamaBackend, params: SamplingParams) -> None:
         sampler = device.sampler(params)
-        device.attach(sampler, 0)
+        device.attach(0, sampler)
         row = prefill(device, device.vocab.tokenize(TEXTS[0], special=False))
         assert device.logits(row).shape == (device.vocab.size,)
         assert 0 <= device.sample(sampler, row) < device.vocab.size
@@ -592,7 +612,7 @@ class TestDrawingOnTheDevice:
     def test_a_context_closes_with_samplers_attached(self, model: Model) -> None:
         backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, device_sampling=True))
         sampler = backend.sampler(GREEDY)
-        backend.attach(sampler, 0)
+        backend.attach(0, sampler)
         row = prefill(backend, backend.vocab.tokenize(TEXTS[0], special=False))
         with pytest.raises(DecodeError, match="output=True"):
             backend.sample(sampler, row - 1)

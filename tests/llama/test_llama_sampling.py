@@ -35,10 +35,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaBackend]:
 def backend(large: LlamaBackend, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LlamaBackend:
     """A backend whose row 0 has the ladder for logits; with a vocabulary that is left to llama.cpp, or is not."""
     if request.param == "arrays":
-        monkeypatch.setattr(sampling_plan, "_DRAWS_PAY", 0)
-        monkeypatch.setattr(sampling_plan, "_PENALTIES_PAY", 0)
-        monkeypatch.setattr(sampling_plan, "_TOP_K_PAYS", 0)
-        monkeypatch.setattr(sampling_plan, "_MIN_P_PAYS", 0)
+        monkeypatch.setattr(sampling_plan, "_ARRAYS_PAY", 0)
     logits = large.logits(0)
     logits[:] = -20.0
     for token, logit in LADDER.items():
@@ -69,6 +66,11 @@ def test_a_seed_repeats_and_none_does_not(backend: LlamaBackend) -> None:
     assert first != sequence(backend, temperature=2, seed=8)
     assert sequence(backend, temperature=2) != sequence(backend, temperature=2)
     assert len(set(first)) > 1
+
+
+def test_the_largest_seed_is_one_like_any_other(backend: LlamaBackend) -> None:
+    """llama.cpp takes 2**32 - 1 for "draw one yourself"."""
+    assert len({tuple(sequence(backend, temperature=2, seed=2**32 - 1)) for _ in range(4)}) == 1
 
 
 def test_each_sequence_has_its_own_random_stream(backend: LlamaBackend) -> None:
@@ -364,6 +366,8 @@ class Plain:
 
 
 FILTERS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.6},
     {"top_k": 40},
     {"top_k": 40, "top_p": 0.8, "min_p": 0.05, "temperature": 0.7},
     {"top_k": 20, "typical_p": 0.7, "xtc_probability": 0.5},
@@ -383,7 +387,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("params", FILTERS)
 def test_what_is_drawn_is_what_llama_cpp_draws(backend: LlamaBackend, params: dict[str, Any]) -> None:
-    """Against the chain as llama.cpp's own order has it, over the whole vocabulary."""
+    """Against the chain as llama.cpp's own order has it, over the whole vocabulary: one random stream for a seed."""
     random = np.random.default_rng(5)
     for seed in range(25):
         backend.logits(0)[:] = random.normal(0, 4, SIZE)

@@ -19,6 +19,7 @@ from pretending import Pretending
 from engine.errors import EngineError, RequestError
 from engine.llama import vocab as llama_vocab
 from engine.llama.lib import library
+from engine.llama.lifetime import Shared
 from engine.llama.model import Model
 from engine.llama.vocab import LlamaVocab, Spellings
 from engine.parsing.reader import Piece
@@ -61,9 +62,9 @@ def published(request: pytest.FixtureRequest) -> Iterator[tuple[str, LlamaVocab]
     params = lib.llama_model_default_params()
     params.vocab_only = True
     handle = lib.llama_model_load_from_file(str(path).encode(), params)
-    pointer = lib.llama_model_get_vocab(handle)
-    yield name, LlamaVocab(lambda: pointer)
-    lib.llama_model_free(handle)
+    model = Shared(handle, lib.llama_model_free)
+    yield name, LlamaVocab(model)
+    model.close(EngineError("over"))
 
 
 def plain(vocab: LlamaVocab, text: str) -> list[int]:

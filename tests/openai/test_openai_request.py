@@ -241,7 +241,7 @@ def test_fields_of_the_body_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ({"temperature": -1}, "temperature=-1 makes no sense"),
+        ({"temperature": -1}, "temperature=-1 is not valid"),
         ({"temprature": 1}, "no option 'temprature'; the options are dry_allowed_length"),
         ({"logits_processors": [print]}, "no request can carry"),
     ],

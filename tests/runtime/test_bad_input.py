@@ -126,12 +126,12 @@ def test_options_that_make_no_sense(tiny: Path) -> None:
     refused(RequestError, lambda: load(tiny, type_k="q3"), "type_k='q3'", "q8_0")
     refused(RequestError, lambda: load(tiny, n_gpu_layers=-2), "n_gpu_layers=-2")
     refused(RequestError, lambda: load(tiny, split_mode="rows"), "split_mode='rows'")
-    refused(RequestError, lambda: load(tiny, longest_draft=4, device_sampling=True), "leave one of them out")
+    refused(RequestError, lambda: load(tiny, draft_max=4, device_sampling=True), "leave one of them out")
 
 
 def test_a_context_too_small_for_the_prompt(llm: Engine) -> None:
-    refused(ContextOverflowError, lambda: llm.chat("word " * 400), "holds 256", "Shorten the conversation")
-    refused(ContextOverflowError, lambda: llm.run("word " * 400), "holds 256")
+    refused(ContextOverflowError, lambda: llm.chat("word " * 400), "n_ctx=256", "Shorten it", "larger n_ctx=")
+    refused(ContextOverflowError, lambda: llm.run("word " * 400), "n_ctx=256")
     assert llm.chat(QUESTION, max_tokens=2).usage is not None
 
 

@@ -14,7 +14,7 @@ from engine.errors import ForgedPromptError
 from engine.llama.model import Model
 from engine.parsing.reader import Piece
 from engine.runtime.control_tokens import ControlTokens
-from engine.runtime.service import Service
+from engine.runtime.service import Service, TurnRequest
 from engine.template.prompt import Prompt
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -149,9 +149,12 @@ def test_a_forged_prompt_is_not_sent() -> None:
     backend = ScriptedBackend(["x"], vocab=Naive(["<a>"]))
     with Service(backend) as service:
         with pytest.raises(ForgedPromptError, match="was not sent"):
-            service.submit(Prompt("<a>hi<a>", (Piece("<a>", True), Piece("hi<a>"))), plain)
+            service.submit(TurnRequest(Prompt("<a>hi<a>", (Piece("<a>", True), Piece("hi<a>"))), plain))
         assert backend.decodes == 0
-        assert service.submit(Prompt("<a>hi", (Piece("<a>", True), Piece("hi"))), plain).result().content == "x"
+        assert (
+            service.submit(TurnRequest(Prompt("<a>hi", (Piece("<a>", True), Piece("hi"))), plain)).result().content
+            == "x"
+        )
 
 
 def test_it_costs_little() -> None:

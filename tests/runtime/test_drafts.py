@@ -3,31 +3,31 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.runtime.ngram import Drafter
+from engine.runtime.ngram import NgramDrafter
 
 
 def test_copies_what_followed_the_last_occurrence() -> None:
     tokens = [1, 2, 3, 4, 5, 9, 1, 2, 3, 7, 8, 9, 9, 1, 2, 3]
-    assert Drafter(tokens, 3).propose(10) == (7, 8, 9)
-    assert Drafter(tokens, 3).propose(1) == (7,)
-    assert Drafter(tokens, 3).propose(0) == ()
+    assert NgramDrafter(tokens, 3).propose(10) == (7, 8, 9)
+    assert NgramDrafter(tokens, 3).propose(1) == (7,)
+    assert NgramDrafter(tokens, 3).propose(0) == ()
 
 
 def test_nothing_to_copy() -> None:
     for tokens in ([], [1, 2], [1, 2, 3], [1, 2, 3, 4, 5]):
-        assert Drafter(tokens, 4).propose(10) == ()
+        assert NgramDrafter(tokens, 4).propose(10) == ()
 
 
 def test_a_repetition_is_continued() -> None:
-    assert Drafter([1, 2, 1, 2, 1, 2], 4).propose(10) == (1, 2, 1)
-    assert Drafter([5, 5, 5, 5], 4).propose(10) == (5, 5, 5)
-    assert Drafter([5, 5, 5, 5], 4).propose(2) == (5, 5)
-    assert Drafter([9, 1, 2, 3, 1, 2, 3], 4).propose(10) == (1, 2, 3)
+    assert NgramDrafter([1, 2, 1, 2, 1, 2], 4).propose(10) == (1, 2, 1)
+    assert NgramDrafter([5, 5, 5, 5], 4).propose(10) == (5, 5, 5)
+    assert NgramDrafter([5, 5, 5, 5], 4).propose(2) == (5, 5)
+    assert NgramDrafter([9, 1, 2, 3, 1, 2, 3], 4).propose(10) == (1, 2, 3)
 
 
 def test_success_makes_longer_drafts_and_failure_shorter() -> None:
     tokens = [*range(50), 0, 1, 2]
-    drafter = Drafter(tokens, 16)
+    drafter = NgramDrafter(tokens, 16)
     sizes: list[int] = []
     for accepted in (3, 7, 15, 8, 7, 3):
         sizes.append(len(drafter.propose(100)))
@@ -40,7 +40,7 @@ def test_success_makes_longer_drafts_and_failure_shorter() -> None:
 def test_drafts_are_no_longer_than_may_be() -> None:
     tokens = [*range(50), 0, 1, 2]
     for longest, expected in ((1, [1, 1, 1]), (2, [1, 1, 1]), (3, [3, 3, 3]), (8, [3, 7, 7]), (15, [3, 7, 15])):
-        drafter = Drafter(tokens, longest)
+        drafter = NgramDrafter(tokens, longest)
         sizes: list[int] = []
         for _ in expected:
             sizes.append(len(drafter.propose(100)))
@@ -50,7 +50,7 @@ def test_drafts_are_no_longer_than_may_be() -> None:
 
 def test_failures_in_a_row_rest_longer_each_time() -> None:
     tokens = [*range(50), 0, 1, 2]
-    drafter = Drafter(tokens, 16)
+    drafter = NgramDrafter(tokens, 16)
     rests: list[int] = []
     for _ in range(4):
         waited = 0
@@ -68,7 +68,7 @@ def test_failures_in_a_row_rest_longer_each_time() -> None:
 
 @given(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 8))
 def test_a_draft_follows_an_earlier_occurrence_of_the_end(tokens: list[int], longest: int) -> None:
-    drafter = Drafter(grown := [], longest)
+    drafter = NgramDrafter(grown := [], longest)
     for token in tokens:
         grown.append(token)
         draft = drafter.propose(8)

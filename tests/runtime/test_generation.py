@@ -1,15 +1,20 @@
 """engine.runtime.generation: tokens in, events out; with the real parser and the byte vocabulary."""
 
+import itertools
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallStart, fold
 from engine.parsing import Parser, Piece
 from engine.runtime.generation import Generation, Limits
 from engine.runtime.stops import ContentStops
 from engine.testing import ByteVocab
-from engine.types import Completion, FinishReason
+from engine.types import Completion, FinishReason, SamplingParams
 
 VOCAB = ByteVocab(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"])
 END = VOCAB.end
@@ -304,3 +309,64 @@ def test_stop_tokens() -> None:
         completion = run(generation, [*text("ab<|channel|>c"), END])
         assert (completion.content, completion.finish_reason, generation.tokens) == ("ab", "stop", 3)
     assert run(plain(Limits(stop_tokens=frozenset({ord("c")}))), text("abcd")).content == "ab"
+
+
+def folded(stops: list[str], pieces: list[str], *, anywhere: bool) -> tuple[str, bool]:
+    limits = Limits(stop_anywhere=tuple(stops)) if anywhere else Limits(stop=tuple(stops))
+    generation = plain(limits)
+    events: list[Event] = []
+    for piece in pieces:
+        events += generation._drawn(piece)  # pyright: ignore[reportPrivateUsage]
+    completion = fold([*events, *generation.close("length")])
+    return completion.content, completion.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("anywhere", [True, False])
+@given(
+    data=st.text("ab|", max_size=30),
+    stops=st.lists(st.text("ab|", min_size=1, max_size=6), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 30), max_size=6),
+)
+def test_any_split_of_the_output_stops_at_the_same_place(
+    data: str, stops: list[str], cuts: list[int], anywhere: bool
+) -> None:
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(places)]
+    whole = folded(stops, [data], anywhere=anywhere)
+    assert folded(stops, pieces, anywhere=anywhere) == folded(stops, list(data), anywhere=anywhere) == whole
+    assert whole[1] == any(stop in data for stop in stops)
+
+
+def follow(size: int) -> None:
+    """An output that nearly is a stop string of so many characters, in pieces of four."""
+    stops = ContentStops(["ab" * (size // 2 - 1) + "!"])
+    out = [event for _ in range(size // 4) for event in stops.filter([ContentDelta("abab")])]
+    text = "".join(event.text for event in [*out, *stops.flush()] if isinstance(event, ContentDelta))
+    assert text == "abab" * (size // 4)
+
+
+def peak(size: int) -> int:
+    tracemalloc.start()
+    follow(size)
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found
+
+
+def seconds(size: int) -> float:
+    began = time.process_time()
+    follow(size)
+    return time.process_time() - began
+
+
+def test_a_long_stop_string_costs_memory_and_time_by_its_length() -> None:
+    """17 GB for a megabyte, where every prefix was kept."""
+    assert peak(1 << 15) < 2.5 * peak(1 << 14) < 2.5 * (1 << 14) * 300
+    assert seconds(1 << 18) < 10 * min(seconds(1 << 16), seconds(1 << 16))
+
+
+def test_stop_strings_have_a_limit_with_a_name() -> None:
+    for stop in (["x" * 100_001], ["x"] * 101):
+        with pytest.raises(ValidationError, match="at most 100"):
+            SamplingParams(stop=tuple(stop))
+    follow(100_000)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from engine.errors import ContextOverflowError, DecodeError, EngineError
 from engine.parsing import Parser
+from engine.runtime import loop
 from engine.runtime.backend import Row, Sampler
 from engine.runtime.generation import Limits
 from engine.types import SamplingParams
@@ -94,12 +95,12 @@ def test_a_long_prompt_does_not_stall_running_streams() -> None:
 
 
 def test_streams_and_a_long_prompt_are_evaluated_apart_where_the_backend_wants_it() -> None:
-    bench = Bench(echo, n_batch=256, n_sequences=3, mixed_rows=63)
+    bench = Bench(echo, n_batch=256, n_sequences=3, info={"separate_prefill": True})
     streams = [bench.submit(text) for text in ("anna", "bert")]
     bench.step(2)
     long = bench.submit("x" * 160)
     bench.step(3)
-    assert bench.backend.batches == [8, 2, 2, 160, 3, 3]
+    assert bench.backend.batches == [8, 2, 2, 64, 2, 96, 3]
     bench.run()
     assert [bench.completion(id_).content for id_ in streams] == ["re: anna", "re: bert"]
     assert bench.completion(long).content == f"re: {'x' * 160}"
@@ -113,12 +114,12 @@ def test_a_failure_beside_a_long_prompt_that_is_evaluated_apart() -> None:
             for error in failing:
                 raise error
 
-    bench = Bench(echo, n_batch=256, n_sequences=3, mixed_rows=63, before_decode=fail)
+    bench = Bench(echo, n_batch=256, n_sequences=3, info={"separate_prefill": True}, before_decode=fail)
     streams = [bench.submit(text) for text in ("anna", "bert")]
     bench.step(2)
     long = bench.submit("x" * 160)
     bench.run()
-    assert bench.backend.batches[2:10] == [2, 1, 1, 2, 1, 1, 2, 160], "each failure ends its step"
+    assert bench.backend.batches[2:10] == [2, 1, 1, 2, 1, 1, 2, 64], "each failure ends its step"
     assert [bench.completion(id_).content for id_ in streams] == ["re: anna", "re: bert"]
     assert bench.completion(long).content == f"re: {'x' * 160}"
 
@@ -241,8 +242,9 @@ def test_a_prompt_that_fills_the_context_draws_one_token() -> None:
     assert "11 tokens" in str(bench.error(too_long))
 
 
-def test_out_of_cells_preempts_the_youngest_and_resumes_it_where_it_was() -> None:
-    bench = Bench(lambda text: text[0] * 30, n_ctx=64, n_sequences=3)
+def test_out_of_cells_preempts_the_youngest_and_resumes_it_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "_RESERVE", 0)  # admission would have them wait
+    bench = Bench(lambda text: text[0] * 30, n_ctx=64, kv_tokens=64, n_sequences=3)
     ids = [bench.submit(letter * 8) for letter in "abc"]
     bench.run()
     assert [bench.completion(id_).content for id_ in ids] == ["a" * 30, "b" * 30, "c" * 30]
@@ -254,7 +256,7 @@ def test_out_of_cells_preempts_the_youngest_and_resumes_it_where_it_was() -> Non
 
 
 def test_idle_prefixes_give_way_before_anybody_is_preempted() -> None:
-    bench = Bench(lambda text: text[0] * 30, n_ctx=64, n_sequences=3)
+    bench = Bench(lambda text: text[0] * 30, n_ctx=64, kv_tokens=64, n_sequences=3)
     bench.submit("z" * 20)
     bench.run()
     before = bench.backend.evaluated
@@ -347,7 +349,7 @@ def test_a_decode_that_gets_half_way_each_time_is_given_up(trimmable: bool) -> N
 
 
 def test_no_slot_forgets_idle_sequences_then_preempts() -> None:
-    bench = Bench(lambda text: text[0] * 20, n_sequences=3, n_ctx=200)
+    bench = Bench(lambda text: text[0] * 20, n_sequences=3, n_ctx=200, kv_tokens=200)
     bench.submit("z" * 60)
     bench.run()
 
@@ -361,7 +363,7 @@ def test_no_slot_forgets_idle_sequences_then_preempts() -> None:
     assert [bench.completion(id_).content for id_ in ids] == ["a" * 20, "b" * 20]
     hopeless = bench.submit("c" * 80)
     bench.run()
-    assert "80 tokens; a sequence of this context holds 70" in str(bench.error(hopeless)), "it was found out"
+    assert "80 tokens, and the KV cache has room for 70" in str(bench.error(hopeless)), "it was found out"
     longer = bench.submit("e" * 60)
     bench.run()
     assert bench.completion(longer).finish_reason == "length"
@@ -478,32 +480,56 @@ def test_cancel_all_and_abandon() -> None:
     assert not bench.loop.busy
 
 
-def test_recurrent_memory_keeps_where_the_turn_begins() -> None:
-    """The next prompt drops the turn's reasoning, so it parts from what was evaluated; the checkpoint is continued."""
-    bench = Bench(lambda _: "<think>\nhm\n</think>\n\nyes", n_sequences=2, trimmable=False, n_batch=16)
-    history = "system prompt, question, assistant:"
-    bench.submit(history, checkpoint=len(history) - 1)
-    bench.run()
-    assert bench.loop.cache.held(1) == list(history[:-1].encode())
-    second = bench.submit(f"{history}yes, next question, assistant:", checkpoint=60)
-    bench.run()
-    usage = bench.completion(second).usage
+def cached(bench: Bench, id_: int) -> int:
+    usage = bench.completion(id_).usage
     assert usage is not None
-    assert usage.cached_tokens == len(history) - 1
+    return usage.cached_tokens
+
+
+def test_a_memory_that_cannot_be_cut_goes_back_to_where_turns_began() -> None:
+    """In one sequence: a prompt again, one whose turn lost its reasoning, one whose last message was edited."""
+    bench = Bench(lambda _: "<think>\nhm\n</think>\n\nyes", n_sequences=1, trimmable=False, n_batch=16)
+    system, question, start = "system prompt. ", "question? ", "assistant:"
+    history = f"{system}{question}"
+    turns = (len(system), len(history))
+    bench.submit(history + start, turns=turns)
+    bench.run()
+    again = bench.submit(history + start, turns=turns)
+    bench.run()
+    assert cached(bench, again) == len(history)
+    longer = f"{history}{start}yes. Next? "
+    followed = bench.submit(longer + start, turns=(len(history), len(longer)))
+    bench.run()
+    assert cached(bench, followed) == len(history), "the answer is not there as it was generated"
+    edited = bench.submit(f"{system}other question? {start}", turns=(len(system), len(system) + 16))
+    bench.run()
+    assert cached(bench, edited) == len(system)
+
+
+def test_a_turn_that_is_continued_can_be_gone_back_to() -> None:
+    bench = Bench(lambda text: "an answer", n_sequences=1, trimmable=False, n_batch=16)
+    history = "question?assistant:"
+    bench.submit(history)
+    bench.run()
+    held = f"{history}an answer"
+    first = bench.submit(f"{held}one more question?")
+    bench.run()
+    second = bench.submit(f"{held}another question?")
+    bench.run()
+    assert (cached(bench, first), cached(bench, second)) == (len(held), len(held))
 
 
 def test_answers_to_one_prompt_share_a_checkpoint() -> None:
     bench = Bench(lambda _: "same", n_sequences=4, trimmable=False, n_batch=64)
     text = "a rather long prompt, which is worth the wait: " * 4
-    ids = [bench.submit(text, checkpoint=len(text) - 1) for _ in range(3)]
+    ids = [bench.submit(text, turns=(len(text) - 1,)) for _ in range(3)]
     bench.run()
-    cached = [usage.cached_tokens for id_ in ids if (usage := bench.completion(id_).usage)]
-    assert cached == [0, len(text) - 1, len(text) - 1]
+    assert [cached(bench, id_) for id_ in ids] == [0, len(text) - 1, len(text) - 1]
 
 
 def test_guesses_from_the_context_save_decodes_and_change_nothing() -> None:
     text = "the quick brown fox jumps over the lazy dog"
-    plain, drafting = (Bench(lambda text: text, n_batch=64, longest_draft=longest) for longest in (0, 8))
+    plain, drafting = (Bench(lambda text: text, n_batch=64, draft_max=most) for most in (0, 8))
     for bench in (plain, drafting):
         id_ = bench.submit(text)
         bench.run()
@@ -518,13 +544,13 @@ def test_guesses_from_the_context_save_decodes_and_change_nothing() -> None:
 
 def test_guesses_stop_at_what_ends_a_turn() -> None:
     text = "abcdef abcdef abcdef abcdef "
-    bench = Bench(lambda text: text, longest_draft=16)
+    bench = Bench(lambda text: text, draft_max=16)
     limited = bench.submit(text, Limits(max_tokens=9))
     stopped = bench.submit(text, Limits(stop=("f abc",)))
     bench.run()
     assert bench.completion(limited).content == text[:9].rstrip()
     assert bench.completion(stopped).content == "abcde"
-    full = Bench(lambda text: text, longest_draft=16, n_ctx=40)
+    full = Bench(lambda text: text, draft_max=16, n_ctx=40)
     id_ = full.submit(text)
     full.run()
     assert full.completion(id_).finish_reason == "length"
@@ -533,7 +559,7 @@ def test_guesses_stop_at_what_ends_a_turn() -> None:
 
 def test_forced_tokens_end_a_draft() -> None:
     close = tuple(b"\n</think>\n\n")
-    bench = Bench(lambda text: "answer" if "</think>" in text else "<think>\n" + "hm" * 50, longest_draft=8)
+    bench = Bench(lambda text: "answer" if "</think>" in text else "<think>\n" + "hm" * 50, draft_max=8)
     limits = Limits(reasoning_budget=21, reasoning_close=close)
     id_ = bench.submit("q", limits, parser=lambda: Parser("qwen3"))
     bench.run()
@@ -542,7 +568,7 @@ def test_forced_tokens_end_a_draft() -> None:
 
 
 def test_a_memory_that_cannot_be_cut_takes_no_more_guesses_once_it_is_known() -> None:
-    bench = Bench(lambda text: text * 2, longest_draft=8, trimmable=False, can_share=True)
+    bench = Bench(lambda text: text * 2, draft_max=8, trimmable=False, info={"can_share": True})
     text = "abcabxabcaby"
     id_ = bench.submit(text)
     bench.run()
@@ -553,7 +579,7 @@ def test_a_memory_that_cannot_be_cut_takes_no_more_guesses_once_it_is_known() ->
 
 def test_guesses_give_way_when_cells_are_few() -> None:
     text = "abcabcabcabc"
-    bench = Bench(lambda text: text[:12], longest_draft=8, n_ctx=50, n_sequences=2)
+    bench = Bench(lambda text: text[:12], draft_max=8, n_ctx=50, kv_tokens=50, n_sequences=2)
     ids = [bench.submit(text), bench.submit(f"{text}!")]
     bench.run()
     assert [bench.completion(id_).content for id_ in ids] == [text, text]
@@ -563,9 +589,11 @@ def test_guesses_give_way_when_cells_are_few() -> None:
 @given(
     n_sequences=st.integers(1, 4),
     n_ctx=st.integers(40, 120),
+    pool=st.booleans(),
+    reserve=st.sampled_from([0, 8, 512]),
     n_batch=st.integers(1, 20),
     trimmable=st.booleans(),
-    longest_draft=st.sampled_from([0, 1, 8]),
+    draft_max=st.sampled_from([0, 1, 8]),
     script=st.lists(
         st.tuples(st.integers(0, 3), st.text("ab", min_size=1, max_size=18), st.integers(-1, 12)),
         min_size=1,
@@ -575,9 +603,11 @@ def test_guesses_give_way_when_cells_are_few() -> None:
 def test_every_output_equals_its_run_alone(
     n_sequences: int,
     n_ctx: int,
+    pool: bool,
+    reserve: int,
     n_batch: int,
     trimmable: bool,
-    longest_draft: int,
+    draft_max: int,
     script: list[tuple[int, str, int]],
 ) -> None:
     """Random arrivals, colliding prefixes, random cancels, too little memory: survivors answer as if alone."""
@@ -585,24 +615,14 @@ def test_every_output_equals_its_run_alone(
         echo,
         n_sequences=n_sequences,
         n_ctx=n_ctx,
+        kv_tokens=n_ctx if pool else None,
         n_batch=n_batch,
         trimmable=trimmable,
-        longest_draft=longest_draft,
+        draft_max=draft_max,
     )
-    cancels: dict[int, int] = {}
-    texts: dict[int, str] = {}
-    step = 0
-    for pause, text, cancel_after in script:
-        for _ in range(pause):
-            bench.step()
-            step += 1
-        id_ = bench.submit(text, checkpoint=len(text) // 2)
-        texts[id_] = text
-        if cancel_after >= 0:
-            cancels[id_] = step + cancel_after
-        for other in [other for other, at in cancels.items() if at <= step]:
-            bench.loop.cancel(other)
-    bench.run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_RESERVE", reserve)
+        texts = played(bench, script)
     for id_, text in texts.items():
         completion = bench.completion(id_)
         whole = f"re: {text}"
@@ -610,3 +630,50 @@ def test_every_output_equals_its_run_alone(
         if completion.finish_reason != "cancelled":
             assert (completion.content, completion.finish_reason) == (whole, "stop")
     assert all(sampler.closed for sampler in bench.backend.samplers)
+
+
+def played(bench: Bench, script: list[tuple[int, str, int]]) -> dict[int, str]:
+    """Pauses in steps, prompts, and after how many steps each is cancelled (-1: never); the prompt of each request."""
+    cancels: dict[int, int] = {}
+    texts: dict[int, str] = {}
+    step = 0
+    for pause, text, cancel_after in script:
+        for _ in range(pause):
+            bench.step()
+            step += 1
+        id_ = bench.submit(text, turns=(len(text) // 3, len(text) // 2))
+        texts[id_] = text
+        if cancel_after >= 0:
+            cancels[id_] = step + cancel_after
+        for other in [other for other, at in cancels.items() if at <= step]:
+            bench.loop.cancel(other)
+    bench.run()
+    return texts
+
+
+@pytest.mark.parametrize(("max_tokens", "at_once"), [(64, 5), (None, 3)])
+def test_a_pool_admits_as_many_as_will_fit_and_evaluates_nothing_twice(max_tokens: int | None, at_once: int) -> None:
+    """Sixteen prompts of 620 tokens over 4,096 cells: five with answers of 64, three where nobody said how long."""
+    bench = Bench(lambda text: text[0] * 60, n_ctx=4096, kv_tokens=4096, n_sequences=16)
+    texts = [chr(ord("a") + number) * 620 for number in range(16)]
+    ids = [bench.submit(text, Limits(max_tokens=max_tokens)) for text in texts]
+    most = 0
+    while bench.loop.busy:
+        bench.step()
+        most = max(most, len({id_ for id_ in ids if bench.replies.get(id_)} - {id_ for id_ in ids if over(bench, id_)}))
+    assert [bench.completion(id_).content for id_ in ids] == [text[0] * 60 for text in texts]
+    assert bench.backend.evaluated == 16 * (620 + 60)
+    assert most == at_once
+
+
+def over(bench: Bench, id_: int) -> bool:
+    return bool(bench.replies.get(id_)) and bench.replies[id_][-1].final
+
+
+def test_a_prompt_that_leaves_no_room_for_its_answer_runs_alone() -> None:
+    bench = Bench(echo, n_ctx=100, kv_tokens=100, n_sequences=4)
+    ids = [bench.submit(letter * 40, Limits(max_tokens=90)) for letter in "ab"]
+    bench.step(3)
+    assert list(bench.replies) == ids[:1]
+    bench.run()
+    assert [bench.completion(id_).content for id_ in ids] == [f"re: {letter * 40}" for letter in "ab"]

@@ -38,9 +38,9 @@ def test_a_request_alone_may_fail_once(failures: int) -> None:
         assert "hiccup" in str(bench.error(id_))
 
 
-@pytest.mark.parametrize("longest_draft", [0, 8])
-def test_a_pin_holds_its_own_tokens_and_no_guesses(longest_draft: int) -> None:
-    bench = Bench(lambda _: "ok", n_sequences=4, longest_draft=longest_draft)
+@pytest.mark.parametrize("draft_max", [0, 8])
+def test_a_pin_holds_its_own_tokens_and_no_guesses(draft_max: int) -> None:
+    bench = Bench(lambda _: "ok", n_sequences=4, draft_max=draft_max)
     text = "the quick brown fox jumps over the quick brown fox jumps over the quick"
     bench.submit(text)
     bench.run()

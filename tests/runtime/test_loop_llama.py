@@ -10,7 +10,7 @@ from engine.llama.model import Model
 from engine.parsing import Parser, Piece
 from engine.runtime.generation import Limits
 from engine.runtime.loop import Loop
-from engine.runtime.options import ContextOptions
+from engine.runtime.options import ContextOptions, LoopOptions
 from engine.runtime.request import Reply, Request
 from engine.types import Completion, SamplingParams, Usage
 
@@ -34,7 +34,7 @@ class Desk:
         model: Model,
         n_sequences: int = 4,
         n_ctx: int = 512,
-        longest_draft: int = 0,
+        draft_max: int = 0,
         *,
         n_batch: int = 64,
         device: bool = False,
@@ -50,17 +50,18 @@ class Desk:
             kv_unified=unified,
         )
         self.backend = model.backend(options)
-        self.loop = Loop(self.backend, longest_draft=longest_draft)
+        self.loop = Loop(self.backend, LoopOptions(draft_max=draft_max))
         self.replies: dict[int, list[Reply]] = {}
 
-    def submit(self, id_: int, text: str, *, checkpoint: bool = True, logprobs: int | None = None) -> None:
+    def submit(self, id_: int, text: str, *, turns: bool = True, logprobs: int | None = None) -> None:
         vocab = self.backend.vocab
         tokens = vocab.encode([Piece(text, True)], add_bos=True)
-        tail = vocab.tokenize("<|start|>assistant\n", special=True)
+        start = vocab.tokenize("<|start|>", special=True)[0]
         sampling = SamplingParams(temperature=0, logprobs=logprobs)
         limits = Limits(max_tokens=16, ignore_eos=True)
-        at = len(tokens) - len(tail) if checkpoint else 0
-        self.loop.submit(Request(id_, tuple(tokens), lambda: Parser("content-only"), sampling, limits, at))
+        starts = [place for place, token in enumerate(tokens) if token == start]
+        begins = tuple(starts[-2:]) if turns else ()
+        self.loop.submit(Request(id_, tuple(tokens), lambda: Parser("content-only"), sampling, limits, begins))
 
     def step(self) -> None:
         self.loop.step()
@@ -89,19 +90,19 @@ def alone(model: Model) -> dict[str, tuple[int, ...]]:
     answers: dict[str, tuple[int, ...]] = {}
     for text in TEXTS:
         desk = Desk(model)
-        desk.submit(0, text, checkpoint=False)
+        desk.submit(0, text, turns=False)
         desk.run()
         desk.backend.close()
         answers[text] = desk.output(0)
     return answers
 
 
-@pytest.mark.parametrize(("longest_draft", "device"), [(0, False), (6, False), (0, True)])
-@pytest.mark.parametrize("n_ctx", [512, 256])
+@pytest.mark.parametrize(("draft_max", "device"), [(0, False), (6, False), (0, True)])
+@pytest.mark.parametrize(("n_ctx", "unified"), [(512, True), (256, True), (256, False)])
 def test_every_output_equals_its_run_alone(
-    model: Model, alone: dict[str, tuple[int, ...]], longest_draft: int, n_ctx: int, *, device: bool
+    model: Model, alone: dict[str, tuple[int, ...]], draft_max: int, n_ctx: int, *, device: bool, unified: bool
 ) -> None:
-    desk = Desk(model, n_sequences=3, n_ctx=n_ctx, longest_draft=longest_draft, device=device)
+    desk = Desk(model, n_sequences=3, n_ctx=n_ctx, draft_max=draft_max, device=device, unified=unified)
     for id_, text in enumerate(TEXTS):
         desk.submit(id_, text)
         desk.step()
@@ -123,7 +124,7 @@ def test_long_prompts_beside_streams_change_no_output(model: Model, *, unified: 
     alone: list[tuple[int, ...]] = []
     for text in texts:
         desk = Desk(model, n_ctx=1024, n_batch=256)
-        desk.submit(0, text, checkpoint=False)
+        desk.submit(0, text, turns=False)
         desk.run()
         desk.backend.close()
         alone.append(desk.output(0))
@@ -137,7 +138,7 @@ def test_long_prompts_beside_streams_change_no_output(model: Model, *, unified: 
 
 
 def test_logprobs_are_those_of_the_tokens_drawn(model: Model) -> None:
-    desk = Desk(model, longest_draft=6)
+    desk = Desk(model, draft_max=6)
     desk.submit(0, TEXTS[0], logprobs=2)
     desk.run()
     entries = [entry for reply in desk.replies[0] for entry in reply.logprobs]
@@ -171,6 +172,31 @@ def test_a_full_context_is_shifted(model: Model) -> None:
     desk.backend.close()
 
 
+@pytest.mark.parametrize("unified", [True, False])
+def test_prompts_sent_again_or_edited_are_not_read_from_their_beginning(model: Model, *, unified: bool) -> None:
+    """In one sequence, which the last conversation filled: by cutting it, or by its checkpoints."""
+    desk = Desk(model, n_sequences=1, unified=unified)
+    edited = TEXTS[2].replace("world a b", "o he he")
+    for id_, text in enumerate((TEXTS[2], TEXTS[2], edited, TEXTS[2])):
+        desk.submit(id_, text)
+        desk.run()
+        fresh = Desk(model, unified=unified)
+        fresh.submit(0, text, turns=False)
+        fresh.run()
+        assert desk.output(id_) == fresh.output(0)
+        fresh.backend.close()
+    vocab = desk.backend.vocab
+    tail = len(vocab.tokenize("<|start|>assistant\n", special=True))
+    head = len(vocab.encode([Piece(TEXTS[2].partition("<|start|>user")[0], True)], add_bos=True))
+    assert desk.usage(1).cached_tokens >= desk.usage(0).prompt_tokens - tail
+    assert desk.usage(2).cached_tokens >= head
+    assert desk.usage(3).cached_tokens >= head
+    kept, taken = desk.loop.cache.checkpoints
+    assert (kept > 0) == (taken > 0) == (model.info.is_recurrent or model.info.is_hybrid)
+    assert taken <= desk.backend.info.checkpoint_bytes
+    desk.backend.close()
+
+
 def test_a_next_turn_that_parts_from_the_last_is_continued_at_its_beginning(model: Model) -> None:
     desk = Desk(model, n_sequences=2)
     desk.submit(0, TEXTS[0])
@@ -181,7 +207,7 @@ def test_a_next_turn_that_parts_from_the_last_is_continued_at_its_beginning(mode
     tail = len(desk.backend.vocab.tokenize("<|start|>assistant\n", special=True))
     assert desk.usage(1).cached_tokens >= desk.usage(0).prompt_tokens - tail
     fresh = Desk(model)
-    fresh.submit(1, second, checkpoint=False)
+    fresh.submit(1, second, turns=False)
     fresh.run()
     assert desk.output(1) == fresh.output(1)
     desk.backend.close()

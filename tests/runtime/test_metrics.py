@@ -6,7 +6,7 @@ from doubles import echo, plain, prompt
 
 from engine.errors import EngineError
 from engine.runtime.metrics import Metrics, Tally
-from engine.runtime.service import Service
+from engine.runtime.service import Service, TurnRequest
 from engine.testing import ScriptedBackend
 from engine.types import Usage
 
@@ -49,8 +49,8 @@ def test_a_service_counts_every_request_once() -> None:
     with Service(backend) as service:
         assert service.metrics == Metrics()
         for _ in range(3):
-            service.submit(prompt("hello"), plain).result()
-        with service.submit(prompt("endless"), plain) as stream:
+            service.submit(TurnRequest(prompt("hello"), plain)).result()
+        with service.submit(TurnRequest(prompt("endless"), plain)) as stream:
             assert service.metrics.running == 1
         stream.result()
         metrics = service.metrics
@@ -64,7 +64,7 @@ def test_a_service_counts_every_request_once() -> None:
 def test_failures_are_counted() -> None:
     with Service(ScriptedBackend([])) as service:
         try:
-            service.submit(prompt("hello"), plain).result()
+            service.submit(TurnRequest(prompt("hello"), plain)).result()
         except EngineError:
             assert service.metrics.finished == {"error": 1}
         else:

@@ -13,7 +13,7 @@ from doubles import echo, plain, prompt
 
 from engine import ChatTemplate, ContextOverflowError, DecodeError, Engine, EngineError, RequestError
 from engine.runtime.backend import Row
-from engine.runtime.service import PinnedPrefix, Service
+from engine.runtime.service import PinnedPrefix, Service, TurnRequest
 from engine.testing import ByteVocab, ScriptedBackend
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])
@@ -21,7 +21,7 @@ SYSTEM: list[dict[str, Any]] = [{"role": "system", "content": "You are a system 
 
 
 def cached(service: Service, text: str) -> int:
-    usage = service.submit(prompt(text), plain).result().usage
+    usage = service.submit(TurnRequest(prompt(text), plain)).result().usage
     assert usage is not None
     return usage.cached_tokens
 
@@ -70,11 +70,11 @@ def test_a_prefix_that_makes_no_sense() -> None:
 
 
 def test_requests_beside_a_large_pinned_prefix_are_told_what_is_left() -> None:
-    backend = ScriptedBackend(lambda _: "x" * 90, n_ctx=100, n_sequences=2)
+    backend = ScriptedBackend(lambda _: "x" * 90, n_ctx=100, kv_tokens=100, n_sequences=2)
     with Service(backend) as service, pin(service, "p" * 60):
-        with pytest.raises(ContextOverflowError, match="holds 40"):
-            service.submit(prompt("y" * 50), plain).result()
-        assert service.submit(prompt("y" * 20), plain).result().finish_reason == "length"
+        with pytest.raises(ContextOverflowError, match="room for 40"):
+            service.submit(TurnRequest(prompt("y" * 50), plain)).result()
+        assert service.submit(TurnRequest(prompt("y" * 20), plain)).result().finish_reason == "length"
         assert cached(service, "p" * 60 + "q") == 60
 
 
@@ -93,7 +93,7 @@ def test_saved_and_restored(tmp_path: Path, trimmable: bool) -> None:
     backend = ScriptedBackend(echo, n_sequences=3, trimmable=trimmable)
     with Service(backend) as service, service.restore(tmp_path / "prefix") as prefix:
         assert (prefix.tokens, backend.evaluated) == (26, 0)
-        stream = service.submit(prompt("a prefix that many share: x"), plain)
+        stream = service.submit(TurnRequest(prompt("a prefix that many share: x"), plain))
         assert stream.result().content == "re: a prefix that many share: x"
         assert cached(service, "a prefix that many share: y") == 26
         assert service.restore(tmp_path / "prefix").tokens == 26
@@ -109,7 +109,7 @@ def test_a_state_without_room_is_evaluated_when_there_is(tmp_path: Path) -> None
 
     backend = ScriptedBackend(lambda _: "x" * 30, n_sequences=3, n_ctx=100, before_decode=wait)
     with Service(backend) as service:
-        running = service.submit(prompt("r" * 40), plain)
+        running = service.submit(TurnRequest(prompt("r" * 40), plain))
         threading.Timer(0.05, hold.set).start()
         with service.restore(tmp_path / "prefix"):
             assert running.result().content == "x" * 30
@@ -130,7 +130,7 @@ def test_a_state_that_the_memory_refuses_is_told(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(backend, "restore", refuse)
         with pytest.raises(DecodeError, match="does not fit"):
             service.restore(tmp_path / "prefix")
-        assert service.submit(prompt("x"), plain).result().content == "re: x"
+        assert service.submit(TurnRequest(prompt("x"), plain)).result().content == "re: x"
 
 
 def test_a_save_that_waits_when_the_loop_breaks_is_answered(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_save_that_waits_when_the_loop_breaks_is_answered(tmp_path: Path) -> N
 
     with Service(ScriptedBackend(echo, n_sequences=2, before_decode=crash)) as service:
         prefix = pin(service, "prefix")
-        stream = service.submit(prompt("!"), plain)
+        stream = service.submit(TurnRequest(prompt("!"), plain))
         time.sleep(0.02)
         threading.Timer(0.05, hold.set).start()
         with pytest.raises(EngineError, match="loop broke"):
@@ -159,7 +159,7 @@ def test_progress() -> None:
         told.append((done, total))
 
     with Service(ScriptedBackend(echo, n_batch=16, n_sequences=2)) as service:
-        service.submit(prompt("x" * 40), plain, progress=tell).result()
+        service.submit(TurnRequest(prompt("x" * 40), plain, progress=tell)).result()
         assert told == [(16, 40), (32, 40), (40, 40)]
         told.clear()
         service.pin(list(b"y" * 20), progress=tell).release()
@@ -168,7 +168,7 @@ def test_progress() -> None:
 
 def test_progress_may_stop_the_turn() -> None:
     with Service(ScriptedBackend(echo, n_batch=4, n_sequences=2)) as service:
-        stream = service.submit(prompt("x" * 400), plain, progress=lambda done, _: done < 8)
+        stream = service.submit(TurnRequest(prompt("x" * 400), plain, progress=lambda done, _: done < 8))
         completion = stream.result()
         assert (completion.finish_reason, completion.content) == ("cancelled", "")
         with pytest.raises(EngineError, match="not pinned"):
@@ -178,8 +178,8 @@ def test_progress_may_stop_the_turn() -> None:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            service.submit(prompt("y" * 400), plain, progress=broken).result()
-        assert service.submit(prompt("fine"), plain).result().content == "re: fine"
+            service.submit(TurnRequest(prompt("y" * 400), plain, progress=broken)).result()
+        assert service.submit(TurnRequest(prompt("fine"), plain)).result().content == "re: fine"
 
 
 def scripted(**options: Any) -> tuple[Engine, ScriptedBackend]:

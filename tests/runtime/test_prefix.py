@@ -1,10 +1,13 @@
 """engine.runtime.prefix: reuse, sharing, forgetting; the books are compared with ScriptedBackend's all the time."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.errors import DecodeError
 from engine.runtime.backend import Row
 from engine.runtime.prefix import Blocked, Lease, PrefixCache, common_prefix
 from engine.testing import ScriptedBackend
@@ -18,15 +21,27 @@ class Bench:
         n_sequences: int = 3,
         n_ctx: int = 1000,
         *,
+        pool: bool = True,
         trimmable: bool = True,
         can_share: bool | None = None,
         patience: int = 32,
         copy_cost: int = 0,
+        checkpoint_bytes: int = 0,
     ) -> None:
         self.backend = ScriptedBackend(
-            [], n_ctx=n_ctx, n_batch=n_ctx, n_sequences=n_sequences, trimmable=trimmable, copy_cost=copy_cost
+            [],
+            n_ctx=n_ctx,
+            kv_tokens=n_ctx if pool else None,
+            n_batch=n_ctx,
+            n_sequences=n_sequences,
+            trimmable=trimmable,
         )
-        self.backend.can_share = trimmable if can_share is None else can_share
+        self.backend.info = replace(
+            self.backend.info,
+            can_share=trimmable if can_share is None else can_share,
+            copy_cost=copy_cost,
+            checkpoint_bytes=checkpoint_bytes,
+        )
         self.cache = PrefixCache(self.backend, patience=patience)
 
     def acquire(self, tokens: list[int]) -> Lease:
@@ -53,7 +68,7 @@ class Bench:
     def check(self) -> None:
         self.cache.check()
         assert self.cache.used == self.backend.used
-        for sequence in range(self.backend.n_sequences):
+        for sequence in range(self.backend.info.n_sequences):
             assert self.cache.held(sequence) == self.backend.tokens(sequence)
 
 
@@ -262,30 +277,102 @@ def test_a_memory_that_does_not_say_so_is_found_out_when_sharing() -> None:
     assert bench.acquire([*range(40), 1, *range(200, 280), 4]).reused == 40, "nothing to wait for"
 
 
-def test_keep() -> None:
-    bench = Bench(n_sequences=3, trimmable=False)
-    busy = bench.acquire([1, 2, 3, 4, 5])
+def taken_back(bench: Bench, tokens: list[int], marks: tuple[int, ...]) -> Lease:
+    """Acquire, evaluate all, with checkpoints at the marks; released."""
+    lease = bench.cache.acquire(tokens, 0, marks)
+    assert isinstance(lease, Lease)
+    held = lease.reused
+    for stop in (*(mark for mark in marks if mark > held), len(tokens)):
+        bench.evaluate(lease.sequence, tokens[held:stop])
+        held = stop
+        if stop in marks:
+            bench.cache.checkpoint(lease.sequence)
+    bench.cache.release(lease.sequence)
+    return lease
+
+
+def test_a_memory_that_cannot_be_cut_is_taken_back_to_a_checkpoint() -> None:
+    bench = Bench(n_sequences=1, trimmable=False, checkpoint_bytes=10_000)
+    taken_back(bench, [1, 2, 3, 4, 5, 6], (2, 4))
+    assert bench.cache.checkpoints[0] == 2
+    assert taken_back(bench, [1, 2, 3, 4, 5, 6], (2, 4)).reused == 4, "the same prompt again"
+    assert taken_back(bench, [1, 2, 3, 9, 9], (2,)).reused == 2, "one that was edited"
+    assert taken_back(bench, [1, 2, 3, 4, 5, 6], ()).reused == 2, "what lay behind the edit is gone"
+    assert taken_back(bench, [1, 2, 3, 4, 5, 6, 7, 8], ()).reused == 6, "continued in place"
+    assert taken_back(bench, [1, 2, 3, 4, 5, 6, 9], ()).reused == 6, "and back to where that turn ended"
+    assert taken_back(bench, [8, 8], ()).reused == 0
+    assert bench.cache.checkpoints == (0, 0)
+
+
+def test_a_checkpoint_goes_along_with_a_copy_and_counts_once() -> None:
+    bench = Bench(n_sequences=3, trimmable=False, checkpoint_bytes=10_000)
+    busy = bench.cache.acquire([1, 2, 3, 4, 5], 0, (3,))
+    assert isinstance(busy, Lease)
     bench.evaluate(busy.sequence, [1, 2, 3])
-    assert bench.cache.keep(busy.sequence)
-    assert not bench.cache.keep(busy.sequence), "kept already"
+    bench.cache.checkpoint(busy.sequence)
+    bench.cache.checkpoint(busy.sequence)
+    before = bench.cache.checkpoints
+    assert before[0] == 1, "there is one already"
     bench.evaluate(busy.sequence, [4, 5])
+    assert bench.acquire([1, 2, 3, 9]).reused == 3
+    assert bench.cache.checkpoints == before
     bench.check()
-    assert bench.cache.used == 5
-    parted = bench.acquire([1, 2, 3, 9])
-    assert parted.reused == 3
-    bench.acquire([7, 7])
-    assert not bench.cache.keep(busy.sequence), "no sequence is idle"
+
+
+def test_at_most_eight_checkpoints_of_a_conversation_the_oldest_go() -> None:
+    bench = Bench(n_sequences=1, trimmable=False, checkpoint_bytes=10_000)
+    tokens = list(range(40))
+    taken_back(bench, tokens, tuple(range(2, 26, 2)))
+    assert bench.cache.checkpoints[0] == 8
+    assert taken_back(bench, [*tokens[:9], 99], ()).reused == 0
+    taken_back(bench, tokens, tuple(range(2, 26, 2)))
+    assert taken_back(bench, [*tokens[:20], 99], ()).reused == 20
+
+
+def test_checkpoints_take_no_more_than_they_may_the_oldest_go() -> None:
+    bench = Bench(n_sequences=2, trimmable=False, checkpoint_bytes=60)
+    first = taken_back(bench, [1] * 12, (4, 8))
+    assert bench.cache.checkpoints == (2, len("[1, 1, 1, 1]") + len("[1, 1, 1, 1, 1, 1, 1, 1]"))
+    second = taken_back(bench, [2] * 12, (9,))
+    assert first.sequence != second.sequence
+    assert bench.cache.checkpoints == (2, 24 + 27), "the first conversation's first is gone"
+    assert taken_back(bench, [1] * 6 + [3], ()).reused == 0
+    assert taken_back(bench, [2] * 10 + [3], ()).reused == 9
+    small = Bench(n_sequences=1, trimmable=False, checkpoint_bytes=10)
+    taken_back(small, [1] * 12, (8,))
+    assert small.cache.checkpoints == (0, 0), "one alone is too large"
+
+
+@pytest.mark.parametrize("fault", [DecodeError("no"), MemoryError()])
+def test_a_checkpoint_that_cannot_be_taken_is_not_missed(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    def refuse(sequence: int) -> bytes:
+        raise fault
+
+    bench = Bench(n_sequences=1, trimmable=False, checkpoint_bytes=60)
+    monkeypatch.setattr(bench.backend, "checkpoint", refuse)
+    taken_back(bench, [1, 2, 3], (2,))
+    assert taken_back(bench, [1, 2, 9], (2,)).reused == 0
+
+
+def test_a_checkpoint_that_cannot_be_put_back_costs_the_prefix_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(sequence: int, position: int, state: bytes) -> bool:
+        return False
+
+    bench = Bench(n_sequences=1, trimmable=False, checkpoint_bytes=60)
+    taken_back(bench, [1, 2, 3], (2,))
+    monkeypatch.setattr(bench.backend, "rewind", refuse)
+    assert taken_back(bench, [1, 2, 9], ()).reused == 0
 
 
 def test_waits_for_a_checkpoint() -> None:
-    bench = Bench(n_sequences=3, trimmable=False, patience=4)
+    bench = Bench(n_sequences=3, trimmable=False, patience=4, checkpoint_bytes=1000)
     tokens = list(range(20))
-    busy = bench.cache.acquire(tokens, 10)
+    busy = bench.cache.acquire(tokens, 0, (10,))
     assert isinstance(busy, Lease)
     assert bench.cache.acquire([*tokens[:12], 99]) is Blocked.SHARED
     assert bench.acquire([*tokens[:8], 99]).reused == 0, "it parts before the checkpoint"
     bench.evaluate(busy.sequence, tokens[:10])
-    assert bench.cache.keep(busy.sequence)
+    bench.cache.checkpoint(busy.sequence)
     assert bench.acquire([*tokens[:12], 99]).reused == 10
 
 
@@ -342,14 +429,24 @@ def test_common_prefix() -> None:
 class Conversations(RuleBasedStateMachine):
     """Random prompts over a tiny alphabet, so that prefixes collide; evaluated in random pieces, left, forgotten."""
 
-    @initialize(n_sequences=st.integers(1, 4), n_ctx=st.integers(12, 60), trimmable=st.booleans())
-    def begin(self, n_sequences: int, n_ctx: int, trimmable: bool) -> None:
-        self.bench = Bench(n_sequences, n_ctx, trimmable=trimmable, patience=4)
+    @initialize(
+        n_sequences=st.integers(1, 4),
+        n_ctx=st.integers(12, 60),
+        pool=st.booleans(),
+        trimmable=st.booleans(),
+        checkpoint_bytes=st.sampled_from([0, 40, 1000]),
+    )
+    def begin(self, n_sequences: int, n_ctx: int, pool: bool, trimmable: bool, checkpoint_bytes: int) -> None:
+        room = 0 if trimmable else checkpoint_bytes
+        self.bench = Bench(n_sequences, n_ctx, pool=pool, trimmable=trimmable, patience=4, checkpoint_bytes=room)
+        self.room = room
         self.users: dict[int, list[int]] = {}
 
-    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=12))
-    def acquire(self, tokens: list[int]) -> None:
-        lease = self.bench.cache.acquire(tokens)
+    @rule(
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=12), limit=st.integers(0, 12), mark=st.integers(0, 12)
+    )
+    def acquire(self, tokens: list[int], limit: int, mark: int) -> None:
+        lease = self.bench.cache.acquire(tokens, limit, (mark,))
         if isinstance(lease, Blocked):
             assert self.users, "alone, every prompt may start"
             return
@@ -367,7 +464,7 @@ class Conversations(RuleBasedStateMachine):
         chunk = tokens[start : start + size]
         if chunk and self.bench.cache.make_room(len(chunk)):
             self.bench.evaluate(sequence, chunk)
-        if self.bench.backend.positions(sequence) == len(tokens):
+        if self.bench.backend.positions(sequence) == len(tokens) < self.bench.backend.info.n_ctx:
             tokens.append(data.draw(st.integers(0, 1)))
 
     @precondition(lambda self: self.users)
@@ -379,10 +476,9 @@ class Conversations(RuleBasedStateMachine):
 
     @precondition(lambda self: self.users)
     @rule(data=st.data())
-    def keep(self, data: st.DataObject) -> None:
-        sequence = data.draw(st.sampled_from(sorted(self.users)))
-        idle = self.bench.backend.n_sequences - len(self.users)
-        assert not (self.bench.cache.keep(sequence) and not idle)
+    def checkpoint(self, data: st.DataObject) -> None:
+        self.bench.cache.checkpoint(data.draw(st.sampled_from(sorted(self.users))))
+        assert self.bench.cache.checkpoints[1] <= self.room
 
     @rule(cells=st.integers(1, 60))
     def make_room(self, cells: int) -> None:

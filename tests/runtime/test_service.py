@@ -21,7 +21,7 @@ from engine.events import ContentDelta, Event, Finished, ReasoningDelta, fold
 from engine.parsing import Parser, Piece
 from engine.runtime.backend import Row
 from engine.runtime.request import Request
-from engine.runtime.service import Service, Stream
+from engine.runtime.service import Service, Stream, TurnRequest
 from engine.template.prompt import Prompt
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion, SamplingParams
@@ -54,7 +54,7 @@ def endless() -> ScriptedBackend:
 
 def test_for() -> None:
     with Service(ScriptedBackend(echo)) as service:
-        stream = service.submit(prompt("hello"), plain)
+        stream = service.submit(TurnRequest(prompt("hello"), plain))
         events = list(stream)
     assert isinstance(events[-1], Finished)
     assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == "re: hello"
@@ -65,7 +65,7 @@ def test_for() -> None:
 
 def test_result() -> None:
     with Service(ScriptedBackend(["hello"])) as service:
-        completion = service.submit(prompt("p"), plain).result(timeout=30)
+        completion = service.submit(TurnRequest(prompt("p"), plain)).result(timeout=30)
     assert (completion.content, completion.finish_reason) == ("hello", "stop")
     assert completion.usage is not None
     assert completion.usage.prompt_tokens == 1
@@ -73,7 +73,7 @@ def test_result() -> None:
 
 def test_result_after_a_part_was_read() -> None:
     with Service(ScriptedBackend(["hello"])) as service:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
         reading = iter(stream)
         assert next(reading) == ContentDelta("h")
         assert stream.result().content == "hello"
@@ -84,7 +84,7 @@ def test_result_times_out_and_the_turn_goes_on() -> None:
     hold = threading.Event()
     backend = ScriptedBackend(["hello"], before_decode=waiting_for(hold))
     with Service(backend) as service:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
         with pytest.raises(TimeoutError, match=r"0\.01 s"):
             stream.result(timeout=0.01)
         with pytest.raises(RequestError, match="still running"):
@@ -98,19 +98,21 @@ def test_sampling_and_family_stops() -> None:
     backend = ScriptedBackend(["a<stop>b", "one two", "three/four", "1234567"], vocab=vocab)
     with Service(backend) as service:
         assert service.vocab is vocab
-        assert service.n_ctx == 4096
-        assert service.submit(prompt("p", stop=("<stop>",)), plain).result().content == "a"
-        assert service.submit(prompt("p"), plain, SamplingParams(stop=("two",))).result().content == "one "
-        text_stop = service.submit(prompt("p", stop=("/four",)), plain).result()
+        assert service.info.n_ctx == 4096
+        assert service.submit(TurnRequest(prompt("p", stop=("<stop>",)), plain)).result().content == "a"
+        assert service.submit(TurnRequest(prompt("p"), plain, SamplingParams(stop=("two",)))).result().content == "one "
+        text_stop = service.submit(TurnRequest(prompt("p", stop=("/four",)), plain)).result()
         assert text_stop.content == "three", "an end that is no token of this vocabulary is found as text"
-        limited = service.submit(prompt("p"), plain, SamplingParams(max_tokens=3)).result()
+        limited = service.submit(TurnRequest(prompt("p"), plain, SamplingParams(max_tokens=3))).result()
     assert (limited.content, limited.finish_reason) == ("123", "length")
 
 
 def test_logprobs() -> None:
     backend = ScriptedBackend(["ab", "ab", "ab"])
     with Service(backend) as service:
-        streams = [service.submit(prompt("p"), plain, SamplingParams(logprobs=top)) for top in (None, 0, 2)]
+        streams = [
+            service.submit(TurnRequest(prompt("p"), plain, SamplingParams(logprobs=top))) for top in (None, 0, 2)
+        ]
         for stream in streams:
             stream.result()
     tokens = [ord("a"), ord("b"), backend.vocab.end]
@@ -130,39 +132,41 @@ def test_markers_reach_the_parser() -> None:
         return Parser("gpt-oss", control_tokens=vocab.control_tokens)
 
     with Service(backend) as service:
-        completion = service.submit(prompt("p"), parser, markers=frozenset({"<|call|>", "<|end|>"})).result()
+        completion = service.submit(
+            TurnRequest(prompt("p"), parser, markers=frozenset({"<|call|>", "<|end|>"}))
+        ).result()
     assert completion.tool_calls[0].error is None
     assert completion.finish_reason == "tool_calls"
 
 
 def test_a_prompt_that_does_not_fit_is_told_to_the_caller() -> None:
     with Service(ScriptedBackend([], n_ctx=10)) as service:
-        with pytest.raises(ContextOverflowError, match="11 tokens; a sequence of this context holds 10"):
-            service.submit(prompt("x" * 11), plain)
+        with pytest.raises(ContextOverflowError, match="11 tokens, and a conversation may hold n_ctx=10"):
+            service.submit(TurnRequest(prompt("x" * 11), plain))
         with pytest.raises(RequestError, match="empty"):
-            service.submit(Prompt("", ()), plain)
+            service.submit(TurnRequest(Prompt("", ()), plain))
 
 
 def test_options_that_make_no_sense() -> None:
     with Service(ScriptedBackend([])) as service:
         with pytest.raises(RequestError, match="deadline=0"):
-            service.submit(prompt("p"), plain, deadline=0)
+            service.submit(TurnRequest(prompt("p"), plain, deadline=0))
         with pytest.raises(RequestError, match="reasoning_budget=-1"):
-            service.submit(prompt("p"), plain, reasoning_budget=-1, reasoning_close=[Piece("x")])
+            service.submit(TurnRequest(prompt("p"), plain, reasoning_budget=-1, reasoning_close=(Piece("x"),)))
         with pytest.raises(RequestError, match="needs reasoning_close"):
-            service.submit(prompt("p"), plain, reasoning_budget=1)
+            service.submit(TurnRequest(prompt("p"), plain, reasoning_budget=1))
 
 
 def test_reasoning_budget_and_end_reasoning() -> None:
-    close = [Piece("\n</think>\n\n")]
+    close = (Piece("\n</think>\n\n"),)
     backend = ScriptedBackend(lambda text: "answer" if "</think>" in text else "<think>\n" + ENDLESS, delay=0.0005)
     with Service(backend) as service:
         budgeted = service.submit(
-            prompt("p"), lambda: Parser("qwen3"), reasoning_budget=20, reasoning_close=close
+            TurnRequest(prompt("p"), lambda: Parser("qwen3"), reasoning_budget=20, reasoning_close=close)
         ).result()
         assert budgeted.content == "answer"
         assert 0 < len(budgeted.reasoning) <= 20
-        stream = service.submit(prompt("q"), lambda: Parser("qwen3"), reasoning_close=close)
+        stream = service.submit(TurnRequest(prompt("q"), lambda: Parser("qwen3"), reasoning_close=close))
         for event in stream:
             if isinstance(event, ReasoningDelta):
                 stream.end_reasoning()
@@ -172,7 +176,7 @@ def test_reasoning_budget_and_end_reasoning() -> None:
 def test_deadline_and_priority_are_passed_on() -> None:
     backend = endless()
     with Service(backend) as service:
-        stream = service.submit(prompt("p"), plain, deadline=0.05, priority=3)
+        stream = service.submit(TurnRequest(prompt("p"), plain, deadline=0.05, priority=3))
         assert stream.result().finish_reason == "deadline"
 
 
@@ -183,7 +187,7 @@ def test_a_failure_is_raised_to_the_reader_with_what_came_before() -> None:
 
     backend = ScriptedBackend(["hello", "fine"], before_decode=poisoned)
     with Service(backend) as service:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
         seen: list[Event] = []
         with pytest.raises(DecodeError, match="cannot"):
             seen.extend(stream)
@@ -191,13 +195,13 @@ def test_a_failure_is_raised_to_the_reader_with_what_came_before() -> None:
             stream.result()
         assert (stream.completion.content, stream.completion.finish_reason) == ("hel", "error")
         backend.decodes = 100
-        assert service.submit(prompt("p"), plain).result().content == "fine"
+        assert service.submit(TurnRequest(prompt("p"), plain)).result().content == "fine"
 
 
 def test_leaving_a_for_loop_stops_the_decode() -> None:
     backend = endless()
     with Service(backend) as service:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
         for _ in stream:
             break
         assert stream.result().finish_reason == "cancelled"
@@ -207,7 +211,7 @@ def test_leaving_a_for_loop_stops_the_decode() -> None:
 def test_an_error_in_the_loop_body_stops_the_decode() -> None:
     backend = endless()
     with Service(backend) as service:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
         with pytest.raises(ZeroDivisionError):
             fail_within(stream)
         assert stream.result().finish_reason == "cancelled"
@@ -222,7 +226,7 @@ def test_an_interrupt_while_waiting_stops_the_decode(monkeypatch: pytest.MonkeyP
     # No `delay`: the backend would wait for it on an Event, which is patched below.
     backend = ScriptedBackend(lambda _: ENDLESS, before_decode=lambda _: time.sleep(0.001), n_ctx=200_000)
     with Service(backend) as service:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
 
         def interrupted(*_: object) -> bool:
             raise KeyboardInterrupt
@@ -237,7 +241,7 @@ def test_an_interrupt_while_waiting_stops_the_decode(monkeypatch: pytest.MonkeyP
 def test_leaving_a_with_stops_the_decode() -> None:
     backend = endless()
     with Service(backend) as service:
-        with service.submit(prompt("p"), plain) as stream:
+        with service.submit(TurnRequest(prompt("p"), plain)) as stream:
             pass
         assert stream.result().finish_reason == "cancelled"
         assert settled(backend)
@@ -246,7 +250,7 @@ def test_leaving_a_with_stops_the_decode() -> None:
 def test_a_stream_that_nobody_holds_is_cancelled() -> None:
     backend = endless()
     with Service(backend) as service:
-        service.submit(prompt("p"), plain)
+        service.submit(TurnRequest(prompt("p"), plain))
         gc.collect()
         assert settled(backend)
 
@@ -254,7 +258,7 @@ def test_a_stream_that_nobody_holds_is_cancelled() -> None:
 def test_cancel_from_another_thread_during_prefill() -> None:
     backend = ScriptedBackend(echo, n_batch=4, delay=0.001, n_ctx=20_000)
     with Service(backend) as service:
-        stream = service.submit(prompt("x" * 10_000), plain)
+        stream = service.submit(TurnRequest(prompt("x" * 10_000), plain))
         threading.Timer(0.02, stream.cancel).start()
         completion = stream.result()
         assert (completion.finish_reason, completion.content) == ("cancelled", "")
@@ -265,12 +269,12 @@ def test_cancel_from_another_thread_during_prefill() -> None:
 def test_cancelling_stops_a_chunk_in_its_middle() -> None:
     backend = ScriptedBackend(echo, delay=3600)
     with Service(backend) as service:
-        stream = service.submit(prompt("x" * 100), plain)
+        stream = service.submit(TurnRequest(prompt("x" * 100), plain))
         while not backend.decodes:
             time.sleep(0.001)
         stream.cancel()
         assert stream.result().finish_reason == "cancelled"
-        other = service.submit(prompt("y"), plain)
+        other = service.submit(TurnRequest(prompt("y"), plain))
         while backend.decodes < 2:
             time.sleep(0.001)
     assert other.result().finish_reason == "cancelled", "closing does not wait for it either"
@@ -279,14 +283,14 @@ def test_cancelling_stops_a_chunk_in_its_middle() -> None:
 def test_close_ends_streams_and_frees_the_backend() -> None:
     backend = endless()
     running = Service(backend)
-    streams = [running.submit(prompt(f"p{i}"), plain) for i in range(6)]
+    streams = [running.submit(TurnRequest(prompt(f"p{i}"), plain)) for i in range(6)]
     next(iter(streams[0]))
     running.close()
     running.close()
     assert backend.closed
     assert {stream.result().finish_reason for stream in streams} == {"cancelled"}
     with pytest.raises(EngineError, match="closed"):
-        running.submit(prompt("p"), plain)
+        running.submit(TurnRequest(prompt("p"), plain))
     streams[0].cancel()
 
 
@@ -300,10 +304,10 @@ def test_a_service_that_nobody_holds_is_closed() -> None:
 def test_the_interpreter_ends_though_a_stream_runs() -> None:
     script = (
         "from doubles import plain, prompt\n"
-        "from engine.runtime.service import Service\n"
+        "from engine.runtime.service import Service, TurnRequest\n"
         "from engine.testing import ScriptedBackend\n"
         "backend = ScriptedBackend(lambda _: 'x' * 10**6, n_ctx=10**7, delay=0.001)\n"
-        "stream = Service(backend).submit(prompt('p'), plain)\n"
+        "stream = Service(backend).submit(TurnRequest(prompt('p'), plain))\n"
         "reading = iter(stream)\n"
         "print(next(reading).text)\n"
     )
@@ -325,14 +329,14 @@ def test_a_broken_loop_is_reported_to_everyone() -> None:
 
     backend = ScriptedBackend(echo, before_decode=crash)
     with Service(backend) as service:
-        streams = [service.submit(prompt(f"p{i}"), plain) for i in range(6)]
+        streams = [service.submit(TurnRequest(prompt(f"p{i}"), plain)) for i in range(6)]
         hold.set()
         for stream in streams:
             with pytest.raises(EngineError, match=r"loop broke \(ZeroDivisionError: bug"):
                 stream.result()
             assert stream.completion.finish_reason == "error"
         with pytest.raises(EngineError, match="loop broke"):
-            service.submit(prompt("p"), plain)
+            service.submit(TurnRequest(prompt("p"), plain))
     assert backend.closed
 
 
@@ -341,7 +345,7 @@ def test_many_threads_at_once() -> None:
     with Service(backend) as service, ThreadPoolExecutor(16) as pool:
 
         def ask(number: int) -> str:
-            stream = service.submit(prompt(f"question {number}"), plain)
+            stream = service.submit(TurnRequest(prompt(f"question {number}"), plain))
             if number % 2:
                 return stream.result().content
             return "".join(event.text for event in stream if isinstance(event, ContentDelta))
@@ -353,18 +357,18 @@ def test_many_threads_at_once() -> None:
 
 def test_iterating_a_stream_of_another_thread() -> None:
     with Service(ScriptedBackend(["hello"])) as service, ThreadPoolExecutor(1) as pool:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
         assert fold(pool.submit(list[Event], stream).result()).content == "hello"
 
 
 async def test_async_for_and_await() -> None:
     with Service(ScriptedBackend(echo, n_sequences=8)) as service:
-        events = [event async for event in service.submit(prompt("one"), plain)]
+        events = [event async for event in service.submit(TurnRequest(prompt("one"), plain))]
         assert fold(events).content == "re: one"
-        async with service.submit(prompt("two"), plain) as stream:
+        async with service.submit(TurnRequest(prompt("two"), plain)) as stream:
             assert (await stream).content == "re: two"
             assert await stream is stream.completion
-        several = await asyncio.gather(*(service.submit(prompt(f"q{i}"), plain) for i in range(20)))
+        several = await asyncio.gather(*(service.submit(TurnRequest(prompt(f"q{i}"), plain)) for i in range(20)))
         assert [completion.content for completion in several] == [f"re: q{i}" for i in range(20)]
 
 
@@ -382,7 +386,7 @@ async def test_the_event_loop_stays_free(delay: float) -> None:
     backend = ScriptedBackend(["y" * 60], delay=delay)
     with Service(backend) as service:
         task = asyncio.create_task(heart())
-        events = [event async for event in service.submit(prompt("p"), plain)]
+        events = [event async for event in service.submit(TurnRequest(prompt("p"), plain))]
         task.cancel()
     assert len(events) == 61
     assert beats > (60 if delay else 0)
@@ -391,7 +395,7 @@ async def test_the_event_loop_stays_free(delay: float) -> None:
 async def test_breaking_out_of_async_for_stops_the_decode() -> None:
     backend = endless()
     with Service(backend) as service:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
         async for _ in stream:
             break
         assert (await stream).finish_reason == "cancelled"
@@ -407,7 +411,7 @@ def decoding(backend: ScriptedBackend) -> None:
 async def test_leaving_an_async_with_stops_the_decode() -> None:
     backend = endless()
     with Service(backend) as service:
-        async with service.submit(prompt("p"), plain) as stream:
+        async with service.submit(TurnRequest(prompt("p"), plain)) as stream:
             pass
         assert (await stream).finish_reason == "cancelled"
 
@@ -416,7 +420,7 @@ async def test_leaving_an_async_with_stops_the_decode() -> None:
 async def test_cancelling_the_task_stops_the_decode(how: str) -> None:
     backend = endless()
     with Service(backend) as service:
-        stream = service.submit(prompt("p"), plain)
+        stream = service.submit(TurnRequest(prompt("p"), plain))
 
         async def read() -> None:
             if how == "await":
@@ -437,8 +441,8 @@ async def test_cancelling_the_task_stops_the_decode(how: str) -> None:
 async def test_errors_reach_async_readers() -> None:
     with Service(ScriptedBackend([])) as service:
         with pytest.raises(EngineError, match="0 replies"):
-            await service.submit(prompt("p"), plain)
-        reading = aiter(service.submit(prompt("p"), plain))
+            await service.submit(TurnRequest(prompt("p"), plain))
+        reading = aiter(service.submit(TurnRequest(prompt("p"), plain)))
         finished = await anext(reading)
         assert isinstance(finished, Finished)
         assert finished.reason == "error"
@@ -450,11 +454,11 @@ def test_an_event_loop_that_is_gone_harms_nobody() -> None:
     hold = threading.Event()
     backend = ScriptedBackend(lambda text: text, before_decode=waiting_for(hold))
     with Service(backend) as service:
-        lost = service.submit(prompt("lost"), plain)
+        lost = service.submit(TurnRequest(prompt("lost"), plain))
         loop = asyncio.new_event_loop()
         waiting = loop.create_task(_read(lost))
         loop.run_until_complete(asyncio.sleep(0.01))
-        other = service.submit(prompt("other"), plain)
+        other = service.submit(TurnRequest(prompt("other"), plain))
         waiting.cancel()
         loop.run_until_complete(asyncio.gather(waiting, return_exceptions=True))
         loop.close()
@@ -472,10 +476,10 @@ async def test_threads_and_asyncio_at_once() -> None:
     with Service(backend) as service:
 
         def ask(text: str) -> Completion:
-            return service.submit(prompt(text), plain).result()
+            return service.submit(TurnRequest(prompt(text), plain)).result()
 
         in_threads = [asyncio.to_thread(ask, f"thread {i}") for i in range(10)]
-        in_tasks = [service.submit(prompt(f"task {i}"), plain) for i in range(10)]
+        in_tasks = [service.submit(TurnRequest(prompt(f"task {i}"), plain)) for i in range(10)]
         answers = await asyncio.gather(*in_threads, *in_tasks)
     expected = [f"re: thread {i}" for i in range(10)] + [f"re: task {i}" for i in range(10)]
     assert [answer.content for answer in answers] == expected

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.parsing.reader import Piece
-from engine.runtime.service import Service
+from engine.runtime.service import Service, TurnRequest
 from engine.runtime.token_memory import TurnMemory
 from engine.template.prompt import Prompt
 from engine.testing import ByteVocab, ScriptedBackend
@@ -180,9 +180,9 @@ def test_a_second_turn_continues_in_the_cache_though_its_text_retokenises_otherw
 
     backend = ScriptedBackend(["aab", "x"], vocab=Odd())
     with Service(backend) as service:
-        first = service.submit(Prompt("<u>q<a>", (Piece("<u>q<a>", True),)), plain).result()
+        first = service.submit(TurnRequest(Prompt("<u>q<a>", (Piece("<u>q<a>", True),)), plain)).result()
         assert first.content == "aab"
         text = "<u>q<a>aab<e><u>r<a>"
-        usage = service.submit(Prompt(text, (Piece(text, True),)), plain).result().usage
+        usage = service.submit(TurnRequest(Prompt(text, (Piece(text, True),)), plain)).result().usage
     assert usage is not None
     assert usage.cached_tokens == len(encode("<u>q<a>")) + len(odd)

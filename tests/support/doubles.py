@@ -1,11 +1,14 @@
 """What tests of the loop, the runner and the service share: prompts, parsers, and a loop stepped to its end."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from engine.events import fold
 from engine.parsing import Parser, Piece
 from engine.runtime.generation import Limits
 from engine.runtime.loop import Loop
+from engine.runtime.options import LoopOptions
 from engine.runtime.request import Reply, Request
 from engine.template.prompt import Prompt
 from engine.testing import ScriptedBackend
@@ -26,17 +29,21 @@ def echo(text: str) -> str:
 
 
 class Bench:
-    """A loop over a scripted backend, stepped by hand; its books are checked after every step."""
+    """A loop over a scripted backend, stepped by hand; its books are checked after every step. `info`: what the backend
+    says of itself beside its sizes."""
 
-    def __init__(self, replies: Sequence[str] | Callable[[str], str] = echo, **options: object) -> None:
-        longest_draft = options.pop("longest_draft", 0)
-        can_share = options.pop("can_share", options.get("trimmable", True))
-        assert isinstance(longest_draft, int)
-        assert isinstance(can_share, bool)
-        self.backend = ScriptedBackend(replies, **options)  # pyright: ignore[reportArgumentType]
-        self.backend.can_share = can_share
+    def __init__(
+        self,
+        replies: Sequence[str] | Callable[[str], str] = echo,
+        *,
+        draft_max: int = 0,
+        info: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.backend = ScriptedBackend(replies, **options)
+        self.backend.info = replace(self.backend.info, **(info or {}))
         self.now = 0.0
-        self.loop = Loop(self.backend, longest_draft=longest_draft, clock=lambda: self.now)
+        self.loop = Loop(self.backend, LoopOptions(draft_max=draft_max), clock=lambda: self.now)
         self.replies: dict[int, list[Reply]] = {}
         self._next = 0
 
@@ -47,14 +54,14 @@ class Bench:
         *,
         priority: int = 0,
         deadline: float | None = None,
-        checkpoint: int = 0,
+        turns: tuple[int, ...] = (),
         parser: Callable[[], Parser] = plain,
-        patient: bool = False,
+        offline: bool = False,
     ) -> int:
         self._next += 1
         tokens = tuple(self.backend.vocab.tokenize(text, special=True))
         limits, params = limits or Limits(), SamplingParams()
-        self.loop.submit(Request(self._next, tokens, parser, params, limits, checkpoint, priority, deadline, patient))
+        self.loop.submit(Request(self._next, tokens, parser, params, limits, turns, priority, deadline, offline))
         return self._next
 
     def step(self, times: int = 1) -> None:

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import model_files
 
-from engine.errors import RequestError, TemplateError
+from engine.errors import EngineError, RequestError, TemplateError
 from engine.families import builtin_families
 from engine.llama.lib import library
+from engine.llama.lifetime import Shared
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.control_tokens import ControlTokens
 from engine.template.chat_template import ChatTemplate
@@ -66,10 +67,11 @@ def vocabulary(path: Path) -> Generator[LlamaVocab]:
     parameters.vocab_only = True
     model = lib.llama_model_load_from_file(str(path).encode(), parameters)
     assert model, f"{path} cannot be loaded"
+    shared = Shared(model, lib.llama_model_free)
     try:
-        yield _Remembering(lambda: lib.llama_model_get_vocab(model))
+        yield _Remembering(shared)
     finally:
-        lib.llama_model_free(model)
+        shared.close(EngineError("over"))
 
 
 def guarded_tokens(vocab: LlamaVocab) -> list[str]:

@@ -86,9 +86,9 @@ def _generate(backend: LlamaBackend, prompt: Prompt, sampling: SamplingParams) -
     tokens = vocab.encode(prompt.pieces, add_bos=False)
     backend.trim(0, 0)
     rows = [Row(token, at, 0, at == len(tokens) - 1) for at, token in enumerate(tokens)]
-    for start in range(0, len(rows), backend.n_batch):
-        backend.decode(rows[start : start + backend.n_batch])
-    sampler, row = backend.sampler(sampling), (len(rows) - 1) % backend.n_batch
+    for start in range(0, len(rows), backend.info.n_batch):
+        backend.decode(rows[start : start + backend.info.n_batch])
+    sampler, row = backend.sampler(sampling), (len(rows) - 1) % backend.info.n_batch
     pieces: list[Piece] = []
     for position in range(len(tokens), len(tokens) + LONGEST):
         token = backend.sample(sampler, row)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from engine import ChatTemplate, ContextOverflowError, Engine, RequestError
+from engine.runtime.options import LoopOptions
 from engine.template.fit import kept
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Message, ToolCall
@@ -97,11 +98,11 @@ def test_an_error_has_the_numbers() -> None:
     with scripted([], n_ctx=600) as llm:
         tokens = len(llm.render(CHAT).text.encode())
         for overflow in ("error", "shift"):
-            with pytest.raises(ContextOverflowError, match=r"prompt has [\d,]+ tokens; .* holds 600"):
+            with pytest.raises(ContextOverflowError, match=r"prompt has [\d,]+ tokens, .* n_ctx=600"):
                 llm.chat(CHAT, overflow=overflow)
         assert tokens > 600
         with pytest.raises(
-            RequestError, match="overflow='drop' is unknown; choose one of error, truncate_oldest, shift"
+            RequestError, match="overflow='drop' is not valid: it should be 'error', 'truncate_oldest' or 'shift'"
         ):
             llm.chat(CHAT, overflow="drop")  # pyright: ignore[reportArgumentType]
 
@@ -139,7 +140,7 @@ def test_room_is_left_for_the_answer_that_was_asked_for() -> None:
 
 
 def test_what_cannot_be_left_out_is_an_error() -> None:
-    with scripted([], n_ctx=600) as llm, pytest.raises(ContextOverflowError, match="holds 600"):
+    with scripted([], n_ctx=600) as llm, pytest.raises(ContextOverflowError, match="n_ctx=600"):
         llm.chat([*CHAT, {"role": "user", "content": "x" * 700}], overflow="truncate_oldest")
 
 
@@ -181,13 +182,13 @@ def test_a_run_goes_on_when_old_exchanges_may_go() -> None:
     assert usage.dropped_messages > 0
 
 
-@pytest.mark.parametrize("longest_draft", [0, 6])
+@pytest.mark.parametrize("draft_max", [0, 6])
 @pytest.mark.parametrize("trimmable", [True, False])
-def test_a_context_is_shifted_and_its_head_stays(trimmable: bool, longest_draft: int) -> None:
+def test_a_context_is_shifted_and_its_head_stays(trimmable: bool, draft_max: int) -> None:
     written = " ".join(map(str, range(400)))
     backend = ScriptedBackend(lambda _: written, vocab=VOCAB, n_ctx=300, n_sequences=2, trimmable=trimmable)
     template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
-    with Engine(backend, template, longest_draft=longest_draft) as llm:
+    with Engine(backend, template, options=LoopOptions(draft_max=draft_max)) as llm:
         asked = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Count."}]
         completion = llm.chat(asked, overflow="shift", reasoning=False)
         held = [VOCAB.text(backend.tokens(sequence)) for sequence in range(2)]

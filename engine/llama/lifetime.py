@@ -1,0 +1,132 @@
+"""The life of C objects: made where Ctrl-C reaches, used by several threads, never freed under one of them.
+
+Knows: threads, interrupts, the interpreter's end, forks. Does not know: what the objects are.
+"""
+
+import atexit
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from functools import cache
+from typing import ClassVar
+
+from engine.errors import EngineError
+from engine.llama.lib import LOGGER
+from engine.runtime.process import Home
+
+
+class Shared:
+    """A C object that several threads may use, `with` it: closed, it is freed when the last of them is through.
+
+    At the end of the interpreter no use begins any more, and those under way are waited for: C's own end of a process
+    takes away what they look at.
+    """
+
+    _all: ClassVar["weakref.WeakSet[Shared]"] = weakref.WeakSet()
+    _is_leaving: ClassVar[bool] = False
+    _PATIENCE: ClassVar[float] = 5.0
+
+    def __init__(self, pointer: int, free: Callable[[int], object]) -> None:
+        self._pointer = pointer
+        self._free = free
+        self._home = Home()
+        self._lock = threading.RLock()  # a finalizer may close it in the middle of anything
+        self._users = 0
+        self._refusal: EngineError | None = None
+        self._all.add(self)
+        _leave_at_the_end()
+
+    def __enter__(self) -> int:
+        self._home.check()
+        with self._lock:
+            if self._refusal is not None:
+                raise type(self._refusal)(*self._refusal.args)
+            if Shared._is_leaving:
+                raise EngineError("The interpreter is ending, so the engine takes no more calls.")
+            self._users += 1
+        return self._pointer
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._refusal is not None and not self._users
+        if last:
+            self._free(self._pointer)
+
+    def close(self, refusal: EngineError) -> None:
+        """Raise this where somebody wants to use it; twice is fine. In a fork nothing is freed."""
+        if not self._home.is_here:
+            return
+        with self._lock:
+            last = self._refusal is None and not self._users
+            self._refusal = self._refusal or refusal
+        if last:
+            self._free(self._pointer)
+
+    @classmethod
+    def leave(cls) -> None:
+        """The interpreter ends."""
+        cls._is_leaving = True
+        limit = time.monotonic() + cls._PATIENCE
+        while any(shared._users and shared._home.is_here for shared in list(cls._all)) and time.monotonic() < limit:
+            try:
+                time.sleep(0.001)
+            except BaseException as error:  # noqa: BLE001 - another Ctrl-C must not end it in the middle of C
+                LOGGER.debug("%r while calls of the engine end", error)
+
+
+@cache
+def _leave_at_the_end() -> None:
+    atexit.register(Shared.leave)
+
+
+def made_apart(
+    make: Callable[[], int | None], free: Callable[[int], object], stop: Callable[[], object] | None = None
+) -> int | None:
+    """Make what is freed by `free`, and whose address `make` returns, in a thread that ends with it.
+
+    llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
+    threads wait spinning for one another only while there are no more of them than processors: with workers left
+    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
+
+    The caller waits in Python, where Ctrl-C reaches it; raised in a callback from C it would be lost. Then `stop` is
+    called, and what is made all the same is freed.
+    """
+    made: Future[int | None] = Future()
+    begin = threading.Event()
+
+    def work() -> None:
+        begin.wait()
+        if made.set_running_or_notify_cancel():
+            try:
+                made.set_result(make())
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                made.set_exception(error)
+
+    thread = threading.Thread(target=work, name="llama-engine-load")
+    try:
+        thread.start()
+        begin.set()
+        address = made.result()
+        thread.join()
+    except BaseException:
+        if stop is not None:
+            stop()
+        _free_made(made, begin, free)
+        raise
+    return address
+
+
+def _free_made(made: "Future[int | None]", begin: threading.Event, free: Callable[[int], object]) -> None:
+    """What was not begun is not made; what was begun is waited for, whatever interrupts that, and freed."""
+    made.cancel()
+    begin.set()
+    while not made.done():
+        try:
+            wait([made])
+        except BaseException as error:  # noqa: BLE001 - a signal handler's
+            LOGGER.debug("%r while what was begun ends", error)
+    if not made.cancelled() and made.exception() is None and (address := made.result()):
+        free(address)

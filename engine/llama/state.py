@@ -1,0 +1,86 @@
+"""A saved sequence looked at before llama.cpp takes it: positions that go down to below zero could never be removed
+again, and values that are not numbers spoil cells for good, since attention multiplies what it masks by zero.
+
+Knows: how llama.cpp writes the KV cache of one sequence (llama-kv-cache.cpp, `state_write`). Does not know: contexts,
+recurrent states, positions of several dimensions; what it cannot read it leaves to llama.cpp.
+"""
+
+import struct
+from typing import TYPE_CHECKING
+
+from engine.errors import DecodeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_F32, _F16 = 0, 1  # enum ggml_type
+_MOST = 1 << 20  # streams, layers
+
+
+def check_state(state: bytes) -> None:
+    """Raises DecodeError for positions that are not 0 and up, each once, and for values that are not numbers."""
+    offset = 8  # a magic number, and the sequence that was saved
+    try:
+        while offset < len(state):
+            offset = _section(state, offset)
+    except (struct.error, OverflowError):
+        return  # the recurrent part of a hybrid model, or what llama.cpp will refuse
+
+
+def _section(state: bytes, offset: int) -> int:
+    """One cache; where the next begins."""
+    (streams,) = struct.unpack_from("<I", state, offset)
+    offset += 4
+    if streams > _MOST:
+        raise OverflowError
+    for _ in range(streams):
+        (count,) = struct.unpack_from("<I", state, offset)
+        offset += 4
+        if count:
+            offset = _values(state, _cells(state, offset, count), count)
+    return offset
+
+
+def _cells(state: bytes, offset: int, count: int) -> int:
+    import numpy as np
+
+    end = offset + 12 * count  # position, number of sequences, sequence
+    if end > len(state):
+        raise OverflowError
+    cells: NDArray[np.int32] = np.frombuffer(state, "<i4", 3 * count, offset).reshape(count, 3)
+    if (cells[:, 1] != 1).any():
+        raise OverflowError
+    places = np.sort(cells[:, 0])
+    if places[0] < 0 or (np.diff(places) != 1).any():
+        raise DecodeError("A saved state has positions that no sequence has; save the prefix again.", "invalid")
+    return end
+
+
+def _values(state: bytes, offset: int, count: int) -> int:
+    transposed, layers = struct.unpack_from("<II", state, offset)
+    offset += 8
+    if layers > _MOST:
+        raise OverflowError
+    for number in range(2 * layers):
+        if number < layers or not transposed:
+            kind, row = struct.unpack_from("<iQ", state, offset)
+            offset, size = offset + 12, row * count
+        else:
+            kind, element, width = struct.unpack_from("<iII", state, offset)
+            offset, size = offset + 12, element * width * count
+        if offset + size > len(state):
+            raise OverflowError
+        _finite(state, offset, size, kind)
+        offset += size
+    return offset
+
+
+def _finite(state: bytes, offset: int, size: int, kind: int) -> None:
+    import numpy as np
+
+    if kind not in (_F32, _F16):
+        return
+    width = 4 if kind == _F32 else 2
+    values: NDArray[np.floating] = np.frombuffer(state, "<f4" if width == 4 else "<f2", size // width, offset)
+    if not np.isfinite(values).all():
+        raise DecodeError("A saved state has values that are not numbers; save the prefix again.", "invalid")

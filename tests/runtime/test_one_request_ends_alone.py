@@ -1,0 +1,267 @@
+"""Whatever one request brings or raises, a SystemExit too, ends that request; everybody else's goes on."""
+
+import hashlib
+import json
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import forged_states
+import model_zoo
+import pytest
+from doubles import Bench, echo, plain, prompt
+
+from engine import Engine
+from engine.errors import EngineError, QueueFullError, RequestError
+from engine.events import Event
+from engine.parsing import Parser
+from engine.runtime.options import LoopOptions
+from engine.runtime.service import Service, TurnRequest
+from engine.runtime.state_file import SavedState, read_state, write_state
+from engine.template.chat_template import ChatTemplate
+from engine.testing import ScriptedBackend
+from engine.types import FinishReason
+
+
+class Quit(BaseException):
+    """What no `except Exception` catches."""
+
+
+RAISED = (SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Quit("mine"), MemoryError(), RecursionError("deep"))
+
+
+@pytest.fixture(params=RAISED, ids=lambda raised: type(raised).__name__)
+def raised(request: pytest.FixtureRequest) -> BaseException:
+    return request.param
+
+
+def told(error: BaseException, raised: BaseException) -> bool:
+    """Whether the reader's error is what was raised, or says so; never one that ends a thread."""
+    assert isinstance(error, Exception)
+    return error is raised or (type(raised).__name__ in str(error) and error.__cause__ is raised)
+
+
+class Breaking(Parser):
+    """Raises in one of its methods."""
+
+    def __init__(self, where: str, raised: BaseException) -> None:
+        super().__init__("content-only")
+        self._where, self._raised = where, raised
+
+    def feed(self, text: str, special: bool = False) -> list[Event]:
+        if self._where == "feed":
+            raise self._raised
+        return super().feed(text, special)
+
+    def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
+        if self._where == "close":
+            raise self._raised
+        return super().close(finish_reason)
+
+
+@pytest.mark.parametrize("where", ["make", "feed", "close"])
+def test_a_parser(where: str, raised: BaseException) -> None:
+    def make() -> Parser:
+        if where == "make":
+            raise raised
+        return Breaking(where, raised)
+
+    bench = Bench(echo, n_sequences=3)
+    fine = [bench.submit("one"), bench.submit("two")]
+    bench.step()
+    broken = bench.submit("bad", parser=make)
+    bench.run()
+    assert told(bench.error(broken), raised)
+    assert [bench.completion(id_).content for id_ in fine] == ["re: one", "re: two"]
+
+
+@pytest.mark.parametrize("method", ["sampler", "attach", "sample"])
+def test_what_the_backend_makes_of_its_options(
+    method: str, raised: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(echo, n_sequences=3)
+    fine = bench.submit("one")
+    bench.step()
+    usual: Callable[..., Any] = getattr(bench.backend, method)
+    failing = iter([raised])
+
+    def once(*args: Any, **options: Any) -> Any:
+        if args[:1] != (0,) and (error := next(failing, None)) is not None:
+            raise error
+        return usual(*args, **options)
+
+    monkeypatch.setattr(bench.backend, method, once)
+    broken = bench.submit("bad")
+    bench.run()
+    ended = {id_: bench.replies[id_][-1].error for id_ in (fine, broken)}
+    assert sum(error is not None and told(error, raised) for error in ended.values()) == 1
+    again = bench.submit("again")
+    bench.run()
+    assert bench.completion(again).content == "re: again"
+
+
+def test_progress_and_what_follows_a_turn(raised: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    def stop(*_: object) -> None:
+        raise raised
+
+    with Service(ScriptedBackend(echo, n_batch=4, n_sequences=3)) as service:
+        fine = service.submit(TurnRequest(prompt("f" * 30), plain))
+        broken = service.submit(TurnRequest(prompt("b" * 30), plain, progress=stop))
+        followed = service.submit(TurnRequest(prompt("c"), plain, ended=stop))
+        with pytest.raises(Exception, match=r".*") as caught:
+            broken.result(timeout=30)
+        assert told(caught.value, raised)
+        assert fine.result(timeout=30).content == f"re: {'f' * 30}"
+        assert followed.result(timeout=30).content == "re: c"
+    assert "the turn itself is whole" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Engine]:
+    with Engine.load(n_ctx=512, n_sequences=3, n_threads=1, preflight=False) as llm:
+        yield llm
+
+
+def test_a_logits_processor(llm: Engine, raised: BaseException) -> None:
+    def stop(tokens: Sequence[int], _logits: object) -> None:
+        if tokens[-1:]:
+            raise raised
+
+    fine = llm.stream("Hello!", temperature=0)
+    broken = llm.stream("Who are you?", logits_processors=[stop])
+    with pytest.raises(RequestError, match=type(raised).__name__) as caught:
+        broken.result(timeout=60)
+    assert caught.value.__cause__ is raised
+    assert fine.result(timeout=60).content == "Hello! How can I help?"
+    assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
+
+
+def leave(_tokens: Sequence[int], _logits: object) -> None:
+    raise SystemExit(3)
+
+
+def test_a_logits_processor_in_a_child() -> None:
+    with Engine.load(n_ctx=256, n_sequences=2, n_threads=1, preflight=False, isolated=True) as llm:
+        with pytest.raises(RequestError, match="SystemExit"):
+            llm.chat("x", logits_processors=[leave])
+        assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
+
+
+def pinned(llm: Engine, path: Path) -> SavedState:
+    """A saved prefix, whole."""
+    with llm.pin([{"role": "system", "content": "You are a helpful assistant."}]) as prefix:
+        prefix.save(path)
+    return read_state(path, llm._service._origin())  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_state_whose_tokens_are_not_its_own(llm: Engine, tmp_path: Path) -> None:
+    saved = pinned(llm, tmp_path / "whole")
+    origin = llm._service._origin()  # pyright: ignore[reportPrivateUsage]
+    size = len(saved.tokens)
+    for tokens in (saved.tokens[:-1], (*saved.tokens, 5), saved.tokens * 3, (5,)):
+        write_state(tmp_path / "changed", origin, SavedState(tokens, saved.state))
+        running = llm.stream("Hello!", temperature=0)
+        with pytest.raises(EngineError, match=f"holds {size} positions, and its file names {len(tokens)} tokens"):
+            llm.restore(tmp_path / "changed")
+        assert running.result(timeout=60).content == "Hello! How can I help?"
+    for tokens in ((-1,) * size, (10**9,) * size, ()):
+        write_state(tmp_path / "changed", origin, SavedState(tokens, saved.state))
+        with pytest.raises(RequestError):
+            llm.restore(tmp_path / "changed")
+    with llm.restore(tmp_path / "whole") as prefix:
+        assert prefix.tokens == size
+
+
+def test_a_state_file_that_was_written_by_somebody_else(llm: Engine, tmp_path: Path) -> None:
+    """Heads of any JSON under a right digest, and states of any bytes: named errors, and the engine goes on."""
+    saved = pinned(llm, tmp_path / "whole")
+    data = (tmp_path / "whole").read_bytes()[:-32]
+    magic = data.index(b"\n") + 1
+    length = int.from_bytes(data[magic : magic + 4], "little")
+    head: dict[str, Any] = json.loads(data[magic + 4 : magic + 4 + length])
+    rng = random.Random(1)
+    heads: list[Any] = [
+        {},
+        [],
+        5,
+        None,
+        {"origin": head["origin"]},
+        {"tokens": head["tokens"]},
+        {**head, "tokens": None},
+        {**head, "tokens": ["x"]},
+        {**head, "tokens": [[5]]},
+        {**head, "tokens": [1.5]},
+        {**head, "tokens": {"a": 1}},
+        {**head, "origin": None},
+        {**head, "origin": {}},
+        {**head, "origin": {**head["origin"], "more": 1}},
+        {**head, "origin": {**head["origin"], "model": 5}},
+    ]
+    bodies = [json.dumps(each).encode() for each in heads] + [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"9" * 10_000]
+    for body in bodies:
+        whole = data[:magic] + len(body).to_bytes(4, "little") + body + saved.state
+        (tmp_path / "forged").write_bytes(whole + hashlib.sha256(whole).digest())
+        with pytest.raises(EngineError):
+            llm.restore(tmp_path / "forged")
+    for length in (0, 2**32 - 1, len(data)):
+        whole = data[:magic] + length.to_bytes(4, "little") + data[magic + 4 :]
+        (tmp_path / "forged").write_bytes(whole + hashlib.sha256(whole).digest())
+        with pytest.raises(EngineError):
+            llm.restore(tmp_path / "forged")
+    for cut in (0, 5, len(data) // 2):
+        (tmp_path / "forged").write_bytes(data[:cut] + bytes(rng.randrange(256) for _ in range(40)))
+        with pytest.raises(EngineError):
+            llm.restore(tmp_path / "forged")
+    assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
+
+
+@pytest.mark.parametrize("cut", [1, 33, 200])
+def test_a_damaged_state_file(llm: Engine, tmp_path: Path, cut: int) -> None:
+    """Cut off, lengthened, or with a byte changed anywhere: refused by name before llama.cpp sees it."""
+    pinned(llm, tmp_path / "whole")
+    data = (tmp_path / "whole").read_bytes()
+    rng = random.Random(cut)
+    at = rng.randrange(len(data))
+    for changed in (data[:-cut], data + bytes(cut), data[:at] + bytes([data[at] ^ cut]) + data[at + 1 :]):
+        (tmp_path / "damaged").write_bytes(changed)
+        with pytest.raises(RequestError, match=r"cut off or damaged|not a state file of this version"):
+            llm.restore(tmp_path / "damaged")
+    assert llm.chat("Hello!", temperature=0).content == "Hello! How can I help?"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "falcon-h1"])
+def test_a_forged_state_takes_no_process(kind: str, tmp_path: Path) -> None:
+    """Long: tests/bench/state_files.py."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(model_zoo.model(kind).encoded())
+    found = forged_states.attack(path, "a buffer for each", seed=1, count=40)
+    assert not found.died
+    assert not found.wrong, "\n".join(found.wrong)
+    assert found.refused + found.restored == 40
+    assert found.refused > 5
+
+
+def test_no_more_wait_than_may() -> None:
+    hold = threading.Event()
+
+    def wait(_: object) -> None:
+        hold.wait(30)
+
+    backend = ScriptedBackend(echo, n_sequences=2, before_decode=wait)
+    with Service(backend, LoopOptions(max_waiting=3)) as service:
+        streams = [service.submit(TurnRequest(prompt(f"p{number}"), plain)) for number in range(5)]
+        with pytest.raises(QueueFullError, match=r"5 requests run or wait already, and max_waiting=3 .*max_waiting="):
+            service.submit(TurnRequest(prompt("p5"), plain))
+        hold.set()
+        assert [stream.result(timeout=30).content for stream in streams] == [f"re: p{n}" for n in range(5)]
+        assert service.submit(TurnRequest(prompt("later"), plain)).result(timeout=30).content == "re: later"
+
+
+def test_generate_keeps_within_what_may_wait() -> None:
+    backend = ScriptedBackend(lambda text: text.rsplit("number ", 1)[1][:3], n_sequences=2)
+    template = ChatTemplate(None, family="qwen3")
+    with Engine(backend, template, options=LoopOptions(max_waiting=1)) as llm:
+        answers = llm.generate([f"number {number:03}" for number in range(20)], reasoning=False)
+    assert [answer.content for answer in answers] == [f"{number:03}" for number in range(20)]
