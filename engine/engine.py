@@ -15,6 +15,10 @@ from pydantic import Field
 
 from engine import loading
 from engine.agent.loop import Run, RunStream, stream_run
+from engine.constraint.demand import RESERVE, Demand, closing, constraint_of, cutter
+from engine.constraint.lark import Cut
+from engine.constraint.matcher import refusal
+from engine.constraint.response import response_of
 from engine.diagnose.explain import Asked, Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model
 from engine.errors import MissingTemplateError, QueueFullError, RequestError
@@ -31,6 +35,7 @@ from engine.options import (
     TurnOptions,
     check_arguments,
     checked,
+    parser_choice,
     prompt_options,
     sampling_params,
     settings,
@@ -45,6 +50,7 @@ from engine.runtime.service import (
     Stream,
     TurnRequest,
     detokenize,
+    raw_format,
     raw_parser,
     raw_prompt,
     tokenize,
@@ -55,7 +61,7 @@ from engine.template.fit import Fitted, Prompts
 from engine.template.memory import ReasoningMemory
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, Message, MessagesLike, SamplingParams, Tool
+from engine.types import Completion, Message, MessagesLike, SamplingParams
 
 
 class _Choices(TypedDict):
@@ -229,11 +235,23 @@ class Engine:
         self._check(options)
         known = as_tools(tools)
         sampling = self._sampling(options)
+        asked = prompt_options(options)
+        response = response_of(options.get("response_format"), refusal)
         restored = self._memory.restore(conversation_of(messages))
-        fitted = self._prompts.fitted(restored, known, prompt_options(options))
+        fitted = self._prompts.fitted(restored, known, asked)
+        demand = Demand(
+            known,
+            asked.tool_choice,
+            options.get("parallel_tool_calls", True),
+            response,
+            options.get("strict_tools", False),
+            options.get("answer_reserve", RESERVE),
+            sampling.max_tokens,
+            options.get("reasoning") is not False,
+        )
         # The parser remembers the conversation as the caller has it, and will send it again.
         return [
-            self._submit(fitted, restored.messages, known, _seeded(sampling, number), options, offline=offline)
+            self._submit(fitted, restored.messages, demand, _seeded(sampling, number), options, offline=offline)
             for number in range(n)
         ]
 
@@ -241,27 +259,28 @@ class Engine:
         self,
         fitted: Fitted,
         conversation: Sequence[Message],
-        known: Sequence[Tool],
+        demand: Demand,
         sampling: SamplingParams,
         options: TurnOptions,
         *,
         offline: bool,
     ) -> Stream:
-        prompt, template, memory = fitted.prompt, self.template, self._memory
+        prompt, memory = fitted.prompt, self._memory
+        parser = self.template.parser_recipe(
+            prompt,
+            demand.tools,
+            parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None),
+            reasoning_format=options.get("reasoning_format", "deepseek"),
+            control_tokens=self._service.vocab.control_tokens,
+            id_salt=_salt(prompt, sampling),
+            builtin_tools=options.get("builtin_tools", ()),
+        )
         return self._service.submit(
             TurnRequest(
                 prompt,
-                template.parser_recipe(
-                    prompt,
-                    known,
-                    prompt_options(options).tool_choice,
-                    reasoning_format=options.get("reasoning_format", "deepseek"),
-                    control_tokens=self._service.vocab.control_tokens,
-                    id_salt=_salt(prompt, sampling),
-                    builtin_tools=options.get("builtin_tools", ()),
-                ),
+                parser,
                 sampling,
-                markers=frozenset(template.format.control),
+                markers=frozenset(self.template.format.control),
                 priority=options.get("priority", 0),
                 deadline=options.get("deadline"),
                 offline=offline,
@@ -271,6 +290,8 @@ class Engine:
                 dropped=fitted.dropped,
                 progress=options.get("progress"),
                 ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
+                constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),
+                reads=demand.response.read if demand.response is not None else None,
             )
         )
 
@@ -343,6 +364,8 @@ class Engine:
         self._service.check()
         sampling = self._sampling(checked(options, RawOptions))
         raw = raw_prompt(self._service.vocab, prompt)
+        response = response_of(options.get("response_format"), refusal)
+        demand = Demand(response=response, max_tokens=sampling.max_tokens)
         return self._service.submit(
             TurnRequest(
                 raw.prompt,
@@ -351,6 +374,8 @@ class Engine:
                 priority=options.get("priority", 0),
                 deadline=options.get("deadline"),
                 progress=options.get("progress"),
+                constraint=constraint_of(demand, raw_format(), (), self._cut),
+                reads=response.read if response is not None else None,
                 tokens=raw.tokens,
             )
         )
@@ -462,7 +487,7 @@ class Engine:
             restored.messages,
             prompt,
             as_tools(tools),
-            prompt_options(options).tool_choice,
+            parser_choice(prompt_options(options).tool_choice),
             options.get("builtin_tools", ()),
             output,
             self._service.tokens(prompt),
@@ -479,6 +504,10 @@ class Engine:
         if isinstance(self._template, MissingTemplateError):
             raise MissingTemplateError(*self._template.args)
         return self._template
+
+    @cached_property
+    def _cut(self) -> Cut:
+        return cutter(self._service.vocab)
 
     @cached_property
     def _prompts(self) -> Prompts:
@@ -534,8 +563,8 @@ class Engine:
 
     def _reasoning_close(self) -> tuple[Piece, ...]:
         """What closes this family's reasoning from outside."""
-        syntax = self.template.format.reasoning
-        return (Piece(syntax.close, True),) if syntax else ()
+        text = closing(self.template.format)
+        return (Piece(text, True),) if text else ()
 
     def _check(self, options: TurnOptions) -> None:
         """Raise RequestError for options that are not valid, EngineError in a fork of this process."""

@@ -8,9 +8,10 @@ Does not know: defaults and ranges; those stand with the records that the names 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast, get_type_hints
 
 from pydantic import Field, ValidationError
 
@@ -30,6 +31,7 @@ from engine.runtime.options import (
 from engine.template.fit import PromptOptions
 from engine.types import (
     AllowedChoice,
+    AllowedTools,
     DocumentLike,
     LogitsProcessor,
     Overflow,
@@ -39,6 +41,8 @@ from engine.types import (
     SamplerName,
     SamplingParams,
     StopIn,
+    ToolChoice,
+    ToolName,
 )
 
 Options = TypeVar("Options", bound=Mapping[str, Any])
@@ -137,6 +141,7 @@ class RawOptions(SamplingOptions, total=False):
     priority: int
     deadline: Annotated[float, Field(gt=0)] | None
     progress: Progress | None
+    response_format: Any
 
 
 class TurnOptions(RawOptions, total=False):
@@ -146,7 +151,15 @@ class TurnOptions(RawOptions, total=False):
     - `reasoning_budget`: reasoning tokens at most; then reasoning is closed and the answer follows.
     - `reasoning_format`: "deepseek" keeps reasoning apart, "none" leaves it in the content, "deepseek-legacy" does
       both, "exclude" drops it.
-    - `tool_choice`: "auto", or "none" (tools are not shown, and call markup stays text).
+    - `tool_choice`: "auto"; "none" (tools are not shown, and call markup stays text); "required" (one is called);
+      `ToolName(name=...)`; `AllowedTools(names=...)`; OpenAI's dictionaries of these.
+    - `strict_tools`: hold calls to their tools' schemas while they are written, under "auto" too.
+      `parallel_tool_calls=False`: one call at most, where calls are held.
+    - `response_format`: what the answer must be, once reasoning has closed: a type that pydantic knows (the completion
+      has the value as `parsed`), `JsonSchema({...})`, `Choice([...])`, `Regex(...)`, `Lark(...)`, `GBNF(...)`,
+      `ResponseFormat(...)`, or OpenAI's dictionary. With tools: a call, or such an answer.
+    - `answer_reserve`: tokens of `max_tokens` (half of them at most) that a constrained answer keeps: reasoning is
+      closed when only they are left.
     - `template_kwargs`: variables for the chat template, which win.
     - `documents`: texts or dictionaries for a template that takes some. `builtin_tools`: names of tools that the model
       was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to run
@@ -172,6 +185,9 @@ class TurnOptions(RawOptions, total=False):
     builtin_tools: Annotated[Sequence[str], Field(max_length=100)]
     overflow: Overflow
     continue_final_message: bool
+    strict_tools: bool
+    parallel_tool_calls: bool
+    answer_reserve: Annotated[int, Field(ge=1)]
 
 
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
@@ -209,15 +225,41 @@ def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | Non
 
 
 def prompt_options(options: "TurnOptions") -> PromptOptions:
-    """Those options that concern the prompt. Raises RequestError for a choice of tools that cannot be enforced."""
-    choice: object = options.get("tool_choice", "auto")
-    if not isinstance(choice, str) or choice not in ("auto", "none"):
-        raise RequestError(
-            f'tool_choice={shown(choice)} cannot be enforced yet; use "auto" (say in the prompt which to call) or '
-            '"none".'
-        )
+    """Those options that concern the prompt. Raises RequestError for what is no choice of tools."""
     given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
+    given["tool_choice"] = tool_choice(options.get("tool_choice", "auto"))
     return PromptOptions(**given, until=_until(options.get("deadline")))
+
+
+def tool_choice(choice: object) -> AllowedChoice:
+    """A choice of tools from any of its spellings. Raises RequestError for what is none."""
+    if isinstance(choice, ToolName | AllowedTools):
+        return choice
+    for word in ("auto", "none", "required"):
+        if isinstance(choice, str) and choice == word:
+            return word
+    match choice:
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            return ToolName(name=name)
+        case {"type": "allowed_tools"}:
+            given = cast("Mapping[str, Any]", choice)
+            inner: Any = given.get("allowed_tools", given)
+            with suppress(KeyError, TypeError, AttributeError, ValidationError):
+                names: list[Any] = [(tool.get("function") or tool)["name"] for tool in inner["tools"]]
+                return AllowedTools(names=tuple(names), mode=inner.get("mode", "auto"))
+        case _:
+            pass
+    raise RequestError(
+        f'tool_choice={shown(choice)} is no choice of tools; use "auto", "none", "required", ToolName(name="..."), '
+        'AllowedTools(names=["..."]) or one of OpenAI\'s dictionaries.'
+    )
+
+
+def parser_choice(choice: AllowedChoice, *, calls: bool = True) -> ToolChoice:
+    """What the choice means to a parser, which takes every tool's calls for calls. `calls=False`: there can be none."""
+    if not calls:
+        return "none"
+    return choice.mode if isinstance(choice, AllowedTools) else choice
 
 
 def _until(deadline: float | None) -> float | None:

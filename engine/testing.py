@@ -8,12 +8,15 @@ accepted since.
 """
 
 import json
+import random
 import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from engine.errors import DecodeError, EngineError
+from engine.constraint.matcher import Mask
+from engine.errors import DecodeError, EngineError, RequestError
 from engine.parsing.reader import Piece
 from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
@@ -97,7 +100,7 @@ class _Cell:
     sequences: int = 1
 
 
-@dataclass(slots=True)
+@dataclass
 class ScriptedSampler:
     """The script of one request: what it still has to say. `tokens` are those it knows of, the prompt's first."""
 
@@ -115,6 +118,22 @@ class ScriptedSampler:
             self.digest = hash((self.digest, token))
             self.forced = True
 
+    def allowed(self, token: int, mask: "Mask", vocab: ByteVocab) -> int:
+        """The token, where a constraint allows it. Where it does not, the script is over: the end token if that is
+        allowed, else any token that is, drawn by the sampling's seed."""
+        every = [each for each in range(vocab.size) if mask[each >> 5] >> (each & 31) & 1]
+        if token in every:
+            return token
+        self.reply = []
+        if not every:
+            raise RequestError("The constraint allows no token here.")
+        return vocab.end if vocab.end in every else self.random.choice(every)
+
+    @cached_property
+    def random(self) -> random.Random:
+        """What draws in place of the script."""
+        return random.Random(self.params.seed or 0)
+
     def close(self) -> None:
         self.closed = True
 
@@ -124,7 +143,8 @@ class ScriptedBackend:
 
     `replies` is a list (each request takes the next one when its first token is drawn) or a function from the prompt's
     text, control tokens included, to the reply's text; for several requests at once take a function. Control-token text
-    in a reply becomes control tokens, and an end token follows each reply. Tokens that the engine forces into a
+    in a reply becomes control tokens, and an end token follows each reply. Under a constraint a reply goes on as far as
+    it is allowed, then with random text that is. Tokens that the engine forces into a
     sequence do not use up the script; a function is asked again after them, with the whole text so far.
 
     `n_ctx` is what each of `n_sequences` conversations may hold; with `kv_tokens` they share one pool of so many cells.
@@ -241,7 +261,7 @@ class ScriptedBackend:
             raise EngineError(f"the sampler for sequence {sequence} is attached to another. Detach it first.")
         self.attached[sequence] = sampler
 
-    def sample(self, sampler: Sampler, row: int) -> int:
+    def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
         if not isinstance(sampler, ScriptedSampler):
             raise EngineError(f"{sampler!r} was not made by this backend; take one from its sampler().")
         at = self._with_output(row)
@@ -258,6 +278,8 @@ class ScriptedBackend:
         elif sampler.forced and self._function is not None:
             sampler.reply, sampler.drawn = self._next_reply(at), 0
         token = sampler.reply[sampler.drawn] if sampler.drawn < len(sampler.reply) else self.vocab.end
+        if mask is not None:
+            token = sampler.allowed(token, mask, self.vocab)
         sampler.drawn += 1
         sampler.forced = False
         sampler.digest = hash((digest, token))

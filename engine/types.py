@@ -8,6 +8,7 @@ door.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 from pydantic import (
@@ -185,7 +186,8 @@ class Tool(Record):
     """A function the model may call: its name, what it does, the JSON Schema of its arguments.
 
     `function` runs it (absent for tools described by a dictionary); `check` answers None for arguments (Python
-    values) that fit, else one sentence saying what does not. Made by `engine.tools.tool`.
+    values) that fit, else one sentence saying what does not. `strict`: calls are held to the schema while they are
+    written. Made by `engine.tools.tool`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -193,6 +195,7 @@ class Tool(Record):
     name: str
     description: Text = ""
     parameters: dict[str, Any]
+    strict: bool = False
     function: Callable[..., Any] | None = Field(default=None, repr=False)
     check: Callable[[Any], str | None] | None = Field(default=None, repr=False)
 
@@ -208,6 +211,14 @@ class ToolName(Record):
     name: str
 
 
+class AllowedTools(Record):
+    """A choice among some of the tools, all of which the prompt states: one of them must be called ("required"), or may
+    be."""
+
+    names: tuple[str, ...] = Field(min_length=1)
+    mode: Literal["auto", "required"] = "required"
+
+
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolName
 
 
@@ -216,6 +227,41 @@ class ResponseFormat(Record):
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """An answer that is JSON under a schema."""
+
+    schema: Mapping[str, Any] | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An answer that is one of these texts."""
+
+    options: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """An answer that matches a regular expression as a whole (Rust's syntax; no look-around, no back references)."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lark:
+    """An answer under a grammar in llguidance's variant of Lark, which begins at its rule `start`."""
+
+    grammar: str
+
+
+@dataclass(frozen=True, slots=True)
+class GBNF:
+    """An answer under a grammar in llama.cpp's GBNF, which begins at its rule `root`."""
+
+    grammar: str
 
 
 SamplerName: TypeAlias = Literal[
@@ -229,7 +275,7 @@ MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message 
 Progress: TypeAlias = Callable[[int, int], bool | None]
 """Told how many of a prompt's tokens are evaluated, and how many there are; stops the turn by answering False."""
 Overflow: TypeAlias = Literal["error", "truncate_oldest", "shift"]
-AllowedChoice: TypeAlias = Literal["auto", "none"]
+AllowedChoice: TypeAlias = ToolChoice | AllowedTools
 StopIn: TypeAlias = Literal["content", "all"]
 # Changes the logits in place; they are a float32 array of the vocabulary's size. The tokens are the prompt's, then
 # those drawn or forced since.
@@ -280,16 +326,18 @@ class SamplingParams(Record):
     dry_base: float = Field(default=1.75, ge=1)
     dry_allowed_length: int = Field(default=2, ge=1, lt=2**31)
     dry_last_n: int = Field(default=1024, ge=1, le=2**20)
-    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    dry_breakers: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(
+        default=("\n", ":", '"', "*"), max_length=100
+    )
     mirostat: Literal[0, 1, 2] | None = None
     mirostat_tau: float = Field(default=5.0, gt=0)
     mirostat_eta: float = Field(default=0.1, gt=0, le=1)
     logit_bias: tuple[tuple[int, float], ...] = ()
     logits_processors: tuple[LogitsProcessor, ...] = Field(default=(), repr=False)
-    samplers: tuple[SamplerName, ...] | None = None
+    samplers: Annotated[tuple[SamplerName, ...], Field(max_length=32)] | None = None
     logprobs: int | None = Field(default=None, ge=0, le=100)
     seed: int | None = Field(default=None, ge=0, lt=2**32)
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(max_length=100_000)], ...] = Field(default=(), max_length=100)
     stop_in: StopIn = "content"
     stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
     ignore_eos: bool = False
@@ -370,13 +418,16 @@ class Completion(Record):
 
     `reasoning` joins the spans by a newline, `content` joins them as they are; both are "" when there is none.
     `parts` has the same in the order written. `logprobs` has the tokens drawn, the end token included, where they were
-    asked for; no event carries them.
+    asked for; no event carries them. `parsed` is the answer as `response_format` asked for it; `parse_error` says why
+    it is None.
     """
 
     parts: tuple[Part, ...] = ()
     finish_reason: FinishReason = "stop"
     usage: Usage | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    parsed: Any = None
+    parse_error: str | None = None
 
     @model_validator(mode="before")
     @classmethod

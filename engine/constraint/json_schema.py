@@ -6,6 +6,7 @@ json-schema.org, "JSON Schema: A Media Type for Describing JSON Documents" and "
 docs/json_schema.md.
 """
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -72,7 +73,7 @@ def plain_schema(schema: object, what: str) -> Schema:
     if schema is True:
         return {}
     if not isinstance(schema, Mapping):
-        raise RequestError(f"{what} is not a JSON Schema but {repr(schema)[:80]}; give a dictionary.")
+        raise RequestError(f"{what} is not a JSON Schema but {reprlib.repr(schema)}; give a dictionary.")
     copy: dict[str, Any] = _copied(cast("object", schema), "$", 0, [MOST_PARTS], what)
     return copy
 

@@ -5,11 +5,12 @@ Does not know: what a grammar says, when it is in force.
 """
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from engine.errors import RequestError
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Mask: TypeAlias = NDArray[np.int32]
+else:
+    Mask: TypeAlias = Any
+"""A bit for each token, from the lowest of the first number on: whether it may come next."""
 MOST_GRAMMARS = 64
 MOST_CHARACTERS = 4_000_000
 """Compiled grammars that are kept for one vocabulary: so many, with so many characters of grammar in all."""
@@ -48,7 +53,7 @@ class Matcher:
 
     def consume_text(self, text: str) -> bool:
         """Go on by plain text, however tokens spell it. False, with nothing changed, where that is not allowed."""
-        tokens = self._table.inner.tokenize_bytes(text.encode("utf-8", "replace"))
+        tokens = self._table.tokens(text)
         if self._inner.validate_tokens(tokens) < len(tokens):
             return False
         return not tokens or self._inner.consume_tokens(tokens)
@@ -98,7 +103,17 @@ class Table:
         wrapped = _Wrapped(tokens)
         self.size = tokens.size
         self.ends = [token for token in range(tokens.size) if tokens.is_end(token)]
+        self.marks = Marks(tokens)
         self.inner: Any = LLTokenizer(TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id)
+
+    def tokens(self, text: str) -> list[int]:
+        """A plain text in tokens."""
+        return self.inner.tokenize_bytes(text.encode("utf-8", "replace"))
+
+    def marked(self, text: str) -> list[int]:
+        """A text in which control-token text is control tokens."""
+        parts = self.marks.cut(text)
+        return [token for part in parts for token in ([part] if isinstance(part, int) else self.tokens(part))]
 
     @cached_property
     def end_bits(self) -> "NDArray[np.int32]":
@@ -113,6 +128,25 @@ class Table:
     def words(self) -> int:
         """Whole numbers of 32 bits in a row of bits for all tokens."""
         return (self.size + 31) // 32
+
+
+class Marks:
+    """The control and user-defined tokens of a vocabulary, by their texts; white space and single characters are
+    none."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens: dict[str, int] = {}
+        for token in filter(tokens.is_special, range(tokens.size)):
+            text = tokens.token_bytes(token).decode(errors="replace")
+            if len(text) > 1 and text.strip() == text:
+                self.tokens.setdefault(text, token)
+        longest_first = sorted(self.tokens, key=len, reverse=True)
+        self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
+
+    def cut(self, text: str) -> list[str | int]:
+        """A text cut into plain parts and these tokens."""
+        parts = self._pattern.split(text) if self._pattern is not None else [text]
+        return [self.tokens.get(part, part) for part in parts if part]
 
 
 class _Wrapped:
@@ -185,6 +219,13 @@ def grammar_refusal(grammar: str) -> str | None:
     return messages[0].partition("\n")[0] if failed else None
 
 
+def regex_refusal(pattern: str) -> str | None:
+    """Why a regular expression cannot be enforced; None where it can."""
+    from llguidance import LLMatcher
+
+    return grammar_refusal(LLMatcher.grammar_from_regex(pattern))
+
+
 def from_gbnf(grammar: str) -> str:
     """A GBNF grammar as llguidance's Lark. Raises RequestError for what is none."""
     from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
@@ -195,7 +236,7 @@ def from_gbnf(grammar: str) -> str:
         raise RequestError(f"The GBNF grammar cannot be read: {str(error).partition(chr(10))[0]}.") from error
 
 
-def masks(matchers: Sequence[Matcher]) -> "NDArray[np.int32]":
+def masks(matchers: Sequence[Matcher]) -> "Sequence[Mask]":
     """The tokens that each matcher allows next, as a row of bits for each; end tokens where the text is whole.
 
     Computed outside Python's lock, all at once.
@@ -210,7 +251,7 @@ def masks(matchers: Sequence[Matcher]) -> "NDArray[np.int32]":
     for number, matcher in enumerate(matchers):
         if matcher.accepts:
             rows[number] |= table.end_bits
-    return rows
+    return list(rows)
 
 
 _executors: list[Any] = []

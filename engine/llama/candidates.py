@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from engine.constraint.matcher import Mask
+
 _DEPTHS = (5.0, 9.0, 13.0, 18.0)  # how far below the largest logit the tokens are looked for, try by try
 _ROWS = 32  # the vocabulary as a table: the best maxima of its columns tell how likely its best tokens are at least
 
@@ -61,6 +63,21 @@ def first_filter(name: SamplerName, params: SamplingParams) -> Filter:
         return TopK(params.top_k or 0)
     assert name == "top_p", f"{name} is left to llama.cpp"
     return TopP(1.0 if params.top_p is None else params.top_p)
+
+
+def everything(logits: "NDArray[np.float32]") -> Kept:
+    """The filter that leaves all."""
+    import numpy as np
+
+    best(logits)
+    return Kept(np.arange(logits.size), False)
+
+
+def allowed_tokens(mask: "Mask", n_vocab: int) -> "NDArray[np.intp]":
+    """The tokens whose bits are set, ascending."""
+    import numpy as np
+
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[:n_vocab])
 
 
 class TopK:
@@ -121,10 +138,12 @@ class Candidates:
         self._room = 0
         self._make_room(512)
 
-    def draw(self, chain: int, logits: "NDArray[np.float32]") -> int:
-        """The token that the chain selects; the chain is not told to accept it. Raises DecodeError("nan") when the
-        logits are not numbers."""
-        kept, ranked = self._first(logits)
+    def draw(self, chain: int, logits: "NDArray[np.float32]", tokens: "NDArray[np.intp] | None" = None) -> int:
+        """The token that the chain selects, of these (None: of all); the chain is not told to accept it. Raises
+        DecodeError("nan") when the logits are not numbers."""
+        kept, ranked = self._first(logits if tokens is None else logits[tokens])
+        if tokens is not None:
+            kept = tokens[kept]
         count = int(kept.size)
         if count > self._room:
             self._make_room(2 * count)

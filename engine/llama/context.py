@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from engine.errors import DecodeError, EngineError
+from engine.errors import DecodeError, EngineError, RequestError
 from engine.llama.lib import (
     brief,
     decode_error,
@@ -36,6 +36,8 @@ from engine.types import SamplingParams
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from engine.constraint.matcher import Mask
 
 
 Column: TypeAlias = tuple[int, ...]  # one field of all rows
@@ -273,13 +275,15 @@ class LlamaBackend:
             raise EngineError("This sampler was made by another backend; take one from this backend's sampler().")
         return sampler
 
-    def sample(self, sampler: Sampler, row: int) -> int:
+    def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
         """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
         sampler = self._mine(sampler)
+        if sampler.on_device and mask is not None:
+            raise RequestError("device_sampling draws where no constraint can be seen; load without one of them.")
         if sampler.on_device:
             self._check(row)
             return sampler.fetch(self._handle(), row)
-        return sampler.draw(self._handle(), row, self.logits(row))
+        return sampler.draw(self._handle(), row, self.logits(row), mask)
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
         """Log-probabilities of a row: the token's own and the `top` best. Before any filter, bias or temperature."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
 from engine.errors import EngineError, RequestError
-from engine.llama.candidates import Candidates, best, first_filter, no_numbers
+from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, no_numbers
 from engine.llama.lib import brief, library
 from engine.llama.vocab import LlamaVocab
 from engine.types import SamplerName, SamplingParams
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from engine.constraint.matcher import Mask
 
 _ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
 _CHANGES_ORDER: tuple[SamplerName, ...] = ("penalties", "dry")  # the others keep the most likely token
@@ -183,6 +184,7 @@ class LlamaSampler:
         self._size = vocab.size
         steps = plan(params, vocab.size)
         self._candidates = Candidates(first_filter(steps.first, params)) if steps.first is not None else None
+        self._masked = self._candidates or Candidates(everything)
         self._links = _Links(params, vocab, dry, self.seed)
         self._chain = self._links.chain(steps.links, steps.last) if steps.last != "argmax" else None
         self._lent: list[Any] = []  # the chain that draws on the device, once there was one
@@ -206,9 +208,11 @@ class LlamaSampler:
         if self._chain is not None:
             self._accept(self._chain, token)
 
-    def draw(self, context: int, row: int, logits: "NDArray[np.float32]") -> int:
+    def draw(self, context: int, row: int, logits: "NDArray[np.float32]", mask: "Mask | None" = None) -> int:
         """Draw from a row's logits (of the context whose row this is) and accept the token. The logits are left as they
-        were. Raises DecodeError("nan") when they are not numbers."""
+        were. `mask`: only tokens whose bits are set, as if the others had no probability before any filter.
+
+        Raises DecodeError("nan") when the logits are not numbers, RequestError when nothing may be drawn."""
         self._check_open()
         undo: list[tuple[Any, Any]] = []
         if self._processors:
@@ -220,7 +224,10 @@ class LlamaSampler:
                 logits[tokens] += amounts
             for processor in self._processors:
                 _process(processor, self._seen, logits)
-            token = self._pick(context, row, logits)
+            if mask is None:
+                token = self._pick(context, row, logits)
+            else:
+                token = self._pick_allowed(context, row, logits, mask, undo)
         finally:
             for tokens, before in reversed(undo):
                 logits[tokens] = before
@@ -275,6 +282,30 @@ class LlamaSampler:
             return token
         likeliest = best(logits)  # looked for in any case: llama.cpp does not notice what is no number
         return likeliest if self._chain is None else int(self._sample(self._chain, context, row))
+
+    def _pick_allowed(
+        self, context: int, row: int, logits: "NDArray[np.float32]", mask: "Mask", undo: list[tuple[Any, Any]]
+    ) -> int:
+        """Few allowed tokens are given to the chain alone; few forbidden ones lose their logits meanwhile."""
+        likeliest = best(logits)
+        if self._chain is None and mask[likeliest >> 5] >> (likeliest & 31) & 1:
+            return likeliest
+        allowed = allowed_tokens(mask, self._size)
+        if self._chain is not None and 2 * allowed.size > self._size:
+            forbidden = allowed_tokens(~mask, self._size)
+            undo.append((forbidden, logits[forbidden]))
+            logits[forbidden] = -float("inf")
+            return self._pick(context, row, logits)
+        if not allowed.size or logits[allowed].max() == -float("inf"):
+            raise RequestError(
+                "A logit_bias or a logits processor forbids every token that the constraint allows; leave one of them "
+                "out."
+            )
+        if self._chain is None:
+            return int(allowed[logits[allowed].argmax()])
+        token = self._masked.draw(self._chain, logits, allowed)
+        self._accept(self._chain, token)
+        return token
 
 
 class _Tokens(Sequence[int]):

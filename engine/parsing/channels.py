@@ -81,14 +81,15 @@ class ChannelTurn:
     def _message_from_header(self) -> Reading[None]:
         """A header, then the body that it announces."""
         reader, header = self._reader, _Header()
+        start, to = reader.consumed, f" {self._syntax.recipient}{self._syntax.namespace}"
         mark, taken = "", [""]
         record, reader.record = reader.record, taken
         while True:
-            field, hit = yield from self._field()
+            field, hit = yield from self._field(start, to)
             header.read(field, mark, self._channel, self._syntax.recipient)
             if hit is None or hit in self._is_end.literals:
                 if reader.left and hit is None:
-                    reader.record = record
+                    reader.record, reader.call_start = record, None
                     yield from self._unparsed("".join(taken))
                     return
                 break
@@ -101,9 +102,11 @@ class ChannelTurn:
                 break
         reader.record = record
         yield from self._body(header, "".join(taken), announced=hit == self._message)
+        reader.call_start = None
 
-    def _field(self) -> Reading[tuple[str, str | None]]:
-        """One field of a header, and the mark that ends it (not consumed).
+    def _field(self, start: int, to: str) -> Reading[tuple[str, str | None]]:
+        """One field of a header, and the mark that ends it (not consumed). One that names a function (after `to`)
+        makes a call of the message, which began at `start`.
 
         None: the input ended, or this is no header (with text left): a field is short and has no line break.
         """
@@ -115,6 +118,8 @@ class ChannelTurn:
             if room <= 0 or run is None:
                 return "".join(parts), None
             parts.append(reader.take(min(max(1, run.end() - reader.pos), room)))
+            if self._calls and reader.call_start is None and to in "".join(parts):
+                reader.call_start = start
         return "".join(parts), hit
 
     def _role_follows(self) -> Reading[bool]:
@@ -139,6 +144,7 @@ class ChannelTurn:
             self._emitter.in_reasoning = True
             ended = yield from self._text("reasoning", "reasoning-marker", "reasoning-space")
             self._emitter.in_reasoning = not ended
+            reader.answer_start = reader.consumed
         elif called:
             yield from self._unparsed(raw)
         else:

@@ -85,6 +85,7 @@ class Parser:
         turn = _turn(self._reader, self._emitter, format_, spelling, demands)
         self._run = turn.run()
         self._finished = False
+        self._prompt_size = 0
         next(self._run)
         self._seed([Piece(prefix)] if isinstance(prefix, str) else prefix)
         if isinstance(turn, TextTurn):
@@ -98,6 +99,7 @@ class Parser:
             if piece.text:
                 self._advance(piece.text, piece.special)
         self._emitter.restart()
+        self._prompt_size = reader.fed
         # What the prompt left undecided is classified later, but belongs to the prompt.
         reader.ahead = sum(len(piece.text) for piece in prefix) - sum(len(text) for _, text in reader.trace)
         reader.trace = traced
@@ -108,6 +110,31 @@ class Parser:
     def in_reasoning(self) -> bool:
         """Whether the next text belongs to reasoning."""
         return self._emitter.in_reasoning
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the next text tells whether the turn begins with reasoning."""
+        return self._reader.undecided
+
+    @property
+    def fed(self) -> int:
+        """How much was fed since the prompt, in characters; a control token of the family's is one."""
+        return self._reader.fed - self._prompt_size
+
+    @property
+    def answer_start(self) -> int:
+        """Where, counted like `fed`, the present stretch outside reasoning began: negative inside the prompt."""
+        return self._reader.answer_start - self._prompt_size
+
+    @property
+    def call_start(self) -> int | None:
+        """Where, counted like `fed`, the call under way began; None outside calls."""
+        start = self._reader.call_start
+        return None if start is None else start - self._prompt_size
+
+    def size(self, text: str, special: bool = False) -> int:
+        """How much `fed` counts for a piece."""
+        return len(self._control.get(text, text)) if special else len(text)
 
     @property
     def trace(self) -> tuple[Segment, ...]:

@@ -86,6 +86,9 @@ class Reader:
     - `ahead` characters of what will be classified next are the prompt's: neither of the two learns of them.
     - `record`, while it is a list, collects the text alone.
     - `token` is the piece fed last, if it was one token of the vocabulary and is not listed as a control marker.
+    - `fed` counts the characters fed. `call_start`: where the call under way began, counted alike; None outside calls.
+      `answer_start`: where the present stretch outside reasoning began. `undecided`: the first text tells whether the
+      turn begins with reasoning.
     - `cut`: the input ended because it was cut off. `hard` are the texts (as they stand in the buffer) of the family's
       control tokens: what begins with one is a marker, whole or not.
     """
@@ -93,15 +96,19 @@ class Reader:
     __slots__ = (
         "_names",
         "ahead",
+        "answer_start",
         "buffer",
+        "call_start",
         "closed",
         "cut",
+        "fed",
         "hard",
         "listener",
         "pos",
         "record",
         "token",
         "trace",
+        "undecided",
     )
 
     def __init__(
@@ -109,6 +116,10 @@ class Reader:
     ) -> None:
         self.buffer = ""
         self.pos = 0
+        self.fed = 0
+        self.answer_start = 0
+        self.call_start: int | None = None
+        self.undecided = False
         self.ahead = 0
         self.token = ""
         self.closed = False
@@ -123,6 +134,7 @@ class Reader:
         """More input; `token` is the same text where it is one token. What was consumed is let go here, so that
         consuming costs no copy of the rest."""
         self.buffer = self.buffer[self.pos :] + text
+        self.fed += len(text)
         self.pos = 0
         self.token = token
 
@@ -130,6 +142,11 @@ class Reader:
     def left(self) -> int:
         """How many characters are fed and not consumed."""
         return len(self.buffer) - self.pos
+
+    @property
+    def consumed(self) -> int:
+        """How many characters are consumed."""
+        return self.fed - self.left
 
     def behind(self, count: int) -> str:
         """What follows the next `count` characters and white space, as far as any marker reaches. Consumes nothing."""

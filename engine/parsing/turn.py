@@ -62,15 +62,18 @@ class TextTurn:
         """The whole turn, to the end of the input."""
         reader, marks = self._reader, self._marks
         lead, edge, untouched = "", "space", True
+        reader.undecided = self._implicit
         started = yield from reader.starts(self._is_start)
         if started is not None:
             lead, untouched = self._skip(started, marks.start[started]), False
+            reader.answer_start = reader.consumed + len(lead)
         if self._implicit and (yield from reader.more()):
             hit = yield from reader.starts(self._at_start)
             if hit is None or hit in marks.opens:
+                reader.undecided = False
                 lead = yield from self._reasoning(marks.opens.get(hit or ""), lead)
                 edge, untouched = "reasoning-space", False
-        answering = False
+        reader.undecided = answering = False
         while True:
             span = Span(self._emitter, reader, "content", lead, edge)
             hit = yield from self._content(span, answering=answering)
@@ -82,7 +85,9 @@ class TextTurn:
                 span.end()
                 assert self._bare is not None  # `_content` leaves text unread only where a bare call stands
                 self._called = True
+                reader.call_start = reader.consumed
                 yield from self._bare.read()
+                reader.call_start = None
             elif hit == CUT:
                 span.end(self._before_any)
                 reader.take(reader.left, "marker")
@@ -92,6 +97,7 @@ class TextTurn:
             elif hit in marks.opens and self._closed_for_good:
                 span.end(marks.opens[hit].before)
                 lead, edge = self._skip(hit, marks.opens[hit], "reasoning-marker"), "reasoning-space"
+                reader.answer_start = reader.consumed
             elif hit in marks.opens:
                 span.end(marks.opens[hit].before)
                 lead, edge = (yield from self._reasoning(marks.opens[hit])), "reasoning-space"
@@ -99,6 +105,7 @@ class TextTurn:
                 # A closing marker with nothing open: a prompt that closed reasoning, or a model that declined it.
                 span.end(marks.closes[hit].before)
                 lead, edge = self._skip(hit, marks.closes[hit], "reasoning-marker"), "reasoning-space"
+                reader.answer_start = reader.consumed
             elif hit in marks.answer and not answering:
                 span.end(marks.answer[hit].before)
                 lead, answering = self._skip(hit, marks.answer[hit]), True
@@ -120,9 +127,12 @@ class TextTurn:
         if hit in self._openers:
             assert self._calls is not None  # only its section has openers
             span.end(self._openers[hit].before)
+            reader.call_start = reader.consumed
             reader.take(len(hit), "marker")
             self._called = True
-            return (yield from self._calls.read(hit))
+            after = yield from self._calls.read(hit)
+            reader.call_start = None
+            return after
         if hit in marks.header:
             span.end(marks.header[hit].before)
             yield from reader.until(self._header_end, lambda text: reader.note("header", text))
@@ -133,7 +143,10 @@ class TextTurn:
             marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or marks.answer_end.get(hit) or Mark()
         )  # else a stop, a call's stray closing marker, or a control token that means nothing here
         span.end(skipped.before)
-        return self._skip(hit, skipped)
+        lead = self._skip(hit, skipped)
+        if hit in marks.start:
+            reader.answer_start = reader.consumed + len(lead)
+        return lead
 
     def _content(self, span: Span, *, answering: bool) -> Reading[str | None]:
         """Text up to a marker, returned and not consumed. None: the input ended, or a bare call stands here."""
@@ -271,7 +284,10 @@ class TextTurn:
         if hit in marks.closes:
             self._closed = True
             span.end(marks.closes[hit].before)
-            return self._skip(hit, marks.closes[hit], "reasoning-marker")
+            after = self._skip(hit, marks.closes[hit], "reasoning-marker")
+            reader.answer_start = reader.consumed
+            return after
+        reader.answer_start = reader.consumed
         span.end((marks.others.get(hit) or self._openers[hit]).before)
         return ""
 

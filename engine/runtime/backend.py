@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from engine.constraint.matcher import Mask
 from engine.parsing.reader import Piece
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import Origin
@@ -127,10 +128,11 @@ class Backend(Protocol):
         nothing more is drawn for it."""
         ...
 
-    def sample(self, sampler: Sampler, row: int) -> int:
-        """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it.
+    def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
+        """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it. `mask`:
+        only tokens whose bits are set.
 
-        Raises DecodeError with reason "nan" when the logits are not numbers.
+        Raises DecodeError with reason "nan" when the logits are not numbers, RequestError when nothing may be drawn.
         """
         ...
 

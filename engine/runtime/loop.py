@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
+from engine.constraint.guide import Guide
+from engine.constraint.matcher import Compiler, Mask, masks
 from engine.errors import ContextOverflowError, DecodeError, RequestError
 from engine.events import Event, Finished
 from engine.runtime.backend import Backend
@@ -92,6 +94,8 @@ class Loop:
     ) -> None:
         options = options or LoopOptions()
         self._backend = backend
+        self.compiler = Compiler(backend.vocab)
+        """Of grammars; for any thread."""
         self._n_ctx = backend.info.n_ctx
         self._cache = PrefixCache(backend)
         self._pins = Pins(backend, self._cache)
@@ -117,7 +121,9 @@ class Loop:
         """Take in a request; a parser or options that fail end it with that error."""
         now = self._clock()
         try:
-            generation = Generation(self._backend.vocab, request.parser(), request.limits)
+            parser, constraint = request.parser(), request.constraint
+            guide = Guide(constraint, self.compiler, parser) if constraint is not None else None
+            generation = Generation(self._backend.vocab, parser, request.limits, guide)
             opening = generation.start()
             check_fits(len(request.tokens) + len(opening.forced), self._n_ctx)
             if request.pin:
@@ -240,9 +246,10 @@ class Loop:
             if chunk.output:
                 due.append((state, row + chunk.stop - chunk.start - 1, chunk.draft))
             row += chunk.size
+        masks = self._masks([state for state, _, _ in due])
         for state, at, draft in due:
             try:
-                finish = self._draw_along(state, at, draft) if draft else self._draw(state, at)
+                finish = self._draw_along(state, at, draft) if draft else self._draw(state, at, masks.get(state))
                 if finish is None and len(state.tokens) > self._n_ctx and not self._shift(state):
                     finish = "length"
                 if finish is not None:
@@ -250,21 +257,27 @@ class Loop:
             except BaseException as error:  # noqa: BLE001 - a draw's failure (logits, parser) is this request's alone
                 self._finish(state, "error", contained(error))
 
-    def _draw(self, state: SequenceState, row: int) -> FinishReason | None:
+    @staticmethod
+    def _masks(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":
+        """What each of these may draw, where a grammar is in force: computed at once, outside Python's lock."""
+        awake = {state: matcher for state in due if (matcher := state.generation.matcher) is not None}
+        return dict(zip(awake, masks(list(awake.values())), strict=True)) if awake else {}
+
+    def _draw(self, state: SequenceState, row: int, mask: "Mask | None" = None) -> FinishReason | None:
         """Draw a token and take in what follows from it; how the turn ends, if it does. The only place where tokens are
         drawn, or appended without being drawn."""
         if state.request.pin:
             return "stop"
         sampler = state.sampler
         assert sampler is not None, "a running request has a sampler"
-        token = self._backend.sample(sampler, row)
+        token = self._backend.sample(sampler, row, mask)
         if (top := state.request.sampling.logprobs) is not None:
             state.logprobs.append(self._backend.logprobs(row, token, top))
         if state.first_token is None:
             state.first_token = self._clock()
-        events, forced, finish = state.generation.advance(token)
+        events, forced, finish, dropped = state.generation.advance(token)
         self._replies.emit(state, events)
-        if finish in (None, "length"):
+        if not dropped:
             state.tokens.append(token)
         for token in forced:
             sampler.accept(token)
@@ -290,7 +303,8 @@ class Loop:
         again, so a memory that cannot be cut takes none."""
         for state in self._scheduler.running:
             state.draft = ()
-            if state.pending != 1 or self._cache.whole_only or state.request.pin:
+            # A guess is drawn at without a look at a grammar in between.
+            if state.pending != 1 or self._cache.whole_only or state.request.pin or state.request.constraint:
                 continue
             if state.drafter is None:
                 state.drafter = NgramDrafter(state.tokens, self._draft_max)

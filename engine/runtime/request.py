@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from engine.constraint.guide import Constraint
 from engine.errors import ContextOverflowError
 from engine.events import Event
 from engine.runtime.generation import Limits, Parser
@@ -28,6 +29,7 @@ class Request:
     `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
     `Backend.save` gave for these tokens, to be put in place of evaluating them. `reports`: replies tell how far the
     prefill is. `dropped`: messages that were left out of the prompt, for the usage.
+    `constraint`: the grammar that its answer, or its calls, are held to.
     """
 
     id: int
@@ -44,6 +46,7 @@ class Request:
     state: bytes = b""
     reports: bool = False
     dropped: int = 0
+    constraint: Constraint | None = None
 
 
 def check_fits(tokens: int, n_ctx: int) -> None:

@@ -64,7 +64,10 @@ class Runner:
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """Accept a request. Raises EngineError after `close`, or when the loop broke."""
+        """Accept a request; its grammar is compiled here, which takes time that the loop has not. Raises EngineError
+        after `close`, or when the loop broke, RequestError for a grammar that cannot be enforced."""
+        if request.constraint is not None:
+            request.constraint.compile(self._loop.compiler)
         self._accept(Submit(request))
 
     def save(self, id_: int, pin: int) -> None:

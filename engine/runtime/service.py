@@ -20,8 +20,10 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
+from engine.constraint.guide import Constraint
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.events import Finished
+from engine.families import Format, builtin_families
 from engine.parsing import Parser as TextParser
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Backend, ContextInfo, Vocab
@@ -55,6 +57,7 @@ class TurnRequest:
     turn goes on; None: it ends. `dropped`: messages that are not in the prompt, for the usage.
     - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must be
     quick, and not wait for this engine. It stops the turn by returning False; what it raises ends it too.
+    - `constraint`: the grammar that the answer, or the calls, are held to. `reads` reads the finished answer.
     - `ended` is called there with all events of a turn that was neither cut off nor cancelled.
 
     Raises RequestError for a value that is not valid.
@@ -73,10 +76,16 @@ class TurnRequest:
     dropped: int = 0
     progress: Progress | None = None
     ended: Ended | None = None
+    constraint: Constraint | None = None
+    reads: Callable[[str], object] | None = None
     tokens: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "keep", "progress"))
+        if self.constraint is not None and self.sampling.stop and self.sampling.stop_in == "all":
+            raise RequestError(
+                'stop_in="all" holds output back, and a constraint must see it at once; leave one of them out.'
+            )
         if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
             raise RequestError(
                 "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
@@ -101,9 +110,14 @@ def raw_prompt(vocab: Vocab, given: str | Sequence[int]) -> RawPrompt:
     return RawPrompt(Prompt(text, (Piece(text, True),)), tokens)
 
 
-def raw_parser() -> TextParser:
+def raw_format() -> Format:
     """Everything that is generated is content."""
-    return TextParser("content-only")
+    return builtin_families().get("content-only").format
+
+
+def raw_parser() -> TextParser:
+    """The parser of that format."""
+    return TextParser(raw_format())
 
 
 def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> list[int]:
@@ -206,7 +220,7 @@ class Service:
             tokens,
             turn.parser,
             turn.sampling,
-            self._limits(turn),
+            self._limits(turn, self._info.n_ctx - len(tokens)),
             turns=self._turn_starts(tokens, turn.prompt),
             priority=turn.priority,
             deadline=turn.deadline,
@@ -214,8 +228,10 @@ class Service:
             keep=turn.keep,
             reports=turn.progress is not None,
             dropped=turn.dropped,
+            constraint=turn.constraint,
         )
-        return self._start(request, OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended))
+        queue = OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended)
+        return self._start(request, queue, turn.reads)
 
     def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
         """Where the last message begins in the prompt, and where the turn does that the model shall write: later
@@ -270,12 +286,12 @@ class Service:
             raise reply.error or EngineError("The prefix was not saved.")
         write_state(path, self._origin(), reply.saved)
 
-    def _start(self, request: Request, queue: OutputQueue) -> Stream:
+    def _start(self, request: Request, queue: OutputQueue, reads: Callable[[str], object] | None = None) -> Stream:
         runner, id_ = self._runner, request.id
         self._post.open(id_, queue)
         queue.cancel = lambda: runner.cancel(id_)
         # A stream holds the service, so that what it reads goes on; a queue, which the service holds, must not.
-        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check)
+        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check, reads)
         try:
             runner.submit(request)
         except BaseException:
@@ -288,13 +304,15 @@ class Service:
         if self._home.is_here:  # streams that a fork has copies of are not its own to end
             self._runner.cancel(id_)
 
-    def _limits(self, turn: TurnRequest) -> Limits:
-        """What ends the turn: by the caller's word, and by the template's `stop`."""
+    def _limits(self, turn: TurnRequest, room: int) -> Limits:
+        """What ends the turn: by the caller's word, and by the template's `stop`. `room`: tokens behind the prompt,
+        which end a turn that is to keep some of them for its answer."""
         sampling = turn.sampling
         ends, texts = self._single_tokens(turn.prompt.stop)
         anywhere = sampling.stop_in == "all"
+        most = room if turn.constraint is not None and turn.keep is None else None
         return Limits(
-            max_tokens=sampling.max_tokens,
+            max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
             stop=texts if anywhere else (*sampling.stop, *texts),
             stop_anywhere=sampling.stop if anywhere else (),
             stop_tokens=frozenset(sampling.stop_tokens),

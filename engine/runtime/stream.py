@@ -9,7 +9,9 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
+
+from pydantic_core import from_json
 
 from engine.errors import RequestError
 from engine.events import Event, fold
@@ -88,6 +90,7 @@ class Stream(TwoWayStream[Completion]):
         cancel: Callable[[], None],
         end_reasoning: Callable[[], None],
         check: Callable[[], None] = _nothing,
+        reads: Callable[[str], Any] | None = None,
     ) -> None:
         """`check` is called before the stream waits; it raises where nothing can come."""
         super().__init__()
@@ -95,6 +98,7 @@ class Stream(TwoWayStream[Completion]):
         self._cancel = cancel
         self._end_reasoning = end_reasoning
         self._check = check
+        self._reads = reads
         self._events: list[Event] = []
         self._unread: deque[Event] = deque()
         self._logprobs: list[TokenLogprobs] = []
@@ -147,8 +151,33 @@ class Stream(TwoWayStream[Completion]):
             raise RequestError("The stream is still running; read it to its end, or call result() to wait for it.")
         if self._completion is None:
             whole = fold(self._events)
-            self._completion = whole.model_copy(update={"logprobs": self.logprobs}) if self._logprobs else whole
+            found: dict[str, Any] = {"logprobs": self.logprobs} if self._logprobs else {}
+            found |= self._answer(whole) if self._reads is not None else {}
+            self._completion = whole.model_copy(update=found) if found else whole
         return self._completion
+
+    @property
+    def partial(self) -> Any:
+        """What there is so far of an answer that is JSON (`response_format`), as values; None where there is nothing.
+        It is read anew each time: read it now and then."""
+        self._take_all()
+        text = fold(self._events).content
+        try:
+            return from_json(text.strip(), allow_partial="trailing-strings")
+        except ValueError:
+            return None
+
+    def _answer(self, whole: Completion) -> dict[str, Any]:
+        """The answer's value, or why there is none."""
+        assert self._reads is not None, "asked only where answers are read"
+        if whole.tool_calls:
+            return {"parse_error": "The model called tools in place of an answer."}
+        if whole.finish_reason not in ("stop", "tool_calls"):
+            return {"parse_error": f"The answer is not whole: the turn ended by {whole.finish_reason!r}."}
+        try:
+            return {"parsed": self._reads(whole.content)}
+        except ValueError as error:
+            return {"parse_error": str(error)}
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:

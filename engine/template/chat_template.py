@@ -33,6 +33,8 @@ from engine.template.remote import SECONDS, TemplateStoppedError
 from engine.template.rendering import Asked, Held, Rendering, Setting
 from engine.tools import ToolLike, as_tools
 from engine.types import (
+    AllowedChoice,
+    AllowedTools,
     DocumentLike,
     Message,
     MessagesLike,
@@ -161,7 +163,7 @@ class ChatTemplate:
         messages: MessagesLike,
         tools: Sequence[ToolLike] | None = None,
         reasoning: Reasoning | None = None,
-        tool_choice: ToolChoice = "auto",
+        tool_choice: AllowedChoice = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
@@ -348,14 +350,17 @@ class ChatTemplate:
         return with_tail(prompt, text, self.format.control)
 
 
-def stated_tools(tools: Sequence[ToolLike] | None, choice: ToolChoice) -> tuple[Tool, ...]:
+def stated_tools(tools: Sequence[ToolLike] | None, choice: AllowedChoice) -> tuple[Tool, ...]:
     """The tools that the prompt states. Raises RequestError where the choice asks for one that is not there."""
     known = as_tools(tools)
-    if isinstance(choice, ToolName):
-        if choice.name not in {tool.name for tool in known}:
-            names = ", ".join(repr(tool.name) for tool in known) or "none"
-            raise RequestError(f"tool_choice names {choice.name!r}, and the tools are: {names}. Name one of them.")
-    elif choice == "required" and not known:
+    there = {tool.name for tool in known}
+    wanted = (
+        (choice.name,) if isinstance(choice, ToolName) else choice.names if isinstance(choice, AllowedTools) else ()
+    )
+    if missing := [name for name in wanted if name not in there]:
+        names = ", ".join(repr(tool.name) for tool in known) or "none"
+        raise RequestError(f"tool_choice names {missing[0]!r}, and the tools are: {names}. Name one of them.")
+    if choice == "required" and not known:
         raise RequestError('tool_choice="required" needs tools; pass some, or leave it out.')
     return () if choice == "none" else known
 

@@ -110,7 +110,17 @@ def schema_arguments(name: str, parameters: object) -> SchemaArguments:
     Raises RequestError when it is not JSON, not JSON Schema, not of type object, or refers to what it does not hold.
     """
     schema = schema_of(name, parameters)
-    return _check_of(name, json.dumps(schema))
+    return _check_of(f"The parameters of tool {name!r}", json.dumps(schema))
+
+
+def schema_check(what: str, schema: Mapping[str, Any]) -> SchemaArguments:
+    """The check of any schema, which messages call `what` (a plural). Raises RequestError like `schema_arguments`, but
+    for schemas of any type."""
+    try:
+        plain = plain_json(schema)
+    except ValueError as error:
+        raise RequestError(f"{what} are not a JSON Schema: {error}. Correct that, or flatten them.") from None
+    return _check_of(what, json.dumps(plain))
 
 
 def schema_of(name: str, parameters: object) -> dict[str, Any]:
@@ -130,7 +140,7 @@ def schema_of(name: str, parameters: object) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def _check_of(name: str, text: str) -> SchemaArguments:
+def _check_of(what: str, text: str) -> SchemaArguments:
     """The check of a schema as JSON text: judging a schema takes milliseconds, and every request brings the same."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
@@ -146,22 +156,19 @@ def _check_of(name: str, text: str) -> SchemaArguments:
         kind.check_schema(schema, format_checker=kind.FORMAT_CHECKER)
         # An empty registry: a $ref is found in the schema itself or nowhere, never on the network.
         registry: Any = cast("Any", Registry)()
-        _resolve_references(name, schema, registry)
+        _resolve_references(what, schema, registry)
     except SchemaError as error:
         raise RequestError(
-            f"The parameters of tool {name!r} are not JSON Schema, at {error.json_path}: {shortened(error.message)}. "
-            "Correct them there."
+            f"{what} are not JSON Schema, at {error.json_path}: {shortened(error.message)}. Correct them there."
         ) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         # What the libraries raise on schemas that no metaschema forbids: addresses that are none, odd anchors.
-        raise RequestError(
-            f"The parameters of tool {name!r} cannot be read as JSON Schema: {shortened(str(error))}. Correct them."
-        ) from error
-    _warn_of_patterns(name, schema)
+        raise RequestError(f"{what} cannot be read as JSON Schema: {shortened(str(error))}. Correct them.") from error
+    _warn_of_patterns(what, schema)
     return SchemaArguments(kind, schema, registry)
 
 
-def _resolve_references(name: str, schema: Mapping[str, Any], registry: Any) -> None:
+def _resolve_references(what: str, schema: Mapping[str, Any], registry: Any) -> None:
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
@@ -173,8 +180,12 @@ def _resolve_references(name: str, schema: Mapping[str, Any], registry: Any) -> 
             resolver.lookup(reference)
         except Unresolvable as error:
             raise RequestError(
-                f"The parameters of tool {name!r} refer to {reference!r}, which is not in them; define it under $defs."
+                f"{what} refer to {reference!r}, which is not in them; define it under $defs."
             ) from error
+
+
+def _lower(what: str) -> str:
+    return what[0].lower() + what[1:]
 
 
 def _values_of(schema: object, keyword: str) -> list[object]:
@@ -193,14 +204,14 @@ def _values_of(schema: object, keyword: str) -> list[object]:
     return found
 
 
-def _warn_of_patterns(name: str, schema: Mapping[str, Any]) -> None:
+def _warn_of_patterns(what: str, schema: Mapping[str, Any]) -> None:
     patterns = [pattern for pattern in _values_of(schema, "pattern") if isinstance(pattern, str)]
     for members in _values_of(schema, "patternProperties"):
         patterns += list(cast("Mapping[str, object]", members)) if isinstance(members, Mapping) else []
     for pattern in patterns:
         if _matcher(pattern) is None:
             text = (
-                f"The pattern {shortened(pattern)!r} of tool {name!r} is shown to the model and not checked: it looks "
+                f"The pattern {shortened(pattern)!r} in {_lower(what)} is shown to the model and not checked: it looks "
                 "around or back, which takes for ever on some texts. Write it without, or check in the tool itself."
             )
             warnings.warn(text, EngineWarning, stacklevel=2)

@@ -148,7 +148,7 @@ def as_tool(item: ToolLike) -> Tool:
       are understood. An `X | None = None` is shown as an optional X: leaving it out says None.
     - A pydantic model class: the fields are the arguments; calling it yields the instance.
     - An OpenAI dictionary, `{"type": "function", "function": {...}}` or only the inner one. It has no function: the
-      agent loop hands its calls to the caller. `strict` is accepted and changes nothing: arguments are always checked.
+      agent loop hands its calls to the caller. `strict`: its calls are held to the schema while they are written.
     - A `Tool`, as it is (checked by its schema when it has no check of its own).
 
     Raises RequestError saying what is wrong with the description.
@@ -291,7 +291,8 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
         raise RequestError(f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters, strict.")
     parameters = schema_of(name, inner.get("parameters") or {"type": "object", "properties": {}})
     check = schema_arguments(name, parameters)
-    return Tool(name=name, description=inner.get("description") or "", parameters=parameters, check=check)
+    strict, description = bool(inner.get("strict")), inner.get("description") or ""
+    return Tool(name=name, description=description, parameters=parameters, strict=strict, check=check)
 
 
 def _shown(item: object) -> str:

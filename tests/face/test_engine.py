@@ -305,7 +305,9 @@ def test_options_that_make_no_sense() -> None:
         for options, words in (
             ({"temperature": -1}, "temperature=-1 is not valid"),
             ({"temprature": 1}, "no option 'temprature'; the options are"),
-            ({"tool_choice": "required"}, "cannot be enforced yet"),
+            ({"tool_choice": "required"}, 'tool_choice="required" needs tools'),
+            ({"tool_choice": "requird"}, "is no choice of tools"),
+            ({"response_format": {"type": "object"}}, "for a JSON Schema write JsonSchema"),
             ({"max_tokens": 0}, "max_tokens=0"),
             ({"deadline": -1.0}, "deadline"),
             ({"reasoning": "high"}, "reasoning='high'"),

@@ -24,7 +24,7 @@ def run(generation: Generation, tokens: list[int], reason: FinishReason = "cance
     """Feed tokens until something ends the turn (else it is closed with `reason`)."""
     events: list[Event] = []
     for token in tokens:
-        new, _, finish = generation.advance(token)
+        new, _, finish, _ = generation.advance(token)
         events += new
         if finish is not None:
             reason = finish
@@ -104,7 +104,7 @@ def test_an_end_token_that_is_a_marker_is_parsed(fed: bool) -> None:
     finish = None
     tokens = text('<|channel|>commentary to=functions.f<|message|>{"a": 1}<|call|>')
     for token in tokens:
-        new, _, finish = generation.advance(token)
+        new, _, finish, _ = generation.advance(token)
         events += new
     assert finish == "stop"
     assert [event for event in events if isinstance(event, ToolCallStart)]
@@ -162,7 +162,12 @@ def test_a_stop_string_after_a_call() -> None:
 
 def test_a_stop_string_found_when_the_parser_lets_go() -> None:
     class Holding:
-        in_reasoning = False
+        in_reasoning = undecided = False
+        answer_start = 0
+        call_start = None
+
+        def size(self, text: str, special: bool = False) -> int:
+            return len(text)
 
         def feed(self, text: str, special: bool = False) -> list[Event]:
             return []

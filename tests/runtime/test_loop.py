@@ -7,6 +7,7 @@ from doubles import Bench, echo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.constraint.matcher import Mask
 from engine.errors import ContextOverflowError, DecodeError, EngineError
 from engine.parsing import Parser
 from engine.runtime import loop
@@ -399,8 +400,8 @@ def test_logits_that_are_not_numbers_fail_their_request_only(monkeypatch: pytest
     bench = Bench(echo, n_sequences=3)
     sample = bench.backend.sample
 
-    def poisoned(sampler: Sampler, row: int) -> int:
-        token = sample(sampler, row)
+    def poisoned(sampler: Sampler, row: int, mask: Mask | None = None) -> int:
+        token = sample(sampler, row, mask)
         if bench.backend.decodes == 4 and row == 1:
             raise DecodeError("not numbers", "nan")
         return token

@@ -1,0 +1,157 @@
+"""What a turn's options demand of its output, made into a constraint in the family's own syntax.
+
+Knows: tool choices, which of a turn's calls are held to their schemas, what a vocabulary makes of markers, when
+reasoning may still open. Does not know: when the grammar is in force (`guide`), tokens drawn.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from engine.constraint.guide import Constraint, Holds
+from engine.constraint.json_schema import prepared
+from engine.constraint.lark import Cut
+from engine.constraint.matcher import Marks, Tokens, refusal, regex_refusal
+from engine.constraint.response import Response
+from engine.constraint.turn import Allowed, turn_grammar
+from engine.errors import RequestError
+from engine.families import Format
+from engine.parsing.grammar import Rules
+from engine.parsing.reader import Piece
+from engine.types import AllowedTools, Tool, ToolChoice, ToolName
+
+RESERVE = 256
+"""Tokens that are kept for the answer, where nobody said how many."""
+_ANY_OBJECT = {"type": "object"}
+_log = logging.getLogger("engine.constraint")
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the options of a turn say of its output.
+
+    - `tools` are those of the prompt; `choice` says whether and which of them are called; `parallel=False`: one call.
+    - `response`: what an answer must be; None: any text.
+    - `strict`: calls are held to the tools' schemas under "auto" too, as those of tools that are strict themselves are.
+    - `reserve`: tokens kept for the answer while the model reasons, half of `max_tokens` at most.
+    - `may_reason`: reasoning was not turned off.
+    """
+
+    tools: Sequence[Tool] = ()
+    choice: ToolChoice | AllowedTools = "auto"
+    parallel: bool = True
+    response: Response | None = None
+    strict: bool = False
+    reserve: int = RESERVE
+    max_tokens: int | None = None
+    may_reason: bool = True
+
+
+def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut: Cut) -> Constraint | None:
+    """The constraint of a turn whose prompt ends with `prefix`; None where anything may be written. `cut` is the
+    vocabulary's, see `cutter`.
+
+    Raises RequestError for a tool that is not there, and for a schema that cannot be held although it must be.
+    """
+    allowed = _allowed(demand)
+    if allowed is None:
+        return None
+    what, holds = allowed
+    if what.tools and format_.tools is None and format_.channels is None:
+        raise RequestError("This model's format has no calls; use another model, or leave tool_choice out.")
+    reasoning, text = format_.reasoning, "".join(piece.text for piece in prefix)
+    is_closed = reasoning is not None and bool(reasoning.close.strip()) and reasoning.close.strip() in text
+    rules = Rules(_can_hold)
+    grammar = turn_grammar(format_, what, cut, rules)
+    if rules.unheld:
+        _log.info("not held by the grammar, and checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
+    closes = (reasoning.close.strip(), *(each.strip() for each in reasoning.also_close)) if reasoning else ()
+    return Constraint(
+        grammar,
+        holds,
+        demand.may_reason and not is_closed,
+        tuple(prefix),
+        tuple(filter(None, closes)),
+        _enders(format_),
+        closing(format_),
+        demand.reserve if demand.max_tokens is None else min(demand.reserve, demand.max_tokens // 2),
+    )
+
+
+def closing(format_: Format) -> str:
+    """What closes this family's reasoning from outside; "" where nothing does."""
+    channels = format_.channels
+    if channels is not None:
+        return channels.ends[0] + channels.start + channels.role
+    return format_.reasoning.close if format_.reasoning is not None else ""
+
+
+def _enders(format_: Format) -> tuple[str, ...]:
+    """What ends reasoning that was not closed, by the parser's rules."""
+    channels = format_.channels
+    if channels is not None:
+        return (channels.start, channels.channel)
+    return (format_.content[0].strip(),) if format_.content[0].strip() else ()
+
+
+def _allowed(demand: Demand) -> tuple[Allowed, Holds] | None:
+    """What the turn may hold, and whether all of it or only its calls are held to that."""
+    most = None if demand.parallel else 1
+    choice = demand.choice
+    chosen = tuple(demand.tools) if choice != "none" else ()
+    if isinstance(choice, ToolName):
+        chosen = _named(demand.tools, [choice.name])
+    elif isinstance(choice, AllowedTools):
+        chosen = _named(demand.tools, choice.names)
+    must = choice == "required" or isinstance(choice, ToolName)
+    if must or (isinstance(choice, AllowedTools) and choice.mode == "required"):
+        return Allowed(None, [_held(tool) for tool in chosen], most), "answer"
+    answer = None if demand.response is None else demand.response.answer
+    if answer is not None:
+        return Allowed(answer, [_held_or_free(tool, demand) for tool in chosen], most), "answer"
+    if chosen and (isinstance(choice, AllowedTools) or demand.strict or any(tool.strict for tool in chosen)):
+        return Allowed(None, [_held_or_free(tool, demand) for tool in chosen], most), "calls"
+    return None
+
+
+def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
+    known = {tool.name: tool for tool in tools}
+    for name in names:
+        if name not in known:
+            there = ", ".join(map(repr, known)) or "none"
+            raise RequestError(f"tool_choice names {name!r}, and the tools are: {there}. Name one of them.")
+    return tuple(known[name] for name in names)
+
+
+def _held(tool: Tool) -> Tool:
+    """The tool with a schema that a grammar holds. Raises RequestError where none can."""
+    schema = prepared(tool.parameters, refusal, f"The schema of tool {tool.name!r}", close=True)
+    return tool.model_copy(update={"parameters": dict(schema.schema)})
+
+
+def _held_or_free(tool: Tool, demand: Demand) -> Tool:
+    """The same, where it is to be held, or can be; else any arguments, which are checked afterwards."""
+    if tool.strict:
+        return _held(tool)
+    if demand.strict or demand.response is not None:
+        try:
+            return _held(tool)
+        except RequestError as error:
+            _tell_once(str(error))
+    return tool.model_copy(update={"parameters": _ANY_OBJECT})
+
+
+@cache
+def _tell_once(why: str) -> None:
+    _log.warning("arguments are free, and checked afterwards: %s", why)
+
+
+@cache
+def _can_hold(pattern: str) -> bool:
+    return regex_refusal(pattern) is None
+
+
+def cutter(tokens: Tokens) -> Cut:
+    """What cuts markers into text and control tokens, as models of this vocabulary write them."""
+    return Marks(tokens).cut

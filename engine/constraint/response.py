@@ -1,0 +1,147 @@
+"""What an answer must be, in the ways that callers say it, as a grammar and as a reader of the finished answer.
+
+Knows: Python types (by pydantic), OpenAI's `response_format`, JSON Schemas, choices, regular expressions, Lark and GBNF
+grammars. Does not know: families, when a grammar is in force.
+"""
+
+import json
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from engine.constraint.json_schema import Refusal, prepared
+from engine.constraint.turn import Answer
+from engine.errors import RequestError
+from engine.parsing.grammar import JsonText, Pattern, Rule, Words, one_of
+from engine.tools.check import schema_check
+from engine.types import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
+
+Reader: TypeAlias = Callable[[str], Any]
+"""Reads a finished answer's content. Raises ValueError with one sentence for what does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What an answer must be. `checked` are the keywords of a schema that only `read` holds it to."""
+
+    answer: Answer
+    read: Reader
+    is_json: bool = True
+    checked: tuple[str, ...] = field(default=())
+
+
+def response_of(given: object, refusal: Refusal) -> Response | None:
+    """The record of what a caller asks of answers; None for any text. `refusal` tells why no grammar can be made of a
+    schema.
+
+    Raises RequestError for what is no such thing, and for a schema that cannot be held.
+    """
+    match given:
+        case None | {"type": "text"} | ResponseFormat(type="text"):
+            return None
+        case JsonSchema(schema):
+            return _by_schema(schema, refusal)
+        case ResponseFormat(type="json_object") | {"type": "json_object"}:
+            return _by_schema({"type": "object"}, refusal)
+        case ResponseFormat(json_schema=schema):
+            return _by_schema(schema or {}, refusal)
+        case {"type": "json_schema"}:
+            return _by_schema(_named_schema(cast("Mapping[str, Any]", given)), refusal)
+        case Choice(options):
+            return _choice(options)
+        case Regex(pattern):
+            return _text(Answer(Pattern(pattern), loose_edges=False))
+        case Lark(grammar):
+            return _text(Answer(Rule("answer"), {"answer": grammar}, loose_edges=False))
+        case GBNF(grammar):
+            return _text(Answer(Rule("answer"), {"answer": _lark(grammar)}, loose_edges=False))
+        case Mapping():
+            raise RequestError(
+                "response_format is a dictionary without OpenAI's type; for a JSON Schema write JsonSchema({...}), for "
+                'OpenAI\'s form {"type": "json_schema", "json_schema": {"name": "...", "schema": {...}}}.'
+            )
+        case _:
+            return _by_type(given, refusal)
+
+
+def _by_schema(schema: object, refusal: Refusal) -> Response:
+    ready = prepared(schema, refusal, "The schema of response_format", close=False)
+    stated: Mapping[str, Any] = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else {}
+    check = schema_check("The keywords of response_format", stated)
+
+    def read(content: str) -> Any:
+        value = _json(content)
+        if (reason := check(value)) is not None:
+            raise ValueError(f"The answer does not fit the schema: {reason}")
+        return value
+
+    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked)
+
+
+def _by_type(kind: Any, refusal: Refusal) -> Response:
+    try:
+        if not (isinstance(kind, type) or get_origin(kind) is not None):
+            raise TypeError("this is no type")
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        schema, name = adapter.json_schema(), str(getattr(kind, "__name__", "the type"))
+    except Exception as error:
+        first = reprlib.repr(error).strip("'")
+        raise RequestError(
+            f"response_format={reprlib.repr(kind)} cannot be made JSON ({first}). Give a type (a pydantic model, a "
+            "dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "
+            "dictionary."
+        ) from error
+    ready = prepared(schema, refusal, f"The schema of {name}", close=True)
+
+    def read(content: str) -> Any:
+        try:
+            return adapter.validate_json(content.strip())
+        except ValidationError as error:
+            parts = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}".removeprefix(": ") for item in error.errors())
+            raise ValueError(f"The answer does not fit the type: {'; '.join(parts)[:400]}.") from error
+
+    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked)
+
+
+def _choice(options: Sequence[str]) -> Response:
+    texts = cast("Sequence[object]", options)
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        raise RequestError(f"Choice takes one or more texts, none of them empty; it has {reprlib.repr(options)}.")
+    if len(options) > _MOST_OPTIONS:
+        raise RequestError(f"Choice has {len(options):,} options; {_MOST_OPTIONS:,} are allowed.")
+    return _text(Answer(one_of(*map(Words, options)), loose_edges=False))
+
+
+_MOST_OPTIONS = 10_000
+
+
+def _text(answer: Answer) -> Response:
+    return Response(answer, lambda content: content, is_json=False)
+
+
+def _lark(gbnf: str) -> str:
+    from engine.constraint.matcher import from_gbnf
+
+    return from_gbnf(gbnf)
+
+
+def _named_schema(given: Mapping[str, Any]) -> object:
+    """The schema inside OpenAI's dictionary, of Chat Completions (`json_schema.schema`) or of Responses (`schema`)."""
+    inner = given.get("json_schema", given)
+    schema = cast("Mapping[str, Any]", inner).get("schema") if isinstance(inner, Mapping) else None
+    if not isinstance(schema, Mapping | bool):
+        raise RequestError(
+            'response_format of type "json_schema" needs "json_schema": {"name": "...", "schema": {...}}; its '
+            f"schema is {reprlib.repr(schema)}."
+        )
+    return cast("object", schema)
+
+
+def _json(content: str) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The answer is not whole JSON: {error}.") from error
