@@ -43,12 +43,18 @@ if TYPE_CHECKING:
     from engine.template.prompt import Prompt
     from engine.tools import ToolLike, as_tool, as_tools
     from engine.types import (
+        GBNF,
+        AllowedTools,
         CallError,
+        Choice,
         Completion,
         FinishReason,
+        JsonSchema,
+        Lark,
         Message,
         Part,
         ReasoningPart,
+        Regex,
         ResponseFormat,
         Role,
         SamplingParams,
@@ -62,8 +68,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "GBNF",
+    "AllowedTools",
     "CallError",
     "ChatTemplate",
+    "Choice",
     "Completion",
     "ContentDelta",
     "ContextOverflowError",
@@ -81,6 +90,8 @@ __all__ = [
     "ForgedPromptError",
     "Format",
     "Inspection",
+    "JsonSchema",
+    "Lark",
     "Message",
     "Metrics",
     "MissingTemplateError",
@@ -93,6 +104,7 @@ __all__ = [
     "QueueFullError",
     "ReasoningDelta",
     "ReasoningPart",
+    "Regex",
     "RequestError",
     "ResponseFormat",
     "Role",
@@ -137,8 +149,9 @@ _MODULES = {
     "engine.runtime.service": "PinnedPrefix Service Stream TurnRequest",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolLike as_tool as_tools",
-    "engine.types": "CallError Completion FinishReason Message Part ReasoningPart ResponseFormat Role SamplingParams "
-    "TextPart TokenLogprob Tool ToolCall ToolChoice ToolName Usage",
+    "engine.types": "AllowedTools CallError Choice Completion FinishReason GBNF JsonSchema Lark Message Part "
+    "ReasoningPart Regex ResponseFormat Role SamplingParams TextPart TokenLogprob Tool ToolCall ToolChoice ToolName "
+    "Usage",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

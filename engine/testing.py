@@ -117,6 +117,7 @@ class ScriptedSampler:
         if self.digest is not None:
             self.digest = hash((self.digest, token))
             self.forced = True
+            self.drawn += self.reply[self.drawn : self.drawn + 1] == [token]
 
     def allowed(self, token: int, mask: "Mask", vocab: ByteVocab) -> int:
         """The token, where a constraint allows it. Where it does not, the script is over: the end token if that is
@@ -144,8 +145,8 @@ class ScriptedBackend:
     `replies` is a list (each request takes the next one when its first token is drawn) or a function from the prompt's
     text, control tokens included, to the reply's text; for several requests at once take a function. Control-token text
     in a reply becomes control tokens, and an end token follows each reply. Under a constraint a reply goes on as far as
-    it is allowed, then with random text that is. Tokens that the engine forces into a
-    sequence do not use up the script; a function is asked again after them, with the whole text so far.
+    it is allowed, then with random text that is. Tokens that the engine forces into a sequence use up the script where
+    it says the same; a function is asked again after them, with the whole text so far.
 
     `n_ctx` is what each of `n_sequences` conversations may hold; with `kv_tokens` they share one pool of so many cells.
     `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to hold

@@ -137,11 +137,13 @@ class Guide:
             return []
         return self._matcher.forced()
 
-    def instead(self, text: str) -> list[int] | None:
-        """The tokens to take in place of one of this text, where that would end reasoning and go on with what the
-        answer may not begin with; None for any other."""
+    def instead(self, text: str | None) -> list[int] | None:
+        """The tokens to take in place of one of this text (None: an end token), where that would end reasoning and go
+        on with what the answer may not begin with, or end the turn there; None for any other."""
         if self._constraint.holds == "calls" or self._matcher is not None or not self._parser.in_reasoning:
             return None
+        if text is None:
+            return self._table.marked(self._constraint.close)
         before = "".join(read.text for read in self._recent)[-_LONGEST_MARK:]
         for mark in (*self._constraint.closes, *self._constraint.enders):
             at = (before + text).find(mark, max(0, len(before) - len(mark) + 1))

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from engine.constraint.trial import LARGE, tried
 from engine.errors import RequestError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 else:
     Mask: TypeAlias = Any
 """A bit for each token, from the lowest of the first number on: whether it may come next."""
+_ROW = 20_000
+"""Ways to go on that a grammar may have at one place: an object of 5,000 optional members has 15,000."""
 MOST_GRAMMARS = 64
 MOST_CHARACTERS = 4_000_000
 """Compiled grammars that are kept for one vocabulary: so many, with so many characters of grammar in all."""
@@ -61,8 +64,10 @@ class Matcher:
     def forced(self) -> list[int]:
         """The tokens that must follow, as far as no other spelling of the same text is possible; they are consumed."""
         tokens: list[int] = self._inner.compute_ff_tokens()
+        if self.error:
+            raise RequestError(f"The constraint cannot be held any further: {self.error}. Simplify it.")
         if tokens and not self._inner.consume_tokens(tokens):
-            raise RequestError(f"The constraint broke: {self.error}")
+            raise RequestError(f"The constraint cannot be held any further: {self.error}. Simplify it.")
         return tokens
 
     @property
@@ -198,11 +203,17 @@ class Compiler:
 
 
 def _compiled(table: Table, grammar: str) -> Matcher:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLParserLimits
 
-    made = Matcher(LLMatcher(table.inner, grammar), table)
-    if made.error:
-        raise RequestError(f"The constraint cannot be enforced: {made.error}. Simplify its schema or grammar.")
+    if len(grammar) > LARGE and (why := tried(grammar)) is not None:
+        raise RequestError(f"The constraint cannot be enforced: {why}. Simplify its schema or grammar.")
+    limits = LLParserLimits(max_items_in_row=_ROW, verbose_errors=False)
+    made = Matcher(LLMatcher(table.inner, grammar, log_level=0, limits=limits), table)
+    first = made.copy()
+    if not made.error:
+        first.inner.compute_bitmask()  # some limits are met at the first token only
+    if why := made.error or first.error:
+        raise RequestError(f"The constraint cannot be enforced: {why}. Simplify its schema or grammar.")
     return made
 
 
@@ -212,9 +223,11 @@ def refusal(schema: Mapping[str, Any]) -> str | None:
 
 
 def grammar_refusal(grammar: str) -> str | None:
-    """Why a grammar cannot be compiled; None where it can."""
+    """Why a grammar cannot be compiled; None where it can. Raises RequestError for one that takes too long to."""
     from llguidance import LLMatcher
 
+    if len(grammar) > LARGE:
+        return tried(grammar)
     failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
     return messages[0].partition("\n")[0] if failed else None
 
@@ -228,11 +241,11 @@ def regex_refusal(pattern: str) -> str | None:
 
 def from_gbnf(grammar: str) -> str:
     """A GBNF grammar as llguidance's Lark. Raises RequestError for what is none."""
-    from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+    from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
         return gbnf_to_lark(grammar)
-    except (GbnfToLarkError, RecursionError, IndexError) as error:
+    except Exception as error:
         raise RequestError(f"The GBNF grammar cannot be read: {str(error).partition(chr(10))[0]}.") from error
 
 

@@ -16,7 +16,7 @@ from engine.constraint.json_schema import Refusal, prepared
 from engine.constraint.turn import Answer
 from engine.errors import RequestError
 from engine.parsing.grammar import JsonText, Pattern, Rule, Words, one_of
-from engine.tools.check import schema_check
+from engine.tools.check import described, schema_check
 from engine.types import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
 
 Reader: TypeAlias = Callable[[str], Any]
@@ -88,7 +88,7 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         schema, name = adapter.json_schema(), str(getattr(kind, "__name__", "the type"))
     except Exception as error:
-        first = reprlib.repr(error).strip("'")
+        first = described(error).strip().partition("\n")[0].rstrip(".")
         raise RequestError(
             f"response_format={reprlib.repr(kind)} cannot be made JSON ({first}). Give a type (a pydantic model, a "
             "dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "

@@ -128,4 +128,4 @@ def _reasoning(format_: Format) -> Node | None:
         return in_order(channels.reasoning_grammar(format_.channels), _ANYTHING)
     if format_.reasoning is None or not format_.reasoning.open.strip():
         return None
-    return in_order(Marker(format_.reasoning.open.lstrip("\n").rstrip()), _ANYTHING)
+    return in_order(_SPACE, Marker(format_.reasoning.open.strip()), _ANYTHING)

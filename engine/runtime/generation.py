@@ -115,17 +115,20 @@ class Generation:
         """A token was drawn. Raises RequestError where the turn's grammar does not allow it."""
         limits, guide = self._limits, self._guide
         named = token in limits.stop_tokens
-        if named or token in limits.ends or self._vocab.is_end(token):
-            self.tokens += 1
-            # Where a grammar is in force, an end token stands only where the turn is whole.
-            if named or not limits.ignore_eos or self.matcher is not None:
-                marks = self._read(token, self._hear, taken=True) if token in limits.markers else []
-                return Advance(marks, (), "stop", dropped=True)
-            return self._after([])
-        if guide is not None and (others := guide.instead(self._vocab.token_bytes(token).decode(errors="replace"))):
-            after = self._after([event for other in others for event in self._counted(other)])
-            return after._replace(forced=(*others, *after.forced), dropped=True)
-        return self._after(self._counted(token))
+        is_end = named or token in limits.ends or self._vocab.is_end(token)
+        if guide is not None:
+            text = None if is_end else self._vocab.token_bytes(token).decode(errors="replace")
+            if others := guide.instead(text):
+                after = self._after([event for other in others for event in self._counted(other)])
+                return after._replace(forced=(*others, *after.forced), dropped=True)
+        if not is_end:
+            return self._after(self._counted(token))
+        self.tokens += 1
+        # Where a grammar is in force, an end token stands only where the turn is whole.
+        if named or not limits.ignore_eos or self.matcher is not None:
+            marks = self._read(token, self._hear, taken=True) if token in limits.markers else []
+            return Advance(marks, (), "stop", dropped=True)
+        return self._after([])
 
     def _counted(self, token: int) -> list[Event]:
         self.tokens += 1

@@ -1,0 +1,145 @@
+"""Schemas and grammars that are made to do harm: each is refused by name, or held within bounds; others go on."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine import ChatTemplate, Engine
+from engine.errors import RequestError
+from engine.testing import ByteVocab, ScriptedBackend
+from engine.types import GBNF, Choice, JsonSchema, Lark, Regex
+
+STRING = {"type": "string"}
+
+
+def nested(depth: int, key: str = "items", kind: str = "array") -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": kind, "properties": {"x": schema}} if kind == "object" else {"type": kind, key: schema}
+    return schema
+
+
+def endless() -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "array"}
+    schema["items"] = schema
+    return schema
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no name")
+
+
+HOSTILE: dict[str, Any] = {
+    "deep arrays": JsonSchema(nested(60)),
+    "too deep arrays": JsonSchema(nested(500)),
+    "too deep objects": JsonSchema(nested(5000, kind="object")),
+    "itself": JsonSchema(endless()),
+    "many properties": JsonSchema({"type": "object", "properties": {f"p{n}": STRING for n in range(1500)}}),
+    "far too many properties": JsonSchema({"type": "object", "properties": {f"p{n}": STRING for n in range(20_000)}}),
+    "many required": JsonSchema(
+        {
+            "type": "object",
+            "properties": {f"p{n}": STRING for n in range(300)},
+            "required": [f"p{n}" for n in range(300)],
+        }
+    ),
+    "a huge enum": JsonSchema({"enum": [f"value {n}" for n in range(5000)]}),
+    "an enum far too large": JsonSchema({"enum": [f"value {n}" for n in range(60_000)]}),
+    "an enum of long texts": JsonSchema({"enum": ["x" * 50_000]}),
+    "a long constant": JsonSchema({"const": "y" * 500_000}),
+    "an empty enum": JsonSchema({"enum": []}),
+    "recursion": JsonSchema({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}}),
+    "recursion without an end": JsonSchema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
+    "endless object": JsonSchema(
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}},
+        }
+    ),
+    "a reference to nowhere": JsonSchema({"$ref": "#/$defs/none"}),
+    "a reference elsewhere": JsonSchema({"$ref": "https://example.com/schema.json"}),
+    "counted repetition": JsonSchema({"type": "string", "pattern": "^(a{1,1000}){1,1000}$"}),
+    "repetition in repetition": JsonSchema({"type": "string", "pattern": "^((a|a)*)*b$"}),
+    "a look-ahead": JsonSchema({"type": "string", "pattern": "^(?=a)b"}),
+    "a back reference": JsonSchema({"type": "string", "pattern": "^(a)\\1$"}),
+    "a broken pattern": JsonSchema({"type": "string", "pattern": "("}),
+    "exponential alternatives": JsonSchema({"type": "string", "pattern": "^(a|b)*a(a|b){40}$"}),
+    "long strings": JsonSchema({"type": "string", "minLength": 1_000_000}),
+    "many items": JsonSchema({"type": "array", "items": STRING, "minItems": 1_000_000}),
+    "an impossible range": JsonSchema({"type": "integer", "minimum": 5, "maximum": 1}),
+    "nothing": JsonSchema(False),
+    "a contradiction": JsonSchema({"allOf": [{"type": "string"}, {"type": "integer"}]}),
+    "many unions": JsonSchema({"anyOf": [{"type": "object", "properties": {f"k{n}": STRING}} for n in range(400)]}),
+    "unions in unions": JsonSchema({"allOf": [{"anyOf": [{"minimum": n}, {"maximum": n}]} for n in range(24)]}),
+    "not a schema": JsonSchema({"type": "strng"}),
+    "keys that are no texts": JsonSchema({1: 2}),  # pyright: ignore[reportArgumentType]
+    "values that are no JSON": JsonSchema({"const": Odd()}),
+    "a multiple of nearly nothing": JsonSchema({"type": "number", "multipleOf": 1e-300}),
+    "no texts to choose": Choice([]),
+    "too many texts to choose": Choice([f"text {n}" for n in range(100_000)]),
+    "a long text to choose": Choice(["z" * 200_000]),
+    "an empty pattern": Regex(""),
+    "an exponential pattern": Regex("(a|b)*a(a|b){60}"),
+    "a look-behind": Regex("(?<=a)b"),
+    "a Lark grammar that is none": Lark("start: ("),
+    "a Lark grammar without end": Lark('start: "a" start'),
+    "a deep Lark grammar": Lark("start: " + "(" * 3000 + '"a"' + ")" * 3000),
+    "a GBNF grammar that is none": GBNF("root ::= ("),
+    "a GBNF grammar without a root": GBNF('other ::= "a"'),
+    "left recursion": GBNF('root ::= root "a" | "b"'),
+}
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[Engine]:
+    vocab = ByteVocab(end=["<|im_end|>"])
+    backend = ScriptedBackend(lambda _: "Once upon a time", vocab=vocab, n_sequences=2)
+    with Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens)) as engine:
+        yield engine
+
+
+@pytest.mark.filterwarnings("ignore:The pattern:engine.errors.EngineWarning")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_it_is_refused_or_held_within_bounds(llm: Engine, name: str) -> None:
+    began, refusal, completion = time.monotonic(), None, None
+    try:
+        completion = llm.chat("Hi", response_format=HOSTILE[name], max_tokens=60, reasoning=False, seed=1)
+    except RequestError as error:
+        refusal = str(error)
+    if completion is None:
+        assert refusal is not None
+        assert 10 < len(refusal) < 1500, "a message that names what is wrong"
+    else:
+        assert completion.finish_reason in ("stop", "length")
+        assert completion.parsed is not None or completion.parse_error
+    assert time.monotonic() - began < 20
+    assert llm.chat("Hi").content == "Once upon a time"
+
+
+def test_a_neighbour_goes_on_beside_hostile_schemas() -> None:
+    """Compiling takes place outside the loop and outside Python's lock."""
+    vocab = ByteVocab(end=["<|im_end|>"])
+    backend = ScriptedBackend(lambda _: "a" * 4000, vocab=vocab, n_sequences=2, n_ctx=8000, delay=0.0005)
+    template = ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens)
+    with Engine(backend, template) as engine:
+        gaps: list[float] = []
+
+        def read() -> None:
+            last = time.perf_counter()
+            for _ in engine.stream("Tell me"):
+                now = time.perf_counter()
+                gaps.append(now - last)
+                last = now
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for size in (1498, 1499, 1500):
+            schema = JsonSchema({"type": "object", "properties": {f"p{n}": STRING for n in range(size)}})
+            engine.chat("Hi", response_format=schema, max_tokens=20, reasoning=False)
+        reader.join()
+        assert len(gaps) > 1000
+        assert max(gaps) < 1.0

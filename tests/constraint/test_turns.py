@@ -1,0 +1,82 @@
+"""Whole turns under constraints, by a model that knows nothing: what they are held to is what comes out, whatever
+becomes of reasoning. The full matrix is tests/bench/constraints.py."""
+
+from collections import Counter
+
+import pytest
+from constrained import (
+    MAX_TOKENS,
+    STATES,
+    WISHES,
+    State,
+    Turn,
+    Wish,
+    callable_families,
+    engine_of,
+    options_of,
+    reasons,
+    wrong,
+)
+
+from engine import Completion, Engine
+from engine.errors import RequestError
+
+FAMILIES = (
+    "qwen3",
+    "gpt-oss",
+    "llama-3",
+    "mistral-nemo",
+    "deepseek-r1",
+    "qwen3-coder",
+    "kimi-k2",
+    "glm-4.5",
+    "minimax-m2",
+    "granite-4",
+    "command-a",
+    "lfm2",
+)
+
+
+WISHES_OF_ANSWERS: tuple[Wish, ...] = tuple(wish for wish in WISHES if wish != "strict")
+
+
+def test_the_families_are_there() -> None:
+    assert set(FAMILIES) <= set(callable_families())
+
+
+def answered(llm: Engine, turn: Turn) -> Completion | None:
+    """None where the family's reasoning cannot be switched so."""
+    options = options_of(turn)
+    try:
+        return llm.chat("Hi", **options)
+    except RequestError as error:
+        if not {"reasoning", "reasoning_budget"} & options.keys() or "reasoning" not in str(error):
+            raise
+        return None
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_is_wished_comes_out(state: State) -> None:
+    counts: Counter[str] = Counter()
+    found: list[str] = []
+    for family in FAMILIES:
+        # Without a wish for the answer, long reasoning goes on in the content.
+        for wish in WISHES if state not in ("budget", "never") else WISHES_OF_ANSWERS:
+            turn = Turn(family, state, wish)
+            with engine_of(turn) as llm:
+                completion = answered(llm, turn)
+            if completion is None:
+                counts["no such state"] += 1
+                continue
+            if completion.finish_reason == "length":
+                assert completion.usage is not None
+                assert completion.usage.completion_tokens >= MAX_TOKENS
+                counts["length"] += 1
+                continue
+            counts["whole"] += 1
+            found += [said] if (said := wrong(turn, completion)) else []
+            if reasons(turn) and not completion.reasoning:
+                found.append(f"{turn}: no reasoning")
+    assert not found, "\n".join(found)
+    assert counts["whole"] >= 20, counts
+    assert counts["length"] <= len(FAMILIES), counts
