@@ -1,4 +1,5 @@
-"""The command line's arguments, and its exit codes: 0 done, 1 an error of the engine, 2 wrong usage, 130 interrupted; `batch` has more.
+"""The command line's arguments, and its exit codes: 0 done, 1 an error of the engine, 2 wrong usage, 130 interrupted;
+`batch` has more.
 
 Knows: options, and that an error is one line on stderr. Does not know: what the commands do (`engine.cli.commands`).
 """
