@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +80,7 @@ def in_child(task: Callable[[], int]) -> int:
     try:
         code = task()
     except BaseException:  # noqa: BLE001 - the child must end here, whatever it was
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
     finally:
         os._exit(code)
 
@@ -90,7 +91,7 @@ def die_inside_a_write(at: int, share: float) -> None:
 
     def torn(fd: int, data: Any) -> int:
         nonlocal count
-        if os.readlink(f"/proc/self/fd/{fd}").endswith(".jsonl"):
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".jsonl":
             count += 1
             if count == at:
                 write(fd, bytes(data)[: int(len(data) * share)])
