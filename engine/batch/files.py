@@ -191,6 +191,8 @@ class Files:
             removed += _filter(self.errors, lambda key, _, place: index.is_at(key, "failed", place))
             if removed:
                 self._mark(index)
+            if self.errors.exists() and not self.errors.stat().st_size:
+                self.errors.unlink()
         except OSError as error:
             raise failure(self.out, error) from error
         return removed

@@ -16,11 +16,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, Unpack, cast
 
-from engine.batch.chat import turn
+from engine.batch.chat import Turn, turn
 from engine.batch.files import Files, IfChanged, Lines, Syncer
 from engine.batch.rows import Defaults, Row, answer_line, failure_line
 from engine.batch.source import BadRow, Index, Plan, RowsLike, Source
-from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
+from engine.errors import ContextOverflowError, DecodeError, EngineError, QueueFullError, RequestError, TemplateError
 from engine.families import Family
 from engine.hub.progress import Screen, duration_text, screen_for
 from engine.options import TurnOptions
@@ -200,6 +200,7 @@ class _Work:
         self._streams: set[Stream] = set()
         self._stopped = False
         self._cancelled = False
+        self._over = threading.Event()
         self._began = time.monotonic()
         self._sums = before
 
@@ -225,6 +226,7 @@ class _Work:
         """Start no more rows and give up those under way; nothing of them is written."""
         with self._lock:
             self._stopped = self._cancelled = True
+            self._over.set()
             streams = list(self._streams)
         for stream in streams:
             stream.cancel()
@@ -242,7 +244,7 @@ class _Work:
                 self._errors.append(failure_line(row, error))
                 self._add((), failed=True)
                 continue
-            if any(completion.finish_reason == "cancelled" for completion in completions):
+            if not completions or any(completion.finish_reason == "cancelled" for completion in completions):
                 return
             self._out.append(answer_line(row, self._model, completions))
             self._add(completions, failed=False)
@@ -252,10 +254,18 @@ class _Work:
             return None if self._stopped else next(self._rows, None)
 
     def _answers(self, row: Row) -> list[Completion]:
-        asked = row.turn
-        streams = self._llm.choices(asked.messages, asked.n, asked.tools, **cast("TurnOptions", asked.options))
+        streams = self._started(row.turn)
         with self._under_way(streams):
             return [stream.result() for stream in streams]
+
+    def _started(self, asked: Turn) -> list[Stream]:
+        """None where the work was given up before there was room."""
+        while True:
+            try:
+                return self._llm.choices(asked.messages, asked.n, asked.tools, **cast("TurnOptions", asked.options))
+            except QueueFullError:  # others use this engine too, or more are in flight than it lets wait
+                if self._over.wait(_WAKE_SECONDS):
+                    return []
 
     @contextmanager
     def _under_way(self, streams: Sequence[Stream]) -> Generator[None]:

@@ -119,12 +119,10 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What there is to do. `longest`: bytes of the longest pending row's line. `kind` is that of the first row."""
+    """What there is to do: rows of the input, and those that are neither done nor failed."""
 
     total: int
     pending: int
-    longest: int
-    kind: Kind
 
 
 class Index:
@@ -195,11 +193,7 @@ class Index:
 
     def plan(self) -> Plan:
         """What is left to do now."""
-        total, pending, longest = self._db.execute(
-            "SELECT COUNT(*), COALESCE(SUM(state = 0), 0), COALESCE(MAX(CASE state WHEN 0 THEN length END), 0)"
-            " FROM rows"
-        ).fetchone()
-        return Plan(total, pending, longest, self.kind)
+        return Plan(*self._db.execute("SELECT COUNT(*), COALESCE(SUM(state = 0), 0) FROM rows").fetchone())
 
     def count(self, state: State) -> int:
         """How many rows are in this state."""

@@ -226,7 +226,7 @@ def fill(rows: int, times: int, rng: random.Random, tally: Counter[str]) -> None
 def fill_tmpfs(rows: int, rng: random.Random, tally: Counter[str]) -> None:
     """A batch on a small file system, which is enlarged until everything fits."""
     with tempfile.TemporaryDirectory() as name:
-        size = 160
+        size = 2000  # KiB
         mount = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", name]
         if subprocess.run(mount, capture_output=True, check=False).returncode:
             print("no tmpfs can be mounted here")
@@ -234,10 +234,12 @@ def fill_tmpfs(rows: int, rng: random.Random, tally: Counter[str]) -> None:
         try:
             folder = Path(name)
             check = Check(folder, write_input(folder / "in.jsonl", rows, rng), tally)
+            size = (folder / "in.jsonl").stat().st_size // 1024 + 64
+            subprocess.run(["mount", "-o", f"remount,size={size}k", name], check=True)
             while (code := os.waitstatus_to_exitcode(os.waitpid(in_child(lambda: compute(folder)), 0)[1])) == DISK_FULL:
                 tally["full: tmpfs"] += 1
                 check.after_a_kill()
-                size += 48
+                size += 64
                 subprocess.run(["mount", "-o", f"remount,size={size}k", name], check=True)
             tally["crashed"] += code != DONE
             check.at_the_end()
