@@ -46,10 +46,13 @@ class Lines:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
         self._end = os.fstat(self._fd).st_size
         self._synced = self._end
+        self._closed = False
 
     def append(self, line: bytes) -> None:
         """Raises DiskFullError or EngineError where it cannot be written; nothing of the line is left then."""
         with self._lock:
+            if self._closed:
+                raise EngineError(f"{self._path} is closed; run the same command to go on.")
             try:
                 left = memoryview(line)
                 while left:
@@ -76,7 +79,9 @@ class Lines:
         try:
             self.sync()
         finally:
-            os.close(self._fd)
+            with self._lock:
+                self._closed = True
+                os.close(self._fd)
         if not keep_empty and not self._end:
             self._path.unlink(missing_ok=True)
 

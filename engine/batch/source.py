@@ -119,10 +119,9 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What there is to do: rows of the input, and those that are neither done nor failed."""
+    """What an engine is loaded for. `total`: rows of the input, those that are done already among them."""
 
     total: int
-    pending: int
 
 
 class Index:
@@ -192,8 +191,8 @@ class Index:
         )
 
     def plan(self) -> Plan:
-        """What is left to do now."""
-        return Plan(*self._db.execute("SELECT COUNT(*), COALESCE(SUM(state = 0), 0) FROM rows").fetchone())
+        """How much there is."""
+        return Plan(self._db.execute("SELECT COUNT(*) FROM rows").fetchone()[0])
 
     def count(self, state: State) -> int:
         """How many rows are in this state."""

@@ -251,7 +251,7 @@ def kill_builtin(kills: int, rng: random.Random, tally: Counter[str]) -> None:
     """The command itself, on the built-in model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        names = [f"row-{number}" for number in range(1, 201)]
+        names = [f"row-{number}" for number in range(1, 50 * kills + 101)]
         asked = "".join(json.dumps({"prompt": f"Repeat: number {row}"}) + "\n" for row in names)
         (folder / "in.jsonl").write_text(asked, encoding="utf-8")
         command = [sys.executable, "-m", "engine", "batch", "in.jsonl", "-o", "out.jsonl", "--max-tokens", "60"]
