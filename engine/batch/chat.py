@@ -40,6 +40,7 @@ _SAMPLING = {
     "dry_base": "dry_base",
     "dry_allowed_length": "dry_allowed_length",
     "dry_penalty_last_n": "dry_last_n",
+    "dry_sequence_breakers": "dry_breakers",
     "mirostat": "mirostat",
     "mirostat_tau": "mirostat_tau",
     "mirostat_eta": "mirostat_eta",

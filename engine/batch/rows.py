@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 from engine.batch.chat import JsonObject, Turn, read_body, response_body, turn, usage_body
 from engine.errors import DecodeError, EngineError, RequestError
 from engine.tools import ToolLike
-from engine.types import Completion, Usage
+from engine.types import Completion, Usage, whole_characters
 
 Kind: TypeAlias = Literal["openai", "simple"]
 
@@ -67,7 +67,8 @@ def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
         key = _PREFIX + _digest(dump({**columns, "custom_id": name}, sort_keys=True))
     except RequestError as error:
         known = columns.get("custom_id")
-        raise BadRowError(str(error), known if isinstance(known, str) else None, columns) from error
+        name = whole_characters(known) if isinstance(known, str) else None
+        raise BadRowError(whole_characters(str(error)), name, columns) from error
     return Row(name, key, kind, asked, columns)
 
 
@@ -103,7 +104,7 @@ def _name(columns: Mapping[str, Any], kind: Kind, number: int) -> str:
     name = columns.get("custom_id")
     if name is None and kind == "simple":
         return f"row-{number}"
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name or name != whole_characters(name):
         raise RequestError(f'"custom_id" is {name!r}; it must be a text, and differ from row to row.')
     return name
 

@@ -111,6 +111,8 @@ def damaged(row: dict[str, Any], rng: random.Random) -> bytes:
     """A row with up to three of its values replaced, removed or added to."""
     row = copy.deepcopy(row)
     for _ in range(rng.randrange(4)):
+        if not row:
+            break
         path = rng.choice([path for path in places(row) if path])
         inside: Any = row
         for step in path[:-1]:
