@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import Any
 
-from engine.errors import BatchInputError, DiskFullError, EngineError
+from engine.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
 
 BAD_INPUT, SOME_FAILED, DISK_FULL, INTERRUPTED = 2, 3, 4, 130
 _SEQUENCES = 8
@@ -39,7 +39,9 @@ def add_batch(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--in-order", action="store_true", help="sort the output like the input, at the end")
     command.add_argument("--no-group", action="store_true", help="take rows as they come, not those that begin alike")
-    command.add_argument("--sequences", metavar="N", type=int, help=f"rows at once; by default up to {_SEQUENCES}")
+    command.add_argument(
+        "--sequences", metavar="N", type=int, help=f"rows at once; by default up to {_SEQUENCES}, if they fit"
+    )
     command.add_argument("--quiet", action="store_true", help="show no progress")
 
 
@@ -52,8 +54,12 @@ def batch(options: argparse.Namespace) -> int:
     loaded: list[Engine] = []
 
     def load(plan: batches.Plan) -> Engine:
-        sequences = options.sequences or max(1, min(_SEQUENCES, plan.total))
-        loaded.append(commands.load(options, n_sequences=sequences))
+        try:
+            loaded.append(commands.load(options, n_sequences=options.sequences or min(_SEQUENCES, plan.total)))
+        except ContextOverflowError:
+            if options.sequences:
+                raise
+            loaded.append(commands.load(options, n_sequences=None))  # as many as fit
         return loaded[0]
 
     try:

@@ -12,6 +12,7 @@ import pytest
 
 from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineError, RequestError, batch
 from engine.batch import files, job
+from engine.runtime.options import LoopOptions
 from engine.testing import ByteVocab, ScriptedBackend
 
 LONG = "much " * 2000  # more than the context holds
@@ -418,6 +419,14 @@ def test_rows_in_flight_are_bounded_and_many(tmp_path: Path) -> None:
         llm.choices = counted  # type: ignore[method-assign]
         run([{"prompt": f"q{number}"} for number in range(60)], tmp_path / "out.jsonl", llm, in_flight=7)
     assert most[0] == 7
+
+
+def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
+    backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]), n_sequences=2, delay=0.001)
+    options = LoopOptions(max_waiting=1)
+    with Engine(backend, ChatTemplate(None, family="qwen3"), options=options) as llm:
+        report = run([{"prompt": f"q{number}"} for number in range(20)], tmp_path / "out.jsonl", llm, in_flight=12)
+    assert (report.done, report.failed) == (20, 0)
 
 
 def test_progress_and_the_growing_output(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine import ChatTemplate, Engine
+from engine import ChatTemplate, ContextOverflowError, Engine
 from engine.cli import commands, main
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -50,6 +50,26 @@ def test_all_good_then_some_failed_then_another_job(
     assert main(["batch", grown, "-o", out, "--temperature", "0", "--quiet", "--errors", f"{out}.more"]) == 3
     assert main(["batch", grown, "-o", out, "--temperature", "1"]) == 1
     assert "another job; it differs in: options" in capsys.readouterr().err
+
+
+def test_sequences_are_as_asked_for_or_as_fit(
+    tmp_path: Path, loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = commands.load
+
+    def crowded(options: Any, **more: Any) -> Engine:
+        if (more["n_sequences"] or 0) > 2:
+            loaded.append(more)
+            raise ContextOverflowError("no room")
+        return load(options, **more)
+
+    monkeypatch.setattr(commands, "load", crowded)
+    source = write(tmp_path / "in.jsonl", *({"prompt": f"{number}"} for number in range(20)))
+    command = ["batch", source, "-o", str(tmp_path / "out.jsonl"), "--quiet"]
+    assert main([*command, "--sequences", "5"]) == 1
+    assert "no room" in capsys.readouterr().err
+    assert main(command) == 0
+    assert [more["n_sequences"] for more in loaded] == [5, 8, None]
 
 
 def test_bad_input(tmp_path: Path, loaded: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
