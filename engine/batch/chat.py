@@ -5,21 +5,25 @@ llama.cpp's server (README of tools/server) and vLLM give to what OpenAI's API l
 `reasoning_content`, `timings`. Does not know: batches, files, engines.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
+from engine.constraint.matcher import refusal
+from engine.constraint.response import response_of
 from engine.errors import RequestError
-from engine.options import TurnOptions, prompt_options, refuse_unknown, sampling_params
+from engine.options import TurnOptions, checked, prompt_options, sampling_params
 from engine.template.conversation import check_last, conversation_of
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, Message, MessagesLike, ResponseFormat, Tool, ToolName, Usage
+from engine.types import Completion, Message, MessagesLike, Tool, Usage
 
 JsonObject: TypeAlias = dict[str, Any]
 
 _MOST_CHOICES = 128
-_SAMPLING = {
+_OPTIONS = {
     "temperature": "temperature",
     "top_p": "top_p",
     "frequency_penalty": "frequency_penalty",
@@ -46,6 +50,9 @@ _SAMPLING = {
     "mirostat_eta": "mirostat_eta",
     "ignore_eos": "ignore_eos",
     "stop_token_ids": "stop_tokens",
+    "tool_choice": "tool_choice",
+    "parallel_tool_calls": "parallel_tool_calls",
+    "response_format": "response_format",
 }
 _WITHOUT_EFFECT = frozenset(
     {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "stream_options"}
@@ -71,11 +78,24 @@ def turn(
 ) -> Turn:
     """A turn, checked as far as that is possible without a model. Raises RequestError for what is not valid."""
     given = {name: value for name, value in (options or {}).items() if value is not None}
-    refuse_unknown(given, TurnOptions.__optional_keys__)
-    _ = sampling_params(given), prompt_options(cast("TurnOptions", given))
+    _ = sampling_params(given), prompt_options(checked(cast("TurnOptions", given), TurnOptions))
+    _check_format(given.get("response_format"))
     conversation = conversation_of(messages)
     check_last(conversation, generates=True, continues=bool(given.get("continue_final_message", False)))
     return Turn(conversation, as_tools(tools), given, n)
+
+
+def _check_format(asked: object) -> None:
+    """Raises RequestError for a `response_format` that cannot be held."""
+    if isinstance(asked, Mapping):  # most rows of a batch have the same
+        _check_written_format(json.dumps(asked, sort_keys=True))
+    elif asked is not None:
+        _ = response_of(asked, refusal)
+
+
+@lru_cache(maxsize=64)
+def _check_written_format(text: str) -> None:
+    _ = response_of(json.loads(text), refusal)
 
 
 def read_body(body: Mapping[str, Any], defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None = None) -> Turn:
@@ -103,7 +123,7 @@ def _options(given: JsonObject) -> JsonObject:
     """Take the options out of the fields that are left."""
     if given.pop("stream", False):
         raise RequestError('"stream" is true; a batch returns whole responses: remove it.')
-    options: JsonObject = {_SAMPLING[name]: given.pop(name) for name in list(given) if name in _SAMPLING}
+    options: JsonObject = {_OPTIONS[name]: given.pop(name) for name in list(given) if name in _OPTIONS}
     for name, read in _READ.items():
         if name in given:
             options |= read(given.pop(name))
@@ -120,11 +140,6 @@ def _take(given: JsonObject, name: str, kind: type[Any]) -> Any:
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
         raise _wrong(name, value, {list: "a list", int: "a whole number"}[kind])
     return value
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    """The value where it is an object, else an empty one."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _wrong(name: str, value: object, wanted: str) -> RequestError:
@@ -152,50 +167,6 @@ def _logprobs(value: object) -> JsonObject:
     return {"logprobs": value}
 
 
-def _tool_choice(value: object) -> JsonObject:
-    if isinstance(value, str):
-        return {"tool_choice": value}
-    name = _mapping(_mapping(value).get("function")).get("name")
-    if not isinstance(name, str):
-        raise _wrong(
-            "tool_choice", value, '"auto", "none", "required" or {"type": "function", "function": {"name": _}}'
-        )
-    return {"tool_choice": ToolName(name=name)}
-
-
-def _parallel(value: object) -> JsonObject:
-    if not isinstance(value, bool):
-        raise _wrong("parallel_tool_calls", value, "true or false")
-    if not value:
-        return _where_known("parallel_tool_calls", value)
-    return {}
-
-
-def _response_format(value: object) -> JsonObject:
-    given = _mapping(value)
-    match given.get("type"):
-        case "text":
-            return {}
-        case "json_object":
-            return _where_known("response_format", ResponseFormat(type="json_object"))
-        case "json_schema":
-            schema = _mapping(given.get("json_schema")).get("schema")
-            if isinstance(schema, Mapping):
-                found = ResponseFormat(type="json_schema", json_schema=dict(_mapping(cast("object", schema))))
-                return _where_known("response_format", found)
-        case _:
-            pass
-    wanted = '{"type": "json_schema", "json_schema": {"name": "...", "schema": {...}}}, "json_object" or "text"'
-    raise _wrong("response_format", value, wanted)
-
-
-def _where_known(name: str, value: object) -> JsonObject:
-    """An option that the engine may not have."""
-    if name not in TurnOptions.__optional_keys__:
-        raise RequestError(f'"{name}" cannot be enforced yet; remove it, and check the answers yourself.')
-    return {name: value}
-
-
 def _effort(value: object) -> JsonObject:
     if not isinstance(value, str) or value not in _EFFORTS:
         raise _wrong("reasoning_effort", value, f"one of {', '.join(map(repr, _EFFORTS))}")
@@ -221,9 +192,6 @@ _READ: Mapping[str, Callable[[object], JsonObject]] = {
     "stop": _stop,
     "logit_bias": _logit_bias,
     "logprobs": _logprobs,
-    "tool_choice": _tool_choice,
-    "parallel_tool_calls": _parallel,
-    "response_format": _response_format,
     "reasoning_effort": _effort,
     "chat_template_kwargs": _template_kwargs,
     "samplers": _samplers,

@@ -16,6 +16,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, Unpack, cast
 
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
+
 from engine.batch.chat import Turn, turn
 from engine.batch.files import Files, IfChanged, Lines, Syncer
 from engine.batch.rows import Defaults, Row, answer_line, failure_line
@@ -313,8 +316,11 @@ def _fingerprint(llm: EngineLike, defaults: Defaults) -> dict[str, Any]:
 
 def _told(value: object) -> object:
     """What stands for a value that JSON does not hold: the same in every process."""
-    dumped = getattr(value, "model_dump", None)
-    return dumped() if dumped is not None else getattr(value, "__qualname__", repr(value))
+    if isinstance(value, type):
+        return TypeAdapter(value).json_schema()
+    if callable(value):
+        return getattr(value, "__qualname__", repr(type(value)))
+    return to_jsonable_python(value)
 
 
 def _model(llm: EngineLike) -> dict[str, Any] | None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Any, Literal, TypeAlias, cast
 
+from pydantic_core import to_jsonable_python
+
 from engine.batch.chat import JsonObject, Turn, read_body, response_body, turn, usage_body
 from engine.errors import DecodeError, EngineError, RequestError
 from engine.tools import ToolLike
@@ -161,6 +163,8 @@ def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> byte
         "reasoning": whole.reasoning or None,
         "tool_calls": [call.openai() for call in whole.tool_calls],
         "finish_reason": whole.finish_reason,
+        "parsed": to_jsonable_python(whole.parsed),
+        "parse_error": whole.parse_error,
         "usage": usage_body([whole.usage or Usage()]),
     }
     return _simple_line(row.key, row.name, row.columns, completion, None)

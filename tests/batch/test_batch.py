@@ -132,6 +132,18 @@ def test_parquet(tmp_path: Path, llm: Engine) -> None:
     assert [row["n"] for row in read(tmp_path / "out.jsonl")] == [1, 2]
 
 
+def test_answers_are_json_where_the_row_says_so(tmp_path: Path) -> None:
+    """On the built-in model, whose tokens are drawn under the grammar."""
+    schema = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": False}
+    format_ = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    with Engine.load(n_sequences=2, n_ctx=512) as llm:
+        run([asked("a", "?", response_format=format_, max_tokens=200)], tmp_path / "a.jsonl", llm, temperature=0)
+        run([{"prompt": "?"}], tmp_path / "b.jsonl", llm, temperature=0, response_format=format_, max_tokens=200)
+    [choice] = read(tmp_path / "a.jsonl")[0]["response"]["body"]["choices"]
+    assert json.loads(choice["message"]["content"])["x"] in (1, 2)
+    assert read(tmp_path / "b.jsonl")[0]["completion"]["parsed"]["x"] in (1, 2)
+
+
 # --- what is not valid
 
 BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
@@ -160,6 +172,9 @@ BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
     ("top_logprobs", asked("x", "y", top_logprobs=3), "logprobs"),
     ("effort", asked("x", "y", reasoning_effort="huge"), "reasoning_effort"),
     ("format", asked("x", "y", response_format={"type": "xml"}), "response_format"),
+    ("schema", asked("x", "y", response_format={"type": "json_schema", "json_schema": {"name": "n"}}), "schema"),
+    ("choice", asked("x", "y", tool_choice="any"), "tool_choice"),
+    ("parallel", asked("x", "y", parallel_tool_calls=1), "parallel_tool_calls"),
     ("prompt", {"custom_id": "x", "prompt": 3}, 'the openai format|"prompt" is a number'),
 ]
 

@@ -4,12 +4,16 @@ from typing import Any, cast
 
 import pytest
 
-from engine import RequestError, SamplingParams
+from engine import SamplingParams
 from engine.batch.chat import read_body, response_body
 from engine.openai import chat
-from engine.options import TurnOptions, sampling_params
-from engine.types import Completion, ReasoningPart, ResponseFormat, TextPart, TokenLogprob, Usage
+from engine.options import sampling_params
+from engine.types import Completion, ReasoningPart, TextPart, TokenLogprob, Usage
 
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {"name": "n", "schema": {"type": "object", "additionalProperties": False}},
+}
 ASKED = [{"role": "user", "content": "?"}]
 
 
@@ -27,8 +31,9 @@ ASKED = [{"role": "user", "content": "?"}]
         ({"reasoning_effort": "high"}, {"reasoning": "high"}),
         ({"chat_template_kwargs": {"enable_thinking": True, "x": 1}}, {"reasoning": True, "template_kwargs": {"x": 1}}),
         ({"repeat_last_n": 9, "samplers": ["typ_p"]}, {"penalty_last_n": 9, "samplers": ["typical_p"]}),
-        ({"model": "x", "user": "u", "stream": False, "parallel_tool_calls": True}, {}),
-        ({"response_format": {"type": "text"}, "tool_choice": "none"}, {"tool_choice": "none"}),
+        ({"model": "x", "user": "u", "stream": False}, {}),
+        ({"parallel_tool_calls": False, "tool_choice": "none"}, {"parallel_tool_calls": False, "tool_choice": "none"}),
+        ({"response_format": SCHEMA}, {"response_format": SCHEMA}),
     ],
 )
 def test_fields_become_options(fields: dict[str, Any], options: dict[str, Any]) -> None:
@@ -78,27 +83,6 @@ def test_what_our_own_requests_say_is_understood() -> None:
     assert given.model_fields_set == set(SamplingParams.model_fields) - {"logits_processors", "stop_in"}
     body = chat.request("?", sampling=given, stream=False)
     assert sampling_params(read_body(body, {}).options) == given
-
-
-@pytest.mark.parametrize(
-    ("name", "fields", "value"),
-    [
-        (
-            "response_format",
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}},
-            ResponseFormat(type="json_schema", json_schema={"type": "object"}),
-        ),
-        ("response_format", {"response_format": {"type": "json_object"}}, ResponseFormat(type="json_object")),
-        ("parallel_tool_calls", {"parallel_tool_calls": False}, False),
-    ],
-)
-def test_what_the_engine_cannot_enforce_is_refused(name: str, fields: dict[str, Any], value: object) -> None:
-    """And handed over as soon as turns have an option for it."""
-    if name in TurnOptions.__optional_keys__:
-        assert read_body({"messages": ASKED, **fields}, {}).options[name] == value
-    else:
-        with pytest.raises(RequestError, match=f'"{name}" cannot be enforced yet'):
-            read_body({"messages": ASKED, **fields}, {})
 
 
 def test_a_response_is_read_back_as_the_turn_that_it_was_made_of() -> None:
