@@ -228,7 +228,10 @@ def dump(value: object, *, sort_keys: bool = False) -> bytes:
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False)
     except ValueError:
-        return dump(_finite(value), sort_keys=sort_keys)
+        try:
+            return dump(_finite(value), sort_keys=sort_keys)
+        except RecursionError as error:
+            raise RequestError("A row holds itself, or a key that is no text. Convert it first.") from error
     except (TypeError, RecursionError) as error:
         raise RequestError(f"A row holds what JSON does not: {error}. Convert it first.") from error
     for character, escape in _BREAKS.items():  # which some readers take for the end of a line

@@ -217,6 +217,11 @@ def test_rows_that_are_not_dictionaries(tmp_path: Path, llm: Engine) -> None:
         run(tmp_path / "missing.jsonl", tmp_path / "out.jsonl", llm)
     with pytest.raises(BatchInputError, match="Row 1: A row holds what JSON does not"):
         run([{"prompt": "x", "y": object()}], tmp_path / "out.jsonl", llm)
+    circle: dict[str, Any] = {"prompt": "x"}
+    circle["y"] = [circle]
+    for row in (circle, {"prompt": "x", "y": {float("nan"): 1}}):
+        with pytest.raises(BatchInputError, match="Row 1: A row holds itself"):
+            run([row], tmp_path / "out.jsonl", llm)
 
 
 # --- going on

@@ -121,7 +121,7 @@ def damaged(row: dict[str, Any], rng: random.Random) -> bytes:
             case 0:
                 del inside[path[-1]]
             case 1 if isinstance(inside, dict):
-                inside[rng.choice(["extra", "name", "type", "prompt", "error"])] = rng.choice(VALUES)
+                inside[rng.choice(["extra", "name", "type", "prompt", "error"])] = copy.deepcopy(rng.choice(VALUES))
             case _:
                 inside[path[-1]] = copy.deepcopy(rng.choice(VALUES))
     line = json.dumps(row).encode()
