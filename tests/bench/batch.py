@@ -22,11 +22,11 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 from engine import ChatTemplate, Engine, batch  # noqa: E402
 from engine.testing import ByteVocab, ScriptedBackend  # noqa: E402
 
-_DOCUMENTS, _SENTENCES = 8, 12
+_DOCUMENTS, _SENTENCES = 25, 12
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    """Questions about a few documents, in turn, so that neighbours in the file have little in common."""
+    """Questions about more documents than there are sequences, in turn: neighbours have little in common."""
     documents = [
         " ".join(f"Document {number} says that item {item} is number {item * number}." for item in range(_SENTENCES))
         for number in range(_DOCUMENTS)
