@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from engine.diagnose.inspect import Inspection
     from engine.engine import Engine
     from engine.errors import (
+        BatchInputError,
         ContextOverflowError,
         DecodeError,
+        DiskFullError,
         EngineError,
         EngineWarning,
         FamilyError,
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GBNF",
     "AllowedTools",
+    "BatchInputError",
     "CallError",
     "ChatTemplate",
     "Choice",
@@ -77,6 +80,7 @@ __all__ = [
     "ContentDelta",
     "ContextOverflowError",
     "DecodeError",
+    "DiskFullError",
     "Engine",
     "EngineError",
     "EngineWarning",
@@ -137,8 +141,8 @@ _MODULES = {
     "engine.agent.loop": "Run RunStream Step",
     "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",
-    "engine.errors": "ContextOverflowError DecodeError EngineError EngineWarning FamilyError ForgedPromptError "
-    "MissingTemplateError ModelLoadError QueueFullError RequestError TemplateError",
+    "engine.errors": "BatchInputError ContextOverflowError DecodeError DiskFullError EngineError EngineWarning "
+    "FamilyError ForgedPromptError MissingTemplateError ModelLoadError QueueFullError RequestError TemplateError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
     "engine.diagnose.explain": "Explanation",

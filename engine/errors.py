@@ -34,6 +34,14 @@ class RequestError(EngineError):
     """The caller's messages, tools or options are not valid."""
 
 
+class BatchInputError(RequestError):
+    """The input of a batch has rows that cannot be run, or cannot be read; nothing was computed."""
+
+
+class DiskFullError(EngineError):
+    """A batch stopped because its output could not grow. What was written is whole, and the same call goes on."""
+
+
 class ForgedPromptError(RequestError):
     """Text of the caller's messages or tools became a control token, so the prompt was not sent."""
 

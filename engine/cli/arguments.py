@@ -1,4 +1,5 @@
-"""The command line's arguments, and its exit codes: 0 done, 1 an error of the engine, 2 wrong usage, 130 interrupted.
+"""The command line's arguments, and its exit codes: 0 done, 1 an error of the engine, 2 wrong usage, 130 interrupted;
+`batch` has more.
 
 Knows: options, and that an error is one line on stderr. Does not know: what the commands do (`engine.cli.commands`).
 """
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.cli.batch import add_batch, batch
 from engine.cli.models import add_models, models
 from engine.errors import EngineError, EngineWarning
 
@@ -48,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.command == "models":
         return models(options)
+    if options.command == "batch":
+        return batch(options)
     from engine.cli import commands
 
     command = {
@@ -89,6 +93,11 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_loading(explain)
     _add_explaining(explain)
+
+    many = commands.add_parser("batch", help="answer every row of a file; goes on where it was stopped")
+    _add_loading(many, model=False)
+    _add_sampling(many)
+    add_batch(many)
 
     add_models(commands)
     commands.add_parser("doctor", help="check this installation, and say how to make it faster")

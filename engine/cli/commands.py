@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from pydantic_core import to_json
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     """One prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
     screen = Screen(sys.stdout)
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-    with load(options) as llm, llm.stream([*_system(options), _user(prompt)], **_turn(options)) as stream:
+    with load(options) as llm, llm.stream([*_system(options), _user(prompt)], **turn_options(options)) as stream:
         for event in stream:
             if options.json:
                 screen.line(json_line(event))
@@ -79,7 +79,7 @@ def chat(options: argparse.Namespace) -> int:
                 history = _system(options)
                 continue
             asked = [*history, _user(text)]
-            if completion := _answer(screen, llm, asked, _turn(options)):
+            if completion := _answer(screen, llm, asked, turn_options(options)):
                 history = [*asked, completion.message]
     return 0
 
@@ -137,7 +137,7 @@ def doctor(_: argparse.Namespace) -> int:
     return 1 if report.library is None or report.verdict.outcome == "faulty" else 0
 
 
-def load(options: argparse.Namespace) -> Engine:
+def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
     """The engine that the options ask for. `demo` has no model to choose: it is the built-in one."""
     threads: LoadOptions = {} if options.threads is None else {"n_threads": options.threads}
     return Engine.load(
@@ -148,11 +148,12 @@ def load(options: argparse.Namespace) -> Engine:
         family=options.family,
         seed=options.seed,
         preflight=options.preflight,
-        **threads,
+        **{**threads, **more},
     )
 
 
-def _turn(options: argparse.Namespace) -> TurnOptions:
+def turn_options(options: argparse.Namespace) -> TurnOptions:
+    """How answers are drawn, as the options say."""
     return {"temperature": options.temperature, "max_tokens": options.max_tokens, "reasoning": _reasoning(options)}
 
 

@@ -289,10 +289,13 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
         )
     if unknown := sorted(set(inner) - {"type", "name", "description", "parameters", "strict"}):
         raise RequestError(f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters, strict.")
+    description: Any = inner.get("description")
+    if not isinstance(description, str | None):
+        raise RequestError(f"Tool {name!r} has the description {_shown(description)}; it must be a text.")
     parameters = schema_of(name, inner.get("parameters") or {"type": "object", "properties": {}})
     check = schema_arguments(name, parameters)
-    strict, description = bool(inner.get("strict")), inner.get("description") or ""
-    return Tool(name=name, description=description, parameters=parameters, strict=strict, check=check)
+    strict = bool(inner.get("strict"))
+    return Tool(name=name, description=description or "", parameters=parameters, strict=strict, check=check)
 
 
 def _shown(item: object) -> str:

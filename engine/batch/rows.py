@@ -1,0 +1,252 @@
+"""One row of a batch: read and checked, and written with what became of it.
+
+Knows: OpenAI's batch format (guide "Batch API": `custom_id`, `method`, `url`, `body`; `id`, `custom_id`, `response`,
+`error`), simple rows (`prompt` or `messages`, other columns carried through), and what identifies a row: its
+custom_id and its content. Does not know: where rows come from and go to.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from typing import Any, Literal, TypeAlias, cast
+
+from pydantic_core import to_jsonable_python
+
+from engine.batch.chat import JsonObject, Turn, read_body, response_body, turn, usage_body
+from engine.errors import DecodeError, EngineError, RequestError
+from engine.tools import ToolLike
+from engine.types import Completion, Usage, whole_characters
+
+Kind: TypeAlias = Literal["openai", "simple"]
+
+URL = "/v1/chat/completions"
+_RESERVED = ("request_id", "completion", "error")
+_OPENAI = frozenset({"custom_id", "method", "url", "body"})
+_PREFIX = "batch_req_"
+_BLOCK, _MOST_BLOCKS = 256, 256
+_BREAKS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the input. `key` identifies its content, `columns` are those of a simple row."""
+
+    name: str
+    key: str
+    kind: Kind
+    turn: Turn
+    columns: Mapping[str, Any]
+
+
+class BadRowError(RequestError):
+    """A row is not valid. `name` is its custom_id where it has one, `columns` what could be read of it."""
+
+    def __init__(self, message: str, name: str | None, columns: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.name = name
+        self.columns = columns
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for every row that does not say otherwise: options of `Engine.stream`, tools, a system message."""
+
+    options: Mapping[str, Any]
+    tools: tuple[ToolLike, ...] = ()
+    system: str | None = None
+
+
+def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
+    """The row on line `number`. Raises BadRowError for a line that is not valid."""
+    columns: JsonObject = {}
+    try:
+        columns = _object(raw)
+        kind: Kind = "openai" if _OPENAI & columns.keys() - {"custom_id"} else "simple"
+        name = _name(columns, kind, number)
+        asked = _openai_turn(columns, defaults) if kind == "openai" else _simple_turn(columns, defaults)
+        key = _PREFIX + _digest(dump({**columns, "custom_id": name}, sort_keys=True))
+    except RequestError as error:
+        known = columns.get("custom_id")
+        name = whole_characters(known) if isinstance(known, str) else None
+        raise BadRowError(whole_characters(str(error)), name, columns) from error
+    return Row(name, key, kind, asked, columns)
+
+
+def bad_key(raw: bytes, number: int) -> str:
+    """What identifies a line that is not valid."""
+    return _PREFIX + _digest(f"{number} ".encode() + raw)
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()[:32]
+
+
+def _object(raw: bytes) -> JsonObject:
+    try:
+        found: object = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"The line is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise RequestError(f"The line is {_kind_of(found)}; a row is a JSON object.")
+    return cast("JsonObject", found)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number in JSON")
+
+
+def _kind_of(value: object) -> str:
+    names = {"list": "a list", "dict": "an object", "str": "a text", "bool": "true or false", "NoneType": "missing"}
+    return names.get(type(value).__name__, "a number")
+
+
+def _name(columns: Mapping[str, Any], kind: Kind, number: int) -> str:
+    name = columns.get("custom_id")
+    if name is None and kind == "simple":
+        return f"row-{number}"
+    if not isinstance(name, str) or not name or name != whole_characters(name):
+        raise RequestError(f'"custom_id" is {name!r}; it must be a text, and differ from row to row.')
+    return name
+
+
+def _openai_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
+    if unknown := sorted(columns.keys() - _OPENAI):
+        raise RequestError(f'There is a field "{unknown[0]}" beside custom_id, method, url and body; remove it.')
+    if columns.get("method") != "POST":
+        raise RequestError(f'"method" is {columns.get("method")!r}; it must be "POST".')
+    if columns.get("url") != URL:
+        raise RequestError(f'"url" is {columns.get("url")!r}; only "{URL}" is served.')
+    body = columns.get("body")
+    if not isinstance(body, dict):
+        raise RequestError(f'"body" is {_kind_of(body)}; it must be the object of a Chat Completions request.')
+    return read_body(cast("JsonObject", body), defaults.options, defaults.tools)
+
+
+def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
+    if taken := [name for name in _RESERVED if name in columns]:
+        raise RequestError(f'The column "{taken[0]}" is written by the batch; rename yours.')
+    prompt, messages = columns.get("prompt"), columns.get("messages")
+    if (prompt is None) == (messages is None):
+        raise RequestError('A row has a "prompt" (a text) or "messages" (a list), and not both.')
+    if prompt is not None and not isinstance(prompt, str):
+        raise RequestError(f'"prompt" is {_kind_of(prompt)}; it must be a text.')
+    if messages is not None and not isinstance(messages, list):
+        raise RequestError(f'"messages" is {_kind_of(messages)}; it must be a list.')
+    said = [{"role": "user", "content": prompt}] if messages is None else cast("list[Any]", messages)
+    system = [] if defaults.system is None else [{"role": "system", "content": defaults.system}]
+    return turn([*system, *said], defaults.tools, defaults.options)
+
+
+def sort_key(asked: Turn) -> bytes:
+    """Sorts turns whose prompts begin alike next to one another: a digest of each block of 256 characters of what is
+    shown to the model, tools first, 65,536 characters at most."""
+    shown = [
+        [tool.openai() for tool in asked.tools],
+        {name: repr(value) for name, value in asked.options.items() if name in ("reasoning", "template_kwargs")},
+        [message.model_dump(exclude={"parts"}, exclude_defaults=True) for message in asked.messages],
+    ]
+    text = json.dumps(shown, default=repr)[: _BLOCK * _MOST_BLOCKS]
+    blocks = (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
+    return b"".join(blake2b(block.encode(), digest_size=4).digest() for block in blocks)
+
+
+def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> bytes:
+    """The output's line of a row that was answered."""
+    if row.kind == "openai":
+        body = response_body(row.key.removeprefix(_PREFIX), model, completions)
+        return _openai_line(row.key, row.name, _response(row.key, 200, body), None)
+    whole = completions[0]
+    completion = {
+        "content": whole.content,
+        "reasoning": whole.reasoning or None,
+        "tool_calls": [call.openai() for call in whole.tool_calls],
+        "finish_reason": whole.finish_reason,
+        "parsed": to_jsonable_python(whole.parsed),
+        "parse_error": whole.parse_error,
+        "usage": usage_body([whole.usage or Usage()]),
+    }
+    return _simple_line(row.key, row.name, row.columns, completion, None)
+
+
+def failure_line(row: Row, error: EngineError) -> bytes:
+    """The error file's line of a row that failed, as OpenAI's: a response with the status that a server would give."""
+    status = 500 if isinstance(error, DecodeError) else 400
+    message = " ".join(str(error).split())
+    if row.kind == "openai":
+        kind = "invalid_request_error" if status == 400 else "server_error"
+        body = {"error": {"message": message, "type": kind, "param": None, "code": type(error).__name__}}
+        return _openai_line(row.key, row.name, _response(row.key, status, body), None)
+    return _simple_line(row.key, row.name, row.columns, None, {"code": type(error).__name__, "message": message})
+
+
+def bad_line(key: str, kind: Kind, name: str | None, columns: Mapping[str, Any], message: str) -> bytes:
+    """The error file's line of a row that was not valid and never ran."""
+    error = {"code": "invalid_row", "message": message}
+    if kind == "openai":
+        return _openai_line(key, name, None, error)
+    carried = {column: value for column, value in columns.items() if column not in _RESERVED}
+    try:
+        return _simple_line(key, name, carried, None, error)
+    except RequestError:  # nested deeper than can be written
+        return _simple_line(key, name, {}, None, error)
+
+
+def _response(key: str, status: int, body: JsonObject) -> JsonObject:
+    return {"status_code": status, "request_id": f"req_{key.removeprefix(_PREFIX)}", "body": body}
+
+
+def _openai_line(key: str, name: str | None, response: JsonObject | None, error: JsonObject | None) -> bytes:
+    return dump({"id": key, "custom_id": name, "response": response, "error": error}) + b"\n"
+
+
+def _simple_line(
+    key: str, name: str | None, columns: Mapping[str, Any], completion: JsonObject | None, error: JsonObject | None
+) -> bytes:
+    written = {"custom_id": name, **columns, "request_id": key, "completion": completion, "error": error}
+    return dump({**written, "custom_id": name}) + b"\n"
+
+
+def identity(line: bytes) -> tuple[str, str | None] | None:
+    """The key and the custom_id of a line that a batch wrote; None for any other line."""
+    try:
+        found: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    written = cast("JsonObject", found)
+    key, name = written.get("request_id", written.get("id")), written.get("custom_id")
+    if not isinstance(key, str) or not key.startswith(_PREFIX) or not isinstance(name, str | None):
+        return None
+    return key, name
+
+
+def dump(value: object, *, sort_keys: bool = False) -> bytes:
+    """JSON on one line, in UTF-8. Raises RequestError for what JSON does not hold, but NaN and infinity become null."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False)
+    except ValueError:
+        try:
+            return dump(_finite(value), sort_keys=sort_keys)
+        except RecursionError as error:
+            raise RequestError("A row holds itself, or a key that is no text. Convert it first.") from error
+    except (TypeError, RecursionError) as error:
+        raise RequestError(f"A row holds what JSON does not: {error}. Convert it first.") from error
+    for character, escape in _BREAKS.items():  # which some readers take for the end of a line
+        text = text.replace(character, escape)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
+        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys).encode()
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in cast("Mapping[Any, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in cast("Sequence[object]", value)]
+    return value

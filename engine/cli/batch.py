@@ -1,0 +1,99 @@
+"""`llama-engine batch`: a file of rows in, a file of answers out.
+
+Knows: its options, its exit codes, how many sequences a batch gets. Does not know: formats, files, resuming
+(`engine.batch`).
+
+Exit codes: 0 every row is done, 1 an error of the engine, 2 wrong usage or input, 3 some rows failed, 4 the disk is
+full, 130 interrupted.
+"""
+
+import argparse
+import sys
+from typing import Any
+
+from engine.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
+
+BAD_INPUT, SOME_FAILED, DISK_FULL, INTERRUPTED = 2, 3, 4, 130
+_SEQUENCES = 8
+
+
+def add_batch(command: argparse.ArgumentParser) -> None:
+    """Add the command's own options, beside those of loading and sampling."""
+    command.add_argument(
+        "input",
+        metavar="INPUT",
+        help="a JSONL or Parquet file: OpenAI's batch format, or rows with a prompt or messages",
+    )
+    command.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the answers, one a line; resumed if there"
+    )
+    command.add_argument("-m", "--model", help="as for the other commands; without it the built-in model")
+    command.add_argument("--errors", metavar="FILE", help="the rows that failed; by default OUTPUT with .errors")
+    command.add_argument("--skip-bad", action="store_true", help="write rows that are not valid to the error file")
+    command.add_argument("--retry-failed", action="store_true", help="compute the rows in the error file again")
+    command.add_argument(
+        "--if-changed",
+        choices=("refuse", "continue", "restart"),
+        default="refuse",
+        help="what to do with an output of another model, template or options (default refuse)",
+    )
+    command.add_argument("--in-order", action="store_true", help="sort the output like the input, at the end")
+    command.add_argument("--no-group", action="store_true", help="take rows as they come, not those that begin alike")
+    command.add_argument(
+        "--sequences", metavar="N", type=int, help=f"rows at once; by default up to {_SEQUENCES}, if they fit"
+    )
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def batch(options: argparse.Namespace) -> int:
+    """Run the batch; returns the exit code."""
+    from engine import batch as batches
+    from engine.cli import commands
+    from engine.engine import Engine
+
+    loaded: list[Engine] = []
+
+    def load(plan: batches.Plan) -> Engine:
+        try:
+            loaded.append(commands.load(options, n_sequences=options.sequences or min(_SEQUENCES, plan.total)))
+        except ContextOverflowError:
+            if options.sequences:
+                raise
+            loaded.append(commands.load(options, n_sequences=None))  # as many as fit
+        return loaded[0]
+
+    try:
+        report = batches.run(
+            options.input,
+            options.output,
+            load,
+            errors=options.errors,
+            system=options.system,
+            skip_bad=options.skip_bad,
+            retry_failed=options.retry_failed,
+            if_changed=options.if_changed,
+            group=not options.no_group,
+            in_order=options.in_order,
+            in_flight=2 * (options.sequences or _SEQUENCES),
+            quiet=options.quiet,
+            **commands.turn_options(options),
+        )
+    except BatchInputError as error:
+        return _failed(error, BAD_INPUT)
+    except DiskFullError as error:
+        return _failed(error, DISK_FULL)
+    finally:
+        for engine in loaded:
+            engine.close()
+    return _exit_code(report)
+
+
+def _exit_code(report: Any) -> int:
+    if report.interrupted and report.left:
+        return INTERRUPTED
+    return SOME_FAILED if report.failed else 0
+
+
+def _failed(error: EngineError, code: int) -> int:
+    sys.stderr.write(f"llama-engine: {error}\n")
+    return code

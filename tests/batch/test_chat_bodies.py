@@ -1,0 +1,104 @@
+"""Chat Completions bodies as turns, and what they are the inverse of: `engine.openai.chat.request`."""
+
+from typing import Any, cast
+
+import pytest
+
+from engine import SamplingParams
+from engine.batch.chat import read_body, response_body
+from engine.openai import chat
+from engine.options import sampling_params
+from engine.types import Completion, ReasoningPart, TextPart, TokenLogprob, Usage
+
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {"name": "n", "schema": {"type": "object", "additionalProperties": False}},
+}
+ASKED = [{"role": "user", "content": "?"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({}, {}),
+        ({"temperature": None, "stop": None, "tools": None, "n": None}, {}),
+        ({"max_completion_tokens": 5, "stop": "a"}, {"max_tokens": 5, "stop": ["a"]}),
+        ({"logprobs": True, "top_logprobs": 3}, {"logprobs": 3}),
+        ({"logprobs": True}, {"logprobs": 0}),
+        ({"logprobs": False}, {}),
+        ({"logit_bias": {"7": -100}}, {"logit_bias": {7: -100.0}}),
+        ({"reasoning_effort": "none"}, {"reasoning": False}),
+        ({"reasoning_effort": "high"}, {"reasoning": "high"}),
+        ({"chat_template_kwargs": {"enable_thinking": True, "x": 1}}, {"reasoning": True, "template_kwargs": {"x": 1}}),
+        ({"repeat_last_n": 9, "samplers": ["typ_p"]}, {"penalty_last_n": 9, "samplers": ["typical_p"]}),
+        ({"model": "x", "user": "u", "stream": False}, {}),
+        ({"parallel_tool_calls": False, "tool_choice": "none"}, {"parallel_tool_calls": False, "tool_choice": "none"}),
+        ({"response_format": SCHEMA}, {"response_format": SCHEMA}),
+    ],
+)
+def test_fields_become_options(fields: dict[str, Any], options: dict[str, Any]) -> None:
+    assert dict(read_body({"messages": ASKED, **fields}, {}).options) == options
+
+
+def test_defaults_hold_where_a_body_is_silent() -> None:
+    tool = {"name": "f", "parameters": {"type": "object"}}
+    mine = read_body({"messages": ASKED, "temperature": 1}, {"temperature": 0, "seed": 3}, [tool])
+    assert dict(mine.options) == {"temperature": 1, "seed": 3}
+    assert [each.name for each in mine.tools] == ["f"]
+    assert read_body({"messages": ASKED, "tools": []}, {}, [tool]).tools == ()
+
+
+def test_what_our_own_requests_say_is_understood() -> None:
+    """Every field of `SamplingParams` that a request carries is read back as it was."""
+    given = SamplingParams(
+        temperature=0.5,
+        top_k=5,
+        top_p=0.5,
+        min_p=0.1,
+        typical_p=0.5,
+        top_n_sigma=1.0,
+        xtc_probability=0.5,
+        xtc_threshold=0.2,
+        repeat_penalty=1.1,
+        frequency_penalty=0.1,
+        presence_penalty=0.2,
+        penalty_last_n=5,
+        dry_multiplier=0.5,
+        dry_base=1.5,
+        dry_allowed_length=3,
+        dry_last_n=7,
+        mirostat=1,
+        mirostat_tau=4.0,
+        mirostat_eta=0.2,
+        logit_bias=((7, -1.0),),
+        samplers=("top_k", "typical_p"),
+        logprobs=2,
+        seed=3,
+        stop=("a",),
+        stop_tokens=(5,),
+        dry_breakers=("x",),
+        ignore_eos=True,
+        max_tokens=9,
+    )
+    assert given.model_fields_set == set(SamplingParams.model_fields) - {"logits_processors", "stop_in"}
+    body = chat.request("?", sampling=given, stream=False)
+    assert sampling_params(read_body(body, {}).options) == given
+
+
+def test_a_response_is_read_back_as_the_turn_that_it_was_made_of() -> None:
+    token = TokenLogprob(
+        token=1, text="a", bytes=(97,), logprob=-0.5, top=(TokenLogprob(token=2, text="b", bytes=(98,), logprob=-1.0),)
+    )
+    usage = Usage(prompt_tokens=7, cached_tokens=3, completion_tokens=5, reasoning_tokens=2, prefill_seconds=0.5)
+    made = Completion(
+        parts=(ReasoningPart(text="why"), TextPart(text="what")), finish_reason="length", usage=usage, logprobs=(token,)
+    )
+    body = response_body("x", "m", [made])
+    read = chat.completion(body)
+    assert (read.reasoning, read.content, read.finish_reason) == ("why", "what", "length")
+    assert read.usage is not None
+    for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"):
+        assert getattr(read.usage, name) == getattr(usage, name), name
+    [entry] = cast("list[dict[str, Any]]", body["choices"][0]["logprobs"]["content"])
+    assert (entry["token"], entry["logprob"], entry["bytes"]) == ("a", -0.5, [97])
+    assert entry["top_logprobs"] == [{"token": "b", "logprob": -1.0, "bytes": [98]}]

@@ -1,0 +1,304 @@
+"""A batch killed at random moments and inside writes, and on a full disk: are rows lost, computed twice, torn?
+
+    python tests/bench/batch_kills.py --kills 150 --writes 50 --replaces 20 --full 20
+    python tests/bench/batch_kills.py --kills 0 --writes 0 --replaces 0 --full 0 --builtin 10
+
+Each batch runs in a child on a scripted backend. It is killed (SIGKILL) after a random time, or half-way through a
+line, or just before or after a file is replaced, and started again, until it is done; then another begins, until there
+were as many kills as asked for. After each kill, and at the end, the files are compared with the input. A full disk is
+a limit on the size of files (RLIMIT_FSIZE), and a small tmpfs where one may be mounted. `--builtin`: as many kills of
+the command itself, on the built-in model.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
+
+from engine import ChatTemplate, DiskFullError, Engine, batch  # noqa: E402
+from engine.testing import ByteVocab, ScriptedBackend  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+DONE, DISK_FULL = 0, 4
+
+
+def said(question: str) -> str:
+    """What the scripted model answers."""
+    return f"The answer to {question!r} is {question[::-1]}."
+
+
+def scripted(prompt: str) -> str:
+    question = prompt.rsplit("user\n", 1)[-1].split("<|im_end|>", maxsplit=1)[0]
+    return f"<think>\nI know.\n</think>\n\n{said(question)}"
+
+
+def write_input(path: Path, rows: int, rng: random.Random) -> dict[str, str | None]:
+    """Rows in OpenAI's format; what each is to be answered with, None where it has to fail (it is too long)."""
+    wanted: dict[str, str | None] = {}
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(rows):
+            fails = rng.random() < 0.03
+            question = "much " * 2000 if fails else f"Question {number}: {'é' * rng.randrange(40)}?"
+            name = f"row {number}"
+            wanted[name] = None if fails else said(question)
+            body = {"model": "m", "messages": [{"role": "user", "content": question}]}
+            row = {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+            file.write(json.dumps(row) + "\n")
+    return wanted
+
+
+def compute(folder: Path) -> int:
+    """One run of the batch, in a child. Returns its exit code."""
+    backend = ScriptedBackend(scripted, vocab=ByteVocab(["<|im_start|>"]), n_sequences=8, n_ctx=4096)
+    with Engine(backend, ChatTemplate(None, family="qwen3")) as llm:
+        try:
+            report = batch.run(folder / "in.jsonl", folder / "out.jsonl", llm, in_order=True, quiet=True)
+        except DiskFullError:
+            return DISK_FULL
+    return DONE if not report.left else 1
+
+
+def in_child(task: Callable[[], int]) -> int:
+    """Fork; returns the child's process id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        code = task()
+    except BaseException:  # noqa: BLE001 - the child must end here, whatever it was
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def die_inside_a_write(at: int, share: float) -> None:
+    """From now on, the write number `at` to a batch's files stops half-way, and the process with it."""
+    write, count = os.write, 0
+
+    def torn(fd: int, data: Any) -> int:
+        nonlocal count
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".jsonl":
+            count += 1
+            if count == at:
+                write(fd, bytes(data)[: int(len(data) * share)])
+                os.kill(os.getpid(), signal.SIGKILL)
+        return write(fd, data)
+
+    os.write = torn
+
+
+def die_at_a_replace(at: int, *, after: bool) -> None:
+    """The replacement number `at` of a file is the last thing the process does, or the first it does not."""
+    replace, count = os.replace, 0
+
+    def deadly(source: Any, target: Any, **options: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == at and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target, **options)
+        if count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.replace = deadly
+    Path.replace = lambda self, target: deadly(self, target)  # type: ignore[method-assign,assignment]
+
+
+class Check:
+    """What is in the files, against the input; and against what was there before the last kill."""
+
+    def __init__(self, folder: Path, wanted: dict[str, str | None], tally: Counter[str]) -> None:
+        self._folder = folder
+        self._wanted = wanted
+        self._tally = tally
+        self._seen: set[str] = set()
+
+    def after_a_kill(self) -> None:
+        """Whole lines stay whole, and only the last may be torn."""
+        names: Counter[str] = Counter()
+        for name in ("out.jsonl", "out.errors.jsonl"):
+            *lines, tail = self._read(name).split(b"\n")
+            self._tally["torn tails seen after a kill"] += bool(tail)
+            for line in lines:
+                try:
+                    names[json.loads(line)["custom_id"]] += 1
+                except ValueError:
+                    self._tally["torn"] += 1
+        self._tally["lost"] += len(self._seen - names.keys())
+        self._tally["twice"] += sum(count > 1 for count in names.values())
+        self._seen = set(names)
+
+    def at_the_end(self) -> None:
+        """Every row is there once, and right."""
+        self.after_a_kill()
+        out = [json.loads(line) for line in self._read("out.jsonl").splitlines()]
+        failed = [json.loads(line) for line in self._read("out.errors.jsonl").splitlines()]
+        found = {row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"] for row in out}
+        found |= {row["custom_id"]: None for row in failed}
+        self._tally["torn"] += not self._read("out.jsonl").endswith(b"\n")
+        self._tally["lost"] += len(self._wanted.keys() - found.keys())
+        self._tally["twice"] += len(out) + len(failed) - len(found)
+        self._tally["wrong"] += sum(found[name] != self._wanted.get(name, "") for name in found)
+        in_order = [row["custom_id"] for row in out] == [
+            name for name in self._wanted if self._wanted[name] is not None
+        ]
+        self._tally["not in order"] += not in_order
+        self._tally["batches"] += 1
+
+    def _read(self, name: str) -> bytes:
+        path = self._folder / name
+        return path.read_bytes() if path.exists() else b""
+
+
+def killed(folder: Path, kind: str, rng: random.Random) -> int:
+    """One run that is to be killed; returns how it ended, as `os.waitpid` has it."""
+
+    def task() -> int:
+        if kind == "write":
+            die_inside_a_write(rng.randrange(1, 60), rng.random())
+        elif kind == "replace":
+            die_at_a_replace(rng.randrange(1, 4), after=rng.random() < 0.5)
+        return compute(folder)
+
+    seconds = rng.uniform(0.0, 0.4)
+    child = in_child(task)
+    if kind == "moment":
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def kill_all(rows: int, plan: Counter[str], rng: random.Random, tally: Counter[str]) -> None:
+    """Batches, until there were as many kills of each kind."""
+    while plan.total():
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            check = Check(folder, write_input(folder / "in.jsonl", rows, rng), tally)
+            while True:
+                kind = rng.choice([kind for kind in plan if plan[kind]] or ["none"])
+                status = killed(folder, kind, rng)
+                if os.WIFSIGNALED(status):
+                    plan[kind] -= 1
+                    tally[f"killed: {kind}"] += 1
+                    check.after_a_kill()
+                elif os.WEXITSTATUS(status) == DONE:
+                    break
+                else:
+                    tally["crashed"] += 1
+                    break
+            check.at_the_end()
+
+
+def fill(rows: int, times: int, rng: random.Random, tally: Counter[str]) -> None:
+    """Batches that meet a limit on the size of files again and again, a little further up each time."""
+    while tally["full: limit"] < times:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            check = Check(folder, write_input(folder / "in.jsonl", rows, rng), tally)
+            limit = rng.randrange(3_000, 60_000)
+
+            def task(folder: Path = folder) -> int:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))  # noqa: B023
+                return compute(folder)
+
+            while (code := os.waitstatus_to_exitcode(os.waitpid(in_child(task), 0)[1])) == DISK_FULL:
+                tally["full: limit"] += 1
+                check.after_a_kill()
+                limit = limit * 2 + rng.randrange(1000)
+            tally["crashed"] += code != DONE
+            check.at_the_end()
+
+
+def fill_tmpfs(rows: int, rng: random.Random, tally: Counter[str]) -> None:
+    """A batch on a small file system, which is enlarged until everything fits."""
+    with tempfile.TemporaryDirectory() as name:
+        size = 2000  # KiB
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", name]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            print("no tmpfs can be mounted here")
+            return
+        try:
+            folder = Path(name)
+            check = Check(folder, write_input(folder / "in.jsonl", rows, rng), tally)
+            size = (folder / "in.jsonl").stat().st_size // 1024 + 64
+            subprocess.run(["mount", "-o", f"remount,size={size}k", name], check=True)
+            while (code := os.waitstatus_to_exitcode(os.waitpid(in_child(lambda: compute(folder)), 0)[1])) == DISK_FULL:
+                tally["full: tmpfs"] += 1
+                check.after_a_kill()
+                size += 64
+                subprocess.run(["mount", "-o", f"remount,size={size}k", name], check=True)
+            tally["crashed"] += code != DONE
+            check.at_the_end()
+        finally:
+            subprocess.run(["umount", name], check=True)
+
+
+def kill_builtin(kills: int, rng: random.Random, tally: Counter[str]) -> None:
+    """The command itself, on the built-in model."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        names = [f"row-{number}" for number in range(1, 50 * kills + 101)]
+        asked = "".join(json.dumps({"prompt": f"Repeat: number {row}"}) + "\n" for row in names)
+        (folder / "in.jsonl").write_text(asked, encoding="utf-8")
+        command = [sys.executable, "-m", "engine", "batch", "in.jsonl", "-o", "out.jsonl", "--max-tokens", "60"]
+        given: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+        seen: set[str] = set()
+        for number in range(kills + 1):
+            with subprocess.Popen([*command, "--quiet"], **given) as child:
+                if number < kills:
+                    # Once it has begun, which takes a second or two.
+                    time.sleep(rng.uniform(1.0, 3.0))
+                    child.kill()
+            tally["killed: built-in model" if child.returncode < 0 else "built-in model ended by itself"] += 1
+            *lines, _ = (folder / "out.jsonl").read_bytes().split(b"\n") if (folder / "out.jsonl").exists() else [b""]
+            found = Counter(json.loads(line)["custom_id"] for line in lines)
+            tally["lost"] += len(seen - found.keys())
+            tally["twice"] += sum(count > 1 for count in found.values())
+            seen = set(found)
+            print(f"  {len(seen)} rows are there after run {number + 1}", flush=True)
+        tally["lost"] += len(set(names) - seen)
+        tally["batches"] += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=150, help="at random moments")
+    parser.add_argument("--writes", type=int, default=50, help="inside a write")
+    parser.add_argument("--replaces", type=int, default=20, help="before or after a file is replaced")
+    parser.add_argument("--full", type=int, default=20, help="runs that meet a full disk")
+    parser.add_argument("--builtin", type=int, default=0, help="kills on the built-in model")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    rng, tally = random.Random(given.seed), Counter[str]()
+    kill_all(given.rows, Counter(moment=given.kills, write=given.writes, replace=given.replaces), rng, tally)
+    if given.full:
+        fill(given.rows, given.full, rng, tally)
+        fill_tmpfs(given.rows, rng, tally)
+    if given.builtin:
+        kill_builtin(given.builtin, rng, tally)
+    wrong = 0
+    for name in ("lost", "twice", "torn", "wrong", "not in order", "crashed"):
+        wrong += tally[name]
+        print(f"{name}: {tally.pop(name, 0)}")
+    for name in sorted(tally):
+        print(f"{name}: {tally[name]}")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

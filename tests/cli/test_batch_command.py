@@ -1,0 +1,133 @@
+"""`llama-engine batch`: its exit codes, and what it says when it is interrupted."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import ChatTemplate, ContextOverflowError, Engine
+from engine.cli import commands, main
+from engine.testing import ByteVocab, ScriptedBackend
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The command gets a scripted model; what it asked for when loading."""
+    asked: list[dict[str, Any]] = []
+
+    def load(_: object, **more: Any) -> Engine:
+        asked.append(more)
+        backend = ScriptedBackend(lambda _: "Yes.", vocab=ByteVocab(["<|im_start|>"]), n_ctx=600)
+        return Engine(backend, ChatTemplate(None, family="qwen3"))
+
+    monkeypatch.setattr(commands, "load", load)
+    return asked
+
+
+def write(path: Path, *rows: object) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_all_good_then_some_failed_then_another_job(
+    tmp_path: Path, loaded: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out.jsonl")
+    good = write(tmp_path / "in.jsonl", {"prompt": "one"}, {"prompt": "two"})
+    assert main(["batch", good, "-o", out, "--temperature", "0"]) == 0
+    assert loaded == [{"n_sequences": 2}]
+    assert "2 of 2 rows (100 %)" in capsys.readouterr().err
+    grown = write(tmp_path / "in.jsonl", {"prompt": "one"}, {"prompt": "two"}, {"prompt": "long " * 900})
+    assert main(["batch", grown, "-o", out, "--temperature", "0", "--quiet"]) == 3
+    assert capsys.readouterr().err == ""
+    assert main(["batch", grown, "-o", out, "--temperature", "0", "--quiet", "--errors", f"{out}.more"]) == 3
+    assert main(["batch", grown, "-o", out, "--temperature", "1"]) == 1
+    assert "another job; it differs in: options" in capsys.readouterr().err
+
+
+def test_sequences_are_as_asked_for_or_as_fit(
+    tmp_path: Path, loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = commands.load
+
+    def crowded(options: Any, **more: Any) -> Engine:
+        if (more["n_sequences"] or 0) > 2:
+            loaded.append(more)
+            raise ContextOverflowError("no room")
+        return load(options, **more)
+
+    monkeypatch.setattr(commands, "load", crowded)
+    source = write(tmp_path / "in.jsonl", *({"prompt": f"{number}"} for number in range(20)))
+    command = ["batch", source, "-o", str(tmp_path / "out.jsonl"), "--quiet"]
+    assert main([*command, "--sequences", "5"]) == 1
+    assert "no room" in capsys.readouterr().err
+    assert main(command) == 0
+    assert [more["n_sequences"] for more in loaded] == [5, 8, None]
+
+
+def test_bad_input(tmp_path: Path, loaded: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    bad = write(tmp_path / "in.jsonl", {"prompt": "one"}, {"prompt": 2}, {"no": "prompt"})
+    assert main(["batch", bad, "-o", str(tmp_path / "out.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert "2 rows of" in said
+    assert "line 2:" in said
+    assert "line 3:" in said
+    assert loaded == []
+    assert main(["batch", bad, "-o", str(tmp_path / "out.jsonl"), "--skip-bad", "--quiet"]) == 3
+    assert main(["batch", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "out.jsonl")]) == 2
+
+
+def command(folder: Path, *more: str, before: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
+    """The command itself, on the built-in model."""
+    rows = [{"prompt": f"Repeat: number {number}"} for number in range(60)]
+    source = write(folder / "in.jsonl", *rows)
+    return subprocess.Popen(
+        [sys.executable, "-m", "engine", "batch", source, "-o", str(folder / "out.jsonl"), *more],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        preexec_fn=before,
+    )
+
+
+def count(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_full_disk_and_interrupts_of_the_command(tmp_path: Path) -> None:
+    """A full disk (a limit on the size of files), then Ctrl-C twice, then to the end: each row once."""
+    out = tmp_path / "out.jsonl"
+    options = ("--temperature", "0", "--max-tokens", "60", "--sequences", "2")
+    with command(tmp_path, *options, before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))) as child:
+        assert child.stderr is not None
+        said = child.stderr.read()
+    assert child.returncode == 4, said
+    assert "Make room, and run the same command to go on." in said
+    assert 0 < count(out) < 60
+    with command(tmp_path, *options) as child:
+        before = count(out)
+        while child.poll() is None and count(out) == before:
+            pass
+        child.send_signal(signal.SIGINT)
+        assert child.stderr is not None
+        lines = [child.stderr.readline()]
+        while "Finishing" not in lines[-1] and lines[-1]:
+            lines.append(child.stderr.readline())
+        child.send_signal(signal.SIGINT)
+        lines += child.stderr.read().splitlines()
+    said = "\n".join(lines)
+    assert "Run the same command to go on." in said
+    assert child.returncode == (130 if count(out) < 60 else 0), said
+    with command(tmp_path, *options, "--in-order") as child:
+        assert child.stderr is not None
+        child.stderr.read()
+    assert child.returncode == 0
+    names = [json.loads(line)["custom_id"] for line in out.read_text(encoding="utf-8").splitlines()]
+    assert names == [f"row-{number}" for number in range(1, 61)]
