@@ -3,30 +3,22 @@
 Knows: which room does what, and the options a caller may give. Does not know: how any of it is done.
 """
 
-import secrets
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from functools import cached_property
-from hashlib import sha256
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypedDict, Unpack
+from typing import Annotated, Any, Literal, Self, TypedDict, Unpack, overload
 
 from pydantic import Field
 
-from engine import loading
+from engine import loading, many
 from engine.agent.loop import Run, RunStream, stream_run
-from engine.constraint.demand import RESERVE, Demand, closing, constraint_of, cutter
-from engine.constraint.lark import Cut
-from engine.constraint.matcher import refusal
-from engine.constraint.response import response_of
-from engine.diagnose.explain import Asked, Explanation, explain_turn
+from engine.diagnose.explain import Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model
-from engine.errors import MissingTemplateError, QueueFullError, RequestError
-from engine.events import fold
-from engine.families import Family, FamilyLike, builtin_families
+from engine.errors import EngineError, MissingTemplateError, RequestError
+from engine.families import Family, FamilyLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
+from engine.many import OnError, Row
 from engine.offloop import off_loop
 from engine.options import (
     ContextLoadOptions,
@@ -35,33 +27,19 @@ from engine.options import (
     TurnOptions,
     check_arguments,
     checked,
-    parser_choice,
-    prompt_options,
-    sampling_params,
     settings,
 )
 from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.metrics import Metrics
 from engine.runtime.options import LoopOptions
-from engine.runtime.service import (
-    PinnedPrefix,
-    Service,
-    Stream,
-    TurnRequest,
-    detokenize,
-    raw_format,
-    raw_parser,
-    raw_prompt,
-    tokenize,
-)
+from engine.runtime.service import PinnedPrefix, Service, Stream, detokenize, tokenize
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
-from engine.template.fit import Fitted, Prompts
-from engine.template.memory import ReasoningMemory
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, Message, MessagesLike, SamplingParams
+from engine.turns import Turns
+from engine.types import Completion, Message, MessagesLike
 
 
 class _Choices(TypedDict):
@@ -84,11 +62,9 @@ class Engine:
         seed: int | None = None,
         options: LoopOptions | None = None,
     ) -> None:
-        self._template = template
         self._service = Service(backend, options)
+        self._turns = Turns(self._service, template, seed)
         self._model = model
-        self._seed = seed
-        self._memory = ReasoningMemory()
 
     @classmethod
     def load(
@@ -205,7 +181,7 @@ class Engine:
         Raises RequestError for messages, tools or options that are not valid, TemplateError where the template rejects
         them, ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
         """
-        return self._turns(messages, tools, options, 1)[0]
+        return self._turns.start(messages, tools, options, 1)[0]
 
     def choices(
         self,
@@ -221,79 +197,7 @@ class Engine:
         `n_sequences=n` to decode them together. Raises what `stream` raises.
         """
         _ = checked({"n": n}, _Choices)
-        return self._turns(messages, tools, options, n)
-
-    def _turns(
-        self,
-        messages: MessagesLike,
-        tools: Sequence[ToolLike] | None,
-        options: TurnOptions,
-        n: int,
-        *,
-        offline: bool = False,
-    ) -> list[Stream]:
-        self._check(options)
-        known = as_tools(tools)
-        sampling = self._sampling(options)
-        asked = prompt_options(options)
-        response = response_of(options.get("response_format"), refusal)
-        restored = self._memory.restore(conversation_of(messages))
-        fitted = self._prompts.fitted(restored, known, asked)
-        demand = Demand(
-            known,
-            asked.tool_choice,
-            options.get("parallel_tool_calls", True),
-            response,
-            options.get("strict_tools", False),
-            options.get("answer_reserve", RESERVE),
-            sampling.max_tokens,
-            options.get("reasoning") is not False,
-        )
-        # The parser remembers the conversation as the caller has it, and will send it again.
-        return [
-            self._submit(fitted, restored.messages, demand, _seeded(sampling, number), options, offline=offline)
-            for number in range(n)
-        ]
-
-    def _submit(
-        self,
-        fitted: Fitted,
-        conversation: Sequence[Message],
-        demand: Demand,
-        sampling: SamplingParams,
-        options: TurnOptions,
-        *,
-        offline: bool,
-    ) -> Stream:
-        prompt, memory = fitted.prompt, self._memory
-        parser = self.template.parser_recipe(
-            prompt,
-            demand.tools,
-            parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None),
-            reasoning_format=options.get("reasoning_format", "deepseek"),
-            control_tokens=self._service.vocab.control_tokens,
-            id_salt=_salt(prompt, sampling),
-            builtin_tools=options.get("builtin_tools", ()),
-        )
-        return self._service.submit(
-            TurnRequest(
-                prompt,
-                parser,
-                sampling,
-                markers=frozenset(self.template.format.control),
-                priority=options.get("priority", 0),
-                deadline=options.get("deadline"),
-                offline=offline,
-                reasoning_budget=options.get("reasoning_budget"),
-                reasoning_close=self._reasoning_close(),
-                keep=fitted.keep,
-                dropped=fitted.dropped,
-                progress=options.get("progress"),
-                ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
-                constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),
-                reads=demand.response.read if demand.response is not None else None,
-            )
-        )
+        return self._turns.start(messages, tools, options, n)
 
     def pin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -304,13 +208,7 @@ class Engine:
         A pinned prefix takes one of the engine's `n_sequences` for itself. `prefix.save(path)` writes it to a file, for
         `restore`. Raises what `stream` raises, RequestError too when no sequence is left for it.
         """
-        self._check(options)
-        known = as_tools(tools)
-        restored = self._memory.restore(conversation_of(messages))
-        if restored.messages[-1].role in ("user", "tool"):
-            tokens = self._service.tokens(self._prompts.rendered(restored, known, prompt_options(options)))
-        else:
-            tokens = self._prompts.head(restored.messages, known, prompt_options(options))
+        tokens = self._turns.head(messages, tools, options)
         return self._service.pin(tokens, progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
@@ -320,35 +218,61 @@ class Engine:
         raises."""
         return self._service.restore(path)
 
+    @overload
     def generate(
         self,
-        conversations: Sequence[MessagesLike],
+        rows: Sequence[Row],
         tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: Literal["raise"] = "raise",
         **options: Unpack[TurnOptions],
-    ) -> list[Completion]:
+    ) -> list[Completion]: ...
+    @overload
+    def generate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: OnError,
+        **options: Unpack[TurnOptions],
+    ) -> list[Completion | EngineError]: ...
+    def generate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: OnError = "raise",
+        **options: Unpack[TurnOptions],
+    ) -> Any:
         """Many turns at once, answers in order; load with `n_sequences=8` to decode eight together.
 
-        As only the ends are waited for, prompts are evaluated before answers are gone on with: faster as a whole than
-        so many streams, whose tokens keep coming. Raises what `stream` raises; the others are cancelled then.
+        A row is a conversation, or a pair of one and options of its own. As only the ends are waited for, prompts are
+        evaluated before answers are gone on with: faster as a whole than so many streams, whose tokens keep coming.
+        `on_error="return"` puts the error of a row in its place; else the first one is raised, with a note that names
+        the row, and the others are cancelled. Raises what `stream` raises.
         """
-        if isinstance(conversations, str):
-            raise RequestError("generate() takes a list of prompts; put the text in a list, or use chat().")
-        known = as_tools(tools)
-        with ExitStack() as streams:
-            started: list[Stream] = []
-            done = 0
-            for conversation in conversations:
-                while True:
-                    try:
-                        stream = self._turns(conversation, known, options, 1, offline=True)[0]
-                        break
-                    except QueueFullError:
-                        if done == len(started):
-                            raise
-                        started[done].result()
-                        done += 1
-                started.append(streams.enter_context(stream))
-            return [stream.result() for stream in started]
+        return many.generate(self._rows(tools, options), rows, on_error)
+
+    def generate_iter(
+        self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Iterator[tuple[int, Completion | EngineError]]:
+        """Rows of any iterable, answered as they end: pairs of a row's number and its answer, or its error. At most
+        twice `n_sequences` rows are under way, and no more are taken; leaving the loop cancels them."""
+        return many.generate_iter(self._rows(tools, options), rows, self._room)
+
+    def _rows(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> many.Start:
+        """Starts turns of rows; the common options are checked now."""
+        _, known = self._turns.check(options), as_tools(tools)
+
+        def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
+            merged: Any = {**options, **own}
+            return self._turns.start(messages, merged.pop("tools", known), merged, 1, offline=True)[0]
+
+        return start
+
+    @property
+    def _room(self) -> int:
+        return 2 * self._service.info.n_sequences
 
     def complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
         """What follows a text or tokens, with no chat template between. Raises what `stream_complete` raises."""
@@ -361,24 +285,7 @@ class Engine:
         not there. Tokens are taken as they are. Raises RequestError for tokens or options that are not valid,
         ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
         """
-        self._service.check()
-        sampling = self._sampling(checked(options, RawOptions))
-        raw = raw_prompt(self._service.vocab, prompt)
-        response = response_of(options.get("response_format"), refusal)
-        demand = Demand(response=response, max_tokens=sampling.max_tokens)
-        return self._service.submit(
-            TurnRequest(
-                raw.prompt,
-                raw_parser,
-                sampling,
-                priority=options.get("priority", 0),
-                deadline=options.get("deadline"),
-                progress=options.get("progress"),
-                constraint=constraint_of(demand, raw_format(), (), self._cut),
-                reads=response.read if response is not None else None,
-                tokens=raw.tokens,
-            )
-        )
+        return self._turns.start_raw(prompt, options)
 
     async def achat(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -405,6 +312,23 @@ class Engine:
     ) -> Run:
         """`run` for an event loop: async tools of one turn run at once; cancelling the task stops the run."""
         return await self.stream_run(messages, tools, max_steps, **options)
+
+    async def agenerate(
+        self,
+        rows: Sequence[Row],
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        on_error: OnError = "raise",
+        **options: Unpack[TurnOptions],
+    ) -> list[Completion | EngineError]:
+        """`generate` for an event loop; cancelling the task stops all rows."""
+        return await many.agenerate(self._rows(tools, options), rows, on_error, self._room)
+
+    def agenerate_iter(
+        self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> AsyncIterator[tuple[int, Completion | EngineError]]:
+        """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
+        return many.agenerate_iter(self._rows(tools, options), rows, self._room)
 
     async def apin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -447,7 +371,7 @@ class Engine:
         **options: Unpack[TurnOptions],
     ) -> RunStream:
         """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
-        self._check(options)
+        _ = self._turns.check(options)
         known = as_tools(tools)
 
         def turn(history: Sequence[Message]) -> Stream:
@@ -462,10 +386,7 @@ class Engine:
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
         """The prompt that `stream` would send."""
-        self._check(options)
-        return self._prompts.fitted(
-            self._memory.restore(conversation_of(messages)), as_tools(tools), prompt_options(options)
-        ).prompt
+        return self._turns.prompt(messages, tools, options)
 
     def explain(
         self,
@@ -480,19 +401,7 @@ class Engine:
         In an output given as text the family's control markers count as the tokens. `.text()` is a report to read,
         `.data()` plain values. Raises what `stream` raises, but for prompts that are too long.
         """
-        self._check(options)
-        restored = self._memory.restore(conversation_of(messages))
-        prompt = self._prompts.rendered(restored, tools, prompt_options(options))
-        asked = Asked(
-            restored.messages,
-            prompt,
-            as_tools(tools),
-            parser_choice(prompt_options(options).tool_choice),
-            options.get("builtin_tools", ()),
-            output,
-            self._service.tokens(prompt),
-        )
-        return explain_turn(self.template, asked, self._service.vocab)
+        return explain_turn(self.template, self._turns.asked(messages, tools, output, options), self._service.vocab)
 
     def inspect(self) -> Inspection:
         """What the engine understood of the model."""
@@ -501,24 +410,12 @@ class Engine:
     @property
     def template(self) -> ChatTemplate:
         """The chat template. Raises MissingTemplateError for a base model that has none."""
-        if isinstance(self._template, MissingTemplateError):
-            raise MissingTemplateError(*self._template.args)
-        return self._template
-
-    @cached_property
-    def _cut(self) -> Cut:
-        return cutter(self._service.vocab)
-
-    @cached_property
-    def _prompts(self) -> Prompts:
-        return Prompts(self.template, self._service.tokens, self._service.info.n_ctx)
+        return self._turns.template
 
     @property
     def family(self) -> Family:
         """The family that the model's output is read as; "content-only" for a base model without a template."""
-        if isinstance(self._template, MissingTemplateError):
-            return builtin_families().get("content-only")
-        return self._template.family
+        return self._turns.family
 
     @property
     def info(self) -> ModelInfo:
@@ -560,39 +457,3 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-    def _reasoning_close(self) -> tuple[Piece, ...]:
-        """What closes this family's reasoning from outside."""
-        text = closing(self.template.format)
-        return (Piece(text, True),) if text else ()
-
-    def _check(self, options: TurnOptions) -> None:
-        """Raise RequestError for options that are not valid, EngineError in a fork of this process."""
-        self._service.check()
-        _ = self._sampling(checked(options, TurnOptions)), prompt_options(options)
-
-    def _sampling(self, options: RawOptions) -> SamplingParams:
-        """The caller's choice, then the engine's seed, then the family's defaults."""
-        return sampling_params(options, {**self.family.sampling, "seed": self._seed})
-
-
-def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[Sequence[Message], Message]:
-    """A finished turn as it will stand in the next conversation, and what came before it."""
-    last = conversation[-1]
-    if last.role != "assistant":
-        return conversation, completion.message
-    return conversation[:-1], last.continued(completion)
-
-
-def _seeded(sampling: SamplingParams, number: int) -> SamplingParams:
-    """The sampling of one answer among several."""
-    if sampling.seed is None or not number:
-        return sampling
-    return sampling.model_copy(update={"seed": (sampling.seed + number) % 2**32})
-
-
-def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
-    """What the ids of this turn's calls are made from: repeatable where the answer is, else random."""
-    if sampling.seed is None and sampling.temperature != 0:
-        return secrets.token_hex(16)
-    return sha256(f"{sampling.seed} {prompt.text}".encode(errors="surrogatepass")).hexdigest()

@@ -252,9 +252,12 @@ class Span:
         self._reader.note("space" if self._kind == "content" else self._edge, held[kept:])
 
     def settle(self) -> None:
-        """Markup that means nothing follows: it will be left out, and the white space before it stays."""
-        if self._part >= 0 and (held := self._let_go()):
+        """Markup that means nothing follows: it will be left out, and the white space before it stays, if text does."""
+        held = self._let_go()
+        if self._part >= 0 and held:
             self._emit(held)
+        elif held:
+            self._reader.note(self._edge, held)
 
     def close(self, *, exact: bool) -> None:
         """The input ended. `exact`: white space alone counts as text (there was no marker anywhere)."""

@@ -79,7 +79,9 @@ class Field:
     def generate(self, *, unified: bool = True) -> Contender:
         """All prompts as one batch, whose ends are waited for."""
         options: dict[str, Any] = {"max_tokens": self._setup.steps, "seed": 0, **self._drawing.options}
-        return self.engine(lambda llm, texts: sum(map(made_by, llm.generate(texts, **options))), unified=unified)
+        return self.engine(
+            lambda llm, texts: sum(map(made_by, llm.generate(texts, on_error="raise", **options))), unified=unified
+        )
 
     def python(self, *, count: int = 1) -> Contender:
         """llama-cpp-python, with the first `count` of the prompts, one after the other."""

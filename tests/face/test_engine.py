@@ -249,7 +249,7 @@ def test_what_ends_a_turn() -> None:
 def test_generate_takes_a_list_and_stops_at_a_mistake() -> None:
     with scripted(lambda _: ANSWER) as llm:
         assert llm.generate([]) == []
-        with pytest.raises(RequestError, match="list of prompts"):
+        with pytest.raises(RequestError, match="list of conversations"):
             llm.generate("one prompt")
         with pytest.raises(ContextOverflowError):
             llm.generate(["short", "long " * 5000])
@@ -483,7 +483,7 @@ def test_layers_for_a_gpu_that_the_build_cannot_use_are_warned_of_once() -> None
 
 
 def test_public_names() -> None:
-    assert dir(engine) == engine.__all__
+    assert dir(engine) == sorted(engine.__all__)
     for name in engine.__all__:
         assert getattr(engine, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):
@@ -613,7 +613,7 @@ def test_reasoning_is_remembered_of_turns_that_ended_by_themselves(
         history = conversation_of(
             [{"role": "user", "content": "How is Oslo?"}, {"role": "assistant", "content": answer.content}]
         )
-        assert llm._memory.restore(history).numbers == restored  # pyright: ignore[reportPrivateUsage]
+        assert llm._turns._memory.restore(history).numbers == restored  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_deeply_nested_call_ends_its_turn_and_no_other() -> None:

@@ -1,0 +1,230 @@
+"""Turns made of messages and options: checked once, rendered, constrained, submitted.
+
+Knows: the order of that work, and what of an engine it needs: the service, the template, the memory of reasoning, the
+seed. Does not know: the methods that callers use (`engine.engine`), how any of the work is done.
+"""
+
+import secrets
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha256
+
+from engine.constraint.demand import RESERVE, Demand, closing, constraint_of, cutter
+from engine.constraint.lark import Cut
+from engine.constraint.matcher import refusal
+from engine.constraint.response import response_of
+from engine.diagnose.explain import Asked
+from engine.errors import MissingTemplateError
+from engine.events import fold
+from engine.families import Family, builtin_families
+from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params
+from engine.parsing import Piece
+from engine.runtime.service import Service, TurnRequest, raw_format, raw_parser, raw_prompt
+from engine.runtime.stream import Stream
+from engine.template.chat_template import ChatTemplate
+from engine.template.conversation import conversation_of
+from engine.template.fit import Fitted, Prompts
+from engine.template.memory import ReasoningMemory
+from engine.template.prompt import Prompt
+from engine.tools import ToolLike, as_tools
+from engine.types import Completion, Message, MessagesLike, SamplingParams
+
+
+class Turns:
+    """Starts the turns of one engine. A base model has the error in place of a template."""
+
+    def __init__(self, service: Service, template: ChatTemplate | MissingTemplateError, seed: int | None) -> None:
+        self._service = service
+        self._template = template
+        self._seed = seed
+        self._memory = ReasoningMemory()
+
+    @property
+    def template(self) -> ChatTemplate:
+        """Raises MissingTemplateError for a base model."""
+        if isinstance(self._template, MissingTemplateError):
+            raise MissingTemplateError(*self._template.args)
+        return self._template
+
+    @property
+    def family(self) -> Family:
+        """The family that output is read as; "content-only" for a base model."""
+        if isinstance(self._template, MissingTemplateError):
+            return builtin_families().get("content-only")
+        return self._template.family
+
+    def check(self, options: TurnOptions) -> SamplingParams:
+        """The sampling that the options ask for. Raises RequestError for options that are not valid, EngineError in a
+        fork of this process."""
+        self._service.check()
+        sampling = self._sampling(checked(options, TurnOptions))
+        _ = prompt_options(options)
+        return sampling
+
+    def _sampling(self, options: RawOptions) -> SamplingParams:
+        """The caller's choice, then the engine's seed, then the family's defaults."""
+        return sampling_params(options, {**self.family.sampling, "seed": self._seed})
+
+    @cached_property
+    def _cut(self) -> Cut:
+        return cutter(self._service.vocab)
+
+    @cached_property
+    def _prompts(self) -> Prompts:
+        return Prompts(self.template, self._service.tokens, self._service.info.n_ctx)
+
+    def start(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None,
+        options: TurnOptions,
+        n: int,
+        *,
+        offline: bool = False,
+    ) -> list[Stream]:
+        """`n` turns over one prompt. `offline`: nobody reads along. Raises what `Engine.stream` says."""
+        sampling = self.check(options)
+        known = as_tools(tools)
+        asked = prompt_options(options)
+        response = response_of(options.get("response_format"), refusal)
+        restored = self._memory.restore(conversation_of(messages))
+        fitted = self._prompts.fitted(restored, known, asked)
+        demand = Demand(
+            known,
+            asked.tool_choice,
+            options.get("parallel_tool_calls", True),
+            response,
+            options.get("strict_tools", False),
+            options.get("answer_reserve", RESERVE),
+            sampling.max_tokens,
+            options.get("reasoning") is not False,
+        )
+        # The parser remembers the conversation as the caller has it, and will send it again.
+        return [
+            self._submit(fitted, restored.messages, demand, _seeded(sampling, number), options, offline=offline)
+            for number in range(n)
+        ]
+
+    def _submit(
+        self,
+        fitted: Fitted,
+        conversation: Sequence[Message],
+        demand: Demand,
+        sampling: SamplingParams,
+        options: TurnOptions,
+        *,
+        offline: bool,
+    ) -> Stream:
+        prompt, memory = fitted.prompt, self._memory
+        parser = self.template.parser_recipe(
+            prompt,
+            demand.tools,
+            parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None),
+            reasoning_format=options.get("reasoning_format", "deepseek"),
+            control_tokens=self._service.vocab.control_tokens,
+            id_salt=_salt(prompt, sampling),
+            builtin_tools=options.get("builtin_tools", ()),
+        )
+        return self._service.submit(
+            TurnRequest(
+                prompt,
+                parser,
+                sampling,
+                markers=frozenset(self.template.format.control),
+                priority=options.get("priority", 0),
+                deadline=options.get("deadline"),
+                offline=offline,
+                reasoning_budget=options.get("reasoning_budget"),
+                reasoning_close=self._close(),
+                keep=fitted.keep,
+                dropped=fitted.dropped,
+                progress=options.get("progress"),
+                ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
+                constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),
+                reads=demand.response.read if demand.response is not None else None,
+            )
+        )
+
+    def start_raw(self, prompt: str | Sequence[int], options: RawOptions) -> Stream:
+        """A turn with no chat template between. Raises what `Engine.stream_complete` says."""
+        self._service.check()
+        sampling = self._sampling(checked(options, RawOptions))
+        raw = raw_prompt(self._service.vocab, prompt)
+        response = response_of(options.get("response_format"), refusal)
+        demand = Demand(response=response, max_tokens=sampling.max_tokens)
+        return self._service.submit(
+            TurnRequest(
+                raw.prompt,
+                raw_parser,
+                sampling,
+                priority=options.get("priority", 0),
+                deadline=options.get("deadline"),
+                progress=options.get("progress"),
+                constraint=constraint_of(demand, raw_format(), (), self._cut),
+                reads=response.read if response is not None else None,
+                tokens=raw.tokens,
+            )
+        )
+
+    def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
+        """What `start` would send."""
+        _ = self.check(options)
+        restored = self._memory.restore(conversation_of(messages))
+        return self._prompts.fitted(restored, as_tools(tools), prompt_options(options)).prompt
+
+    def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
+        """The tokens that all conversations have in common which begin so."""
+        _ = self.check(options)
+        known, asked = as_tools(tools), prompt_options(options)
+        restored = self._memory.restore(conversation_of(messages))
+        if restored.messages[-1].role in ("user", "tool"):
+            return self._service.tokens(self._prompts.rendered(restored, known, asked))
+        return self._prompts.head(restored.messages, known, asked)
+
+    def asked(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None,
+        output: str | Sequence[Piece] | None,
+        options: TurnOptions,
+    ) -> Asked:
+        """What is to be explained of a conversation, and of an output that followed it."""
+        _ = self.check(options)
+        restored = self._memory.restore(conversation_of(messages))
+        prompt = self._prompts.rendered(restored, tools, prompt_options(options))
+        return Asked(
+            restored.messages,
+            prompt,
+            as_tools(tools),
+            parser_choice(prompt_options(options).tool_choice),
+            options.get("builtin_tools", ()),
+            output,
+            self._service.tokens(prompt),
+        )
+
+    def _close(self) -> tuple[Piece, ...]:
+        """What closes this family's reasoning from outside."""
+        text = closing(self.template.format)
+        return (Piece(text, True),) if text else ()
+
+
+def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[Sequence[Message], Message]:
+    """A finished turn as it will stand in the next conversation, and what came before it."""
+    last = conversation[-1]
+    if last.role != "assistant":
+        return conversation, completion.message
+    return conversation[:-1], last.continued(completion)
+
+
+def _seeded(sampling: SamplingParams, number: int) -> SamplingParams:
+    """The sampling of one answer among several."""
+    if sampling.seed is None or not number:
+        return sampling
+    return sampling.model_copy(update={"seed": (sampling.seed + number) % 2**32})
+
+
+def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
+    """What the ids of this turn's calls are made from: repeatable where the answer is, else random."""
+    if sampling.seed is None and sampling.temperature != 0:
+        return secrets.token_hex(16)
+    return sha256(f"{sampling.seed} {prompt.text}".encode(errors="surrogatepass")).hexdigest()
