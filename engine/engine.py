@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -62,6 +62,9 @@ from engine.template.memory import ReasoningMemory
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, Message, MessagesLike, SamplingParams
+
+if TYPE_CHECKING:
+    from engine.openai.client import AsyncClient, Client
 
 
 class _Choices(TypedDict):
@@ -493,6 +496,18 @@ class Engine:
             self._service.tokens(prompt),
         )
         return explain_turn(self.template, asked, self._service.vocab)
+
+    def openai_client(self, **options: Any) -> "Client":
+        """The `openai` package's client over this engine; see `engine.openai.OpenAI`, which raises what this does."""
+        from engine.openai import OpenAI
+
+        return OpenAI(self, **options)
+
+    def async_openai_client(self, **options: Any) -> "AsyncClient":
+        """`openai_client` for an event loop."""
+        from engine.openai import AsyncOpenAI
+
+        return AsyncOpenAI(self, **options)
 
     def inspect(self) -> Inspection:
         """What the engine understood of the model."""
