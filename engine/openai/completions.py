@@ -286,7 +286,8 @@ class ChatAnswer:
 
     @staticmethod
     def _line(data: Json) -> bytes:
-        return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+        # ASCII only: some clients split lines at every separator that Unicode has.
+        return f"data: {json.dumps(data)}\n\n".encode()
 
 
 def message_object(completion: Completion, reasoning_field: ReasoningField) -> Json:
