@@ -160,7 +160,7 @@ def _check(row: Field, value: object) -> None:
     try:
         _adapter(row.kind).validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))  # the nearest of a union
         place = next((f"[{step}]" for step in first["loc"] if isinstance(step, int)), "")
         message = f"{row.name}{place} is not valid: {first['msg'][:1].lower()}{first['msg'][1:]}."
         raise bad(message, f"{row.name}{place}", "invalid_type") from error

@@ -17,7 +17,7 @@ from engine.errors import (
     TemplateError,
 )
 
-_NAMED = re.compile(r"(\w+(?:\[\d+\])?)(?:=|: | is not valid| is a )|There is no option '(\w+)'")
+_NAMED = re.compile(r"There is no option '(\w+)'|(\w+(?:\[\d+\])?)")
 _OF_CONVERSATION = re.compile(r"The (conversation|last message)\b")
 
 
