@@ -8,32 +8,11 @@ import time
 from typing import Any
 
 import pytest
-from openai_clients import ASK, scripted
-
-from engine import Engine
-from engine.testing import ScriptedBackend
+from openai_clients import ASK, backend_of, scripted, wait_until_idle
 
 openai = pytest.importorskip("openai")
 ASKED: dict[str, Any] = {"model": "m", "messages": ASK}
 LONG = "a" * 100_000
-
-
-def backend_of(llm: Engine) -> ScriptedBackend:
-    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
-    backend = runner._backend
-    assert isinstance(backend, ScriptedBackend)
-    return backend
-
-
-def running(llm: Engine) -> int:
-    return llm.metrics.running
-
-
-def wait_until_idle(llm: Engine) -> None:
-    until = time.monotonic() + 5
-    while running(llm) or backend_of(llm).attached:
-        assert time.monotonic() < until, f"{running(llm)} turns still run"
-        time.sleep(0.002)
 
 
 def others() -> set[str]:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from openai_clients import ASK, PING, WrittenEngine, scripted
+from openai_clients import ASK, PING, WrittenEngine, scripted, wait_until_idle
 
 import engine.openai
 from engine import Engine, RequestError
@@ -107,7 +107,7 @@ def test_a_full_queue_is_429() -> None:
             with pytest.raises(openai.RateLimitError, match="max_waiting=1") as error:
                 client.chat.completions.create(**ASKED)
             assert error.value.code == "rate_limit_exceeded"
-        assert idle(llm)
+        wait_until_idle(llm)
         assert client.chat.completions.create(**ASKED, max_tokens=2).choices[0].message.content == "aa"
 
 
@@ -164,7 +164,7 @@ def test_a_time_limit_is_the_callers_and_cancels() -> None:
         with pytest.raises(openai.APITimeoutError):
             client.chat.completions.create(**ASKED, timeout=0.2)
         assert time.monotonic() - begun < 5
-        assert idle(llm)
+        wait_until_idle(llm)
     slow_after = 50
     with scripted(lambda _: "a" * 3000, before_decode=slow) as llm:
         client = llm.openai_client(timeout=0.2)
@@ -172,7 +172,7 @@ def test_a_time_limit_is_the_callers_and_cancels() -> None:
         with pytest.raises(openai.APITimeoutError):
             for _ in stream:
                 pass
-        assert idle(llm)
+        wait_until_idle(llm)
 
 
 async def test_a_time_limit_of_an_async_client() -> None:
@@ -187,7 +187,7 @@ async def test_a_time_limit_of_an_async_client() -> None:
         with pytest.raises(openai.APITimeoutError):
             async for _ in stream:
                 pass
-        assert idle(llm)
+        wait_until_idle(llm)
 
 
 async def test_an_async_client_says_the_same() -> None:
@@ -196,7 +196,8 @@ async def test_an_async_client_says_the_same() -> None:
         whole = await client.chat.completions.create(**ASKED, tools=[PING], seed=1)
         stream = await client.chat.completions.create(**ASKED, tools=[PING], seed=1, stream=True)
         chunks = [chunk async for chunk in stream]
-        same: Any = llm.openai_client().chat.completions.create(**ASKED, tools=[PING], seed=1)
+        sync: Any = llm.openai_client()
+        same = sync.chat.completions.create(**ASKED, tools=[PING], seed=1)
         assert whole.choices == same.choices
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         assert text == whole.choices[0].message.content == "See: "
@@ -242,14 +243,3 @@ def test_a_transport_under_a_client_of_ones_own() -> None:
                 api_key="x", base_url="http://elsewhere/v1", http_client=library.Client(transport=transport)
             )
             assert own.chat.completions.create(**ASKED).choices[0].message.content == "See: "
-
-
-def idle(llm: Engine) -> bool:
-    """Whether nothing runs any more, within a few steps."""
-    for _ in range(400):
-        backend: Any = llm._service._runner._backend  # pyright: ignore
-        before = backend.decodes
-        time.sleep(0.02)
-        if backend.decodes == before and not backend.attached:
-            return True
-    return False

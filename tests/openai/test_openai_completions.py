@@ -11,6 +11,7 @@ from parsing_cases import CASES, FAMILIES
 
 import engine.openai
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.openai.completions import logprobs_object
 from engine.parsing import Parser
 from engine.types import TokenLogprob
 
@@ -165,9 +166,10 @@ def test_the_usage_of_several_choices_counts_the_prompt_once() -> None:
 
 
 def test_logprobs_come_with_their_chunks_and_whole() -> None:
-    with scripted(lambda _: "<think>\n</think>\n\nAb.") as llm, llm.openai_client() as client:
+    with scripted(lambda _: "<think>\n</think>\n\nAb.") as llm:
+        client: Any = llm.openai_client()
         asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 1}
-        whole: Any = client.chat.completions.create(model="m", messages=ASK, **asked)
+        whole = client.chat.completions.create(model="m", messages=ASK, **asked)
         chunks = streamed(client, **asked)
     entries = whole.choices[0].logprobs.content
     assert "".join(entry.token for entry in entries).endswith("</think>\n\nAb.<|im_end|>")
@@ -179,16 +181,15 @@ def test_logprobs_come_with_their_chunks_and_whole() -> None:
 
 
 def test_minus_infinity_is_a_number_in_json() -> None:
-    found = engine.openai.completions.logprobs_object(  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-        [TokenLogprob(token=1, text="a", bytes=(97,), logprob=float("-inf"))]
-    )
+    found: Any = logprobs_object([TokenLogprob(token=1, text="a", bytes=(97,), logprob=float("-inf"))])
     assert found["content"][0]["logprob"] == -9999.0
 
 
 def test_parse_and_stream_helpers() -> None:
     tool = {**PING, "function": {**PING["function"], "strict": True}}
-    with scripted() as llm, llm.openai_client() as client:
-        helper: Any = client.chat.completions
+    with scripted() as llm:
+        client: Any = llm.openai_client()
+        helper = client.chat.completions
         parsed = helper.parse(model="m", messages=ASK, tools=[tool])
         assert parsed.choices[0].message.tool_calls[0].function.parsed_arguments == {"x": 1}
         with helper.stream(model="m", messages=ASK, tools=[tool]) as stream:

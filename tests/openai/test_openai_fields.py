@@ -47,7 +47,7 @@ def test_every_row_tells_what_it_does() -> None:
 
 
 SAID: list[Any] = [{"role": "assistant", "content": "x"}]
-NAMELESS = {"type": "function", "function": {"parameters": {}}}
+NAMELESS: dict[str, Any] = {"type": "function", "function": {"parameters": {}}}
 CUSTOM = {"type": "custom", "custom": {"name": "x"}}
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:,"}}]
 RESULT = {"role": "tool", "tool_call_id": "call_1", "content": "x"}

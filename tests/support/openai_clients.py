@@ -1,5 +1,6 @@
 """What the tests of the in-process client share: engines whose events are written down, and engines over scripts."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,22 @@ def scripted(
     template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
     more = {} if options is None else {"options": options}
     return Engine(ScriptedBackend(replies, vocab=VOCAB, **backend), template, **more)
+
+
+def backend_of(llm: Engine) -> ScriptedBackend:
+    """The script under an engine."""
+    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
+    backend = runner._backend
+    assert isinstance(backend, ScriptedBackend)
+    return backend
+
+
+def wait_until_idle(llm: Engine) -> None:
+    """Returns once nothing runs any more, which must be soon."""
+    until = time.monotonic() + 5
+    while llm.metrics.running or backend_of(llm).attached:
+        assert time.monotonic() < until, f"{llm.metrics.running} turns still run"
+        time.sleep(0.002)
 
 
 class WrittenStream:
@@ -72,7 +89,7 @@ class WrittenEngine:
     """An engine that says `turns`, whatever it is asked; `asked` is the last request."""
 
     def __init__(self, *turns: Sequence[Event]) -> None:
-        self.turns = list(turns)
+        self.turns: list[Sequence[Event]] = list(turns)
         self.asked: dict[str, Any] = {}
         self.family = SimpleNamespace(name="written")
         self.choices = self._choices
@@ -120,7 +137,8 @@ def turns(draw: st.DrawFn) -> list[Event]:
                     ToolCallEnd(calls, whole.strip() if stripped else whole, error, number, id=id_ if late else None)
                 )
                 calls += 1
-            case (kind, texts, *_):
+            case _:
+                kind, texts = part
                 delta = ReasoningDelta if kind == "reasoning" else ContentDelta
                 events += [delta(text, number) for text in texts]
     return [*events, Finished(draw(st.sampled_from(_ends)), USAGE)]
