@@ -13,16 +13,14 @@ from typing import Literal, TypeAlias, cast
 
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.fields import CHAT_FIELDS, engine_options, given_fields
-from engine.openai.parameters import read_response_format, read_tool_choice, read_tools
+from engine.openai.parameters import REASONING, read_response_format, read_tool_choice, read_tools
 from engine.openai.problems import Problem, bad
-from engine.openai.turns import Json
+from engine.openai.turns import CallText, Json, made_id
 from engine.types import Completion, FinishReason, TokenLogprob, Tool, ToolCall, Usage
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]
 
 MOST_CHOICES = 128
-_REASONING = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
-_RENAMED = {"reasoning_effort": "reasoning", "chat_template_kwargs": "template_kwargs", "top_logprobs": "logprobs"}
 FINISH: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",
@@ -90,7 +88,7 @@ def _options(values: Json) -> tuple[Json, dict[str, str], tuple[Tool, ...]]:
         if field in values:
             put("max_tokens", field, values[field])
     if (effort := values.get("reasoning_effort")) is not None:
-        put("reasoning", "reasoning_effort", _REASONING.get(effort, effort))
+        put("reasoning", "reasoning_effort", REASONING.get(effort, effort))
     if "chat_template_kwargs" in values:
         put("template_kwargs", "chat_template_kwargs", values["chat_template_kwargs"])
     if "logit_bias" in values:
@@ -142,12 +140,11 @@ def _logprobs(values: Json) -> int | None:
 
 
 class _Call:
-    """What one call's chunks have said so far. White space around its arguments is not said."""
+    """What one call's chunks have said so far."""
 
     def __init__(self, start: ToolCallStart) -> None:
         self._start = start
-        self._said: list[str] = []
-        self._space = ""
+        self._text = CallText()
 
     def begin(self, id_: str, arguments: str = "") -> Json:
         function = {"name": self._start.name, "arguments": arguments}
@@ -155,33 +152,18 @@ class _Call:
 
     def more(self, text: str) -> Json | None:
         """A fragment. A call whose id comes at its end waits for that, as its id is said with its name."""
-        if not self._start.id:
-            return None
-        text = self._space + text if self._said else text.lstrip()
-        said = text.rstrip()
-        self._space = text[len(said) :]
-        return self._fragment(said)
+        return self._fragment(self._text.more(text)) if self._start.id else None
 
     def end(self, event: ToolCallEnd) -> Json | None:
-        arguments = event.arguments.strip()
-        if not self._start.id:
-            return self.begin(event.id or made_id(), arguments)
-        return self._fragment(arguments.removeprefix("".join(self._said)))
+        rest = self._text.rest(event.arguments)
+        return self._fragment(rest) if self._start.id else self.begin(event.id or made_id(), rest)
 
     def _fragment(self, text: str) -> Json | None:
-        if not text:
-            return None
-        self._said.append(text)
-        return _calls({"index": self._start.index, "function": {"arguments": text}})
+        return _calls({"index": self._start.index, "function": {"arguments": text}}) if text else None
 
 
 def _calls(item: Json) -> Json:
     return {"tool_calls": [item]}
-
-
-def made_id() -> str:
-    """The id of a call that the model gave none."""
-    return f"call_{secrets.token_hex(12)}"
 
 
 class _Choice:

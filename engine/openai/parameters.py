@@ -13,6 +13,9 @@ from engine.types import ResponseFormat, Tool, ToolName
 
 Json: TypeAlias = dict[str, Any]
 
+REASONING: dict[str, bool | str] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
+"""The engine's `reasoning` for those efforts that it has no word for."""
+
 
 def read_tools(given: Sequence[Json], param: str) -> tuple[Tool, ...]:
     """Function tools as records. Raises Problem for another type, and for one that is not valid."""

@@ -5,6 +5,7 @@ which of them each of the engine's errors is. Does not know: transports, request
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from engine.errors import (
@@ -53,18 +54,18 @@ def bad(message: str, param: str | None = None, code: str = "invalid_value") -> 
     return Problem(400, message, param=param, code=code)
 
 
-def problem_of(error: EngineError, names: dict[str, str]) -> Problem:
+def problem_of(error: EngineError, names: Mapping[str, str]) -> Problem:
     """What an engine's error is to a client. `names`: an option's name in the engine to the field that gave it."""
-    text = str(error)
+    text, messages = str(error), names.get("messages", "messages")
     match error:
         case QueueFullError():
             return Problem(429, text, code="rate_limit_exceeded")
         case ContextOverflowError():
-            return bad(text, "messages", "context_length_exceeded")
+            return bad(text, messages, "context_length_exceeded")
         case MissingTemplateError():
             return bad(text, "model", "model_has_no_chat_template")
         case TemplateError():
-            return bad(text, "messages", "template_error")
+            return bad(text, messages, "template_error")
         case RequestError():
             return bad(text, _param(text, names), _code(text))
         case DecodeError():
@@ -73,16 +74,13 @@ def problem_of(error: EngineError, names: dict[str, str]) -> Problem:
             return Problem(503, text, code="engine_unavailable")
 
 
-def _param(text: str, names: dict[str, str]) -> str | None:
-    if _OF_CONVERSATION.match(text):
-        return "messages"
+def _param(text: str, names: Mapping[str, str]) -> str | None:
+    """The field that gave what a message is about: messages begin with the option's name."""
     found = _NAMED.match(text)
-    if found is None:
-        return None
-    name = str(found[1] or found[2])
-    if name.startswith(("messages", "documents")):
-        return name
-    return names.get(name)
+    name = "messages" if _OF_CONVERSATION.match(text) else str(found[1] or found[2]) if found else ""
+    if name.startswith("messages"):
+        return names.get("messages", name)
+    return name if name.startswith("documents") else names.get(name)
 
 
 def _code(text: str) -> str:

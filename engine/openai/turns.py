@@ -4,6 +4,7 @@ Knows: what an engine must have for that (`EngineLike`), and how a turn's events
 Does not know: which endpoint it is, how an answer travels; no thread and no event loop.
 """
 
+import secrets
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -30,6 +31,35 @@ class TurnStream(Protocol):
     def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]: ...
 
     def cancel(self) -> None: ...
+
+
+def made_id() -> str:
+    """The id of a call that the model gave none."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+class CallText:
+    """The arguments of one call as they come, without the white space around them."""
+
+    def __init__(self) -> None:
+        self._said: list[str] = []
+        self._space = ""
+
+    def more(self, text: str) -> str:
+        """What a fragment adds; white space waits for what follows it."""
+        text = self._space + text if self._said else text.lstrip()
+        said = text.rstrip()
+        self._space = text[len(said) :]
+        return self._say(said)
+
+    def rest(self, arguments: str) -> str:
+        """What is left of the whole arguments at the call's end."""
+        return self._say(arguments.strip().removeprefix("".join(self._said)))
+
+    def _say(self, text: str) -> str:
+        if text:
+            self._said.append(text)
+        return text
 
 
 class EngineLike(Protocol):
@@ -91,7 +121,7 @@ class Ask:
             raise self.problem(error) from error
 
     def problem(self, error: EngineError) -> Problem:
-        return problem_of(error, dict(self.names))
+        return problem_of(error, self.names)
 
 
 class Reading:
