@@ -99,6 +99,44 @@ _OWN = (
 _NOT_IN_JSON = frozenset({"logits_processors", "progress", "template_kwargs"})
 
 
+_OF_RESPONSES = (
+    Field("input", "honoured", str | list[Json], "messages, reasoning, function_call, function_call_output; text only"),
+    Field("model", "honoured", str, "one engine answers to any name; several go by theirs, else 404"),
+    Field("include", "honoured", list[str], "`reasoning.encrypted_content`; everything else is refused", ([],)),
+    Field("instructions", "honoured", str, "a system message before the input; not kept for the next response"),
+    Field("max_output_tokens", "honoured", int, "tokens drawn at most, reasoning included"),
+    Field("metadata", "honoured", Metadata, "kept with the response"),
+    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn, where the engine can enforce it", (True,)),
+    Field("previous_response_id", "honoured", str, "404 where it is not stored, or no longer"),
+    Field("reasoning", "honoured", Json, "`effort` as in Chat Completions; there are no summaries"),
+    Field("store", "honoured", bool, "true if not said: kept in this process, 1,000 responses or 64 MiB of them"),
+    Field("stream", "honoured", bool, "server-sent events"),
+    Field("stream_options", "honoured", Json, "`include_obfuscation` does nothing"),
+    Field("temperature", "honoured", float, "as the engine's option; the model's family has a default"),
+    Field("text", "honoured", Json, "`format`, where the engine can enforce it"),
+    Field("tool_choice", "honoured", str | Json, "auto, none, required, a function, allowed_tools"),
+    Field("tools", "honoured", list[Json], "functions only"),
+    Field("top_p", "honoured", float, "above 0"),
+    Field("truncation", "honoured", Literal["auto", "disabled"], "auto leaves out the oldest turns"),
+    Field("max_tool_calls", "ignored", int, "it bounds OpenAI's own tools, of which there are none"),
+    Field("prompt_cache_key", "ignored", str, "prefixes are found by their tokens"),
+    Field("prompt_cache_options", "ignored", Json, "prefixes are kept as long as there is room"),
+    Field("prompt_cache_retention", "ignored", str, "prefixes are kept as long as there is room"),
+    Field("safety_identifier", "ignored", str, "there is one user"),
+    Field("service_tier", "ignored", str, "use the engine's `priority`", ("auto", "default")),
+    Field("user", "ignored", str, "there is one user"),
+    Field("access_programs", "refused", Json, "there are none"),
+    Field("background", "refused", bool, "a response is made while somebody waits for it", (False,)),
+    Field("background_options", "refused", Json, "a response is made while somebody waits for it"),
+    Field("context_management", "refused", list[Json], "nothing is compacted", ([],)),
+    Field("conversation", "refused", str | Json, "use `previous_response_id`"),
+    Field("image", "refused", Json, "text models only"),
+    Field("moderation", "refused", Json, "there is no moderation model"),
+    Field("prompt", "refused", Json, "no prompts are stored; send the messages"),
+    Field("top_logprobs", "refused", int, "use Chat Completions for log-probabilities", (0,)),
+)
+
+
 def _table(*rows: Field) -> Table:
     table = {row.name: row for row in rows}
     for name in sorted(TurnOptions.__optional_keys__ - table.keys() - _NOT_IN_JSON):
@@ -107,6 +145,7 @@ def _table(*rows: Field) -> Table:
 
 
 CHAT_FIELDS: Table = _table(*_OF_CHAT, *_OWN)
+RESPONSES_FIELDS: Table = _table(*_OF_RESPONSES, _OWN[0])
 
 
 @cache

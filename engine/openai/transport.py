@@ -62,7 +62,7 @@ class _InProcess:
     def handle_request(self, request: Any) -> Any:
         timer = _Timer(request)
         try:
-            found = self._api.handle(request.method, request.url.path, request.read())
+            found = self._api.handle(request.method, request.url.path, request.url.params, request.read())
             if isinstance(found, Answer):
                 return _json(request, 200, found.body, found.headers)
             streams = found.ask.begin()
@@ -75,7 +75,7 @@ class _InProcess:
     async def handle_async_request(self, request: Any) -> Any:
         timer = _Timer(request)
         try:
-            found = self._api.handle(request.method, request.url.path, await request.aread())
+            found = self._api.handle(request.method, request.url.path, request.url.params, await request.aread())
             if isinstance(found, Answer):
                 return _json(request, 200, found.body, found.headers)
             try:
