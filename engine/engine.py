@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, Unpack
+from typing import Annotated, Any, Self, TypedDict, Unpack
 
 from pydantic import Field
 
@@ -28,6 +28,7 @@ from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
 from engine.offloop import off_loop
+from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import (
     ContextLoadOptions,
     LoadOptions,
@@ -62,9 +63,6 @@ from engine.template.memory import ReasoningMemory
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, Message, MessagesLike, SamplingParams
-
-if TYPE_CHECKING:
-    from engine.openai.client import AsyncClient, Client
 
 
 class _Choices(TypedDict):
@@ -254,7 +252,7 @@ class Engine:
         )
         # The parser remembers the conversation as the caller has it, and will send it again.
         return [
-            self._submit(fitted, restored.messages, demand, _seeded(sampling, number), options, offline=offline)
+            self._submit(fitted, restored.messages, demand, sampling.of_choice(number), options, offline=offline)
             for number in range(n)
         ]
 
@@ -497,17 +495,8 @@ class Engine:
         )
         return explain_turn(self.template, asked, self._service.vocab)
 
-    def openai_client(self, **options: Any) -> "Client":
-        """The `openai` package's client over this engine; see `engine.openai.OpenAI`, which raises what this does."""
-        from engine.openai import OpenAI
-
-        return OpenAI(self, **options)
-
-    def async_openai_client(self, **options: Any) -> "AsyncClient":
-        """`openai_client` for an event loop."""
-        from engine.openai import AsyncOpenAI
-
-        return AsyncOpenAI(self, **options)
+    openai_client = OpenAI
+    async_openai_client = AsyncOpenAI
 
     def inspect(self) -> Inspection:
         """What the engine understood of the model."""
@@ -597,13 +586,6 @@ def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[S
     if last.role != "assistant":
         return conversation, completion.message
     return conversation[:-1], last.continued(completion)
-
-
-def _seeded(sampling: SamplingParams, number: int) -> SamplingParams:
-    """The sampling of one answer among several."""
-    if sampling.seed is None or not number:
-        return sampling
-    return sampling.model_copy(update={"seed": (sampling.seed + number) % 2**32})
 
 
 def _salt(prompt: Prompt, sampling: SamplingParams) -> str:

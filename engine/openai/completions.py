@@ -98,7 +98,7 @@ def _options(values: Json) -> tuple[Json, dict[str, str], tuple[Tool, ...]]:
     if (format_ := read_response_format(values.get("response_format"), "response_format")) is not None:
         put("response_format", "response_format", format_)
     if "tool_choice" in values:
-        choice, tools = read_tool_choice(values["tool_choice"], tools)
+        choice = read_tool_choice(values["tool_choice"], tools)
         if choice != "auto":
             put("tool_choice", "tool_choice", choice)
     if tools and "parallel_tool_calls" in values:

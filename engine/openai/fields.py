@@ -6,7 +6,7 @@ what a field's value turns into; `engine.openai.completions` and its like do tha
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -52,7 +52,7 @@ _OF_CHAT = (
     Field("max_completion_tokens", "honoured", int, "tokens drawn at most, reasoning included"),
     Field("max_tokens", "honoured", int, "the older name of `max_completion_tokens`"),
     Field("n", "honoured", int, "1 to 128 choices; in a stream one choice follows the other"),
-    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn, where the engine can enforce it", (True,)),
+    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn", (True,)),
     Field("presence_penalty", "honoured", float, "as the engine's option"),
     Field(
         "reasoning_effort",
@@ -60,14 +60,14 @@ _OF_CHAT = (
         _EFFORT,
         "the engine's `reasoning`: none is False, minimal is low, xhigh and max are high",
     ),
-    Field("response_format", "honoured", Json, "json_object, json_schema, where the engine can enforce it"),
+    Field("response_format", "honoured", Json, "json_object, json_schema"),
     Field("seed", "honoured", int, "0 to 2**32 - 1"),
     Field("stop", "honoured", str | list[str], "texts that end the content"),
     Field("stream", "honoured", bool, "server-sent events"),
     Field("stream_options", "honoured", Json, "`include_usage`; `include_obfuscation` does nothing"),
     Field("temperature", "honoured", float, "as the engine's option; the model's family has a default"),
     Field("tool_choice", "honoured", str | Json, "auto, none, required, a function, allowed_tools"),
-    Field("tools", "honoured", list[Json], "functions only; `strict` as the engine can enforce it"),
+    Field("tools", "honoured", list[Json], "functions only; `strict` holds calls to their schema"),
     Field("top_logprobs", "honoured", int, "with `logprobs`"),
     Field("top_p", "honoured", float, "above 0"),
     Field("metadata", "ignored", Metadata, "nothing is stored", ({},)),
@@ -106,14 +106,14 @@ _OF_RESPONSES = (
     Field("instructions", "honoured", str, "a system message before the input; not kept for the next response"),
     Field("max_output_tokens", "honoured", int, "tokens drawn at most, reasoning included"),
     Field("metadata", "honoured", Metadata, "kept with the response"),
-    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn, where the engine can enforce it", (True,)),
+    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn", (True,)),
     Field("previous_response_id", "honoured", str, "404 where it is not stored, or no longer"),
     Field("reasoning", "honoured", Json, "`effort` as in Chat Completions; there are no summaries"),
     Field("store", "honoured", bool, "true if not said: kept in this process, 1,000 responses or 64 MiB of them"),
     Field("stream", "honoured", bool, "server-sent events"),
     Field("stream_options", "honoured", Json, "`include_obfuscation` does nothing"),
     Field("temperature", "honoured", float, "as the engine's option; the model's family has a default"),
-    Field("text", "honoured", Json, "`format`, where the engine can enforce it"),
+    Field("text", "honoured", Json, "`format`"),
     Field("tool_choice", "honoured", str | Json, "auto, none, required, a function, allowed_tools"),
     Field("tools", "honoured", list[Json], "functions only"),
     Field("top_p", "honoured", float, "above 0"),
@@ -137,15 +137,18 @@ _OF_RESPONSES = (
 )
 
 
-def _table(*rows: Field) -> Table:
+def _table(*rows: Field, without: Collection[str] = ()) -> Table:
+    """The rows, and those of the engine's options that go under their own names."""
     table = {row.name: row for row in rows}
-    for name in sorted(TurnOptions.__optional_keys__ - table.keys() - _NOT_IN_JSON):
+    for name in sorted(TurnOptions.__optional_keys__ - table.keys() - _NOT_IN_JSON - {*without}):
         table[name] = Field(name, "honoured", Any, "the engine's option")
     return table
 
 
 CHAT_FIELDS: Table = _table(*_OF_CHAT, *_OWN)
-RESPONSES_FIELDS: Table = _table(*_OF_RESPONSES, _OWN[0])
+RESPONSES_FIELDS: Table = _table(
+    *_OF_RESPONSES, _OWN[0], without=("logit_bias", "logprobs", "max_tokens", "response_format")
+)
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 from engine.errors import RequestError
 from engine.openai.problems import bad
 from engine.tools import as_tools
-from engine.types import ResponseFormat, Tool, ToolName
+from engine.types import AllowedTools, ResponseFormat, Tool, ToolName
 
 Json: TypeAlias = dict[str, Any]
 
@@ -51,17 +51,19 @@ def fields_of(given: object, param: str) -> Json:
     return cast("Json", given)
 
 
-def read_tool_choice(given: Any, tools: tuple[Tool, ...]) -> tuple[str | ToolName, tuple[Tool, ...]]:
-    """The engine's `tool_choice`, and the tools that may be called."""
+def read_tool_choice(given: Any, tools: Sequence[Tool]) -> str | ToolName | AllowedTools:
+    """The engine's `tool_choice`. Raises Problem for one that names what is no tool of the request."""
     names = [tool.name for tool in tools]
     match given:
         case "auto" | "none" | "required" as mode:
-            return _mode(str(mode), tools), tools
+            if mode == "required" and not names:
+                raise bad("tool_choice='required' needs tools.", "tool_choice")
+            return str(mode)
         case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
             _there([name], names)
-            return ToolName(name=name), tools
+            return ToolName(name=name)
         case {"type": "allowed_tools"}:
-            return _allowed_tools(fields_of(given.get("allowed_tools", given), "tool_choice"), tools)
+            return _allowed_tools(fields_of(given.get("allowed_tools", given), "tool_choice"), names)
         case _:
             raise bad(
                 'tool_choice is "auto", "none", "required", {"type": "function", "function": {"name": "..."}} or '
@@ -70,20 +72,13 @@ def read_tool_choice(given: Any, tools: tuple[Tool, ...]) -> tuple[str | ToolNam
             )
 
 
-def _mode(mode: str, tools: tuple[Tool, ...]) -> str:
-    if mode == "required" and not tools:
-        raise bad("tool_choice='required' needs tools.", "tool_choice")
-    return mode
-
-
-def _allowed_tools(given: Json, tools: tuple[Tool, ...]) -> tuple[str, tuple[Tool, ...]]:
+def _allowed_tools(given: Json, names: Sequence[str]) -> AllowedTools:
     mode, items = given.get("mode"), given.get("tools")
-    if mode not in ("auto", "required") or not isinstance(items, list):
+    if mode not in ("auto", "required") or not isinstance(items, list) or not items:
         raise bad('allowed_tools has a mode ("auto" or "required") and a list of tools.', "tool_choice")
-    names = [_allowed(item) for item in cast("list[object]", items)]
-    _there(names, [tool.name for tool in tools])
-    allowed = tuple(tool for tool in tools if tool.name in names)
-    return _mode(mode, allowed), allowed
+    allowed = [_allowed(item) for item in cast("list[object]", items)]
+    _there(allowed, names)
+    return AllowedTools(names=tuple(allowed), mode=mode)
 
 
 def _allowed(item: Any) -> str:

@@ -20,6 +20,7 @@ from engine.errors import (
 
 _NAMED = re.compile(r"There is no option '(\w+)'|(\w+(?:\[\d+\])?)")
 _OF_CONVERSATION = re.compile(r"The (conversation|last message)\b")
+_OF_TOOLS = re.compile(r"(The )?[Tt]ools? ")
 
 
 class Problem(Exception):
@@ -76,11 +77,16 @@ def problem_of(error: EngineError, names: Mapping[str, str]) -> Problem:
 
 def _param(text: str, names: Mapping[str, str]) -> str | None:
     """The field that gave what a message is about: messages begin with the option's name."""
+    if _OF_TOOLS.match(text):
+        return "tools"
     found = _NAMED.match(text)
     name = "messages" if _OF_CONVERSATION.match(text) else str(found[1] or found[2]) if found else ""
     if name.startswith("messages"):
         return names.get("messages", name)
-    return name if name.startswith("documents") else names.get(name)
+    if name.startswith("documents"):
+        return name
+    # Names of two words are no English, wherever they stand.
+    return names.get(name) or next((field for option, field in names.items() if "_" in option and option in text), None)
 
 
 def _code(text: str) -> str:

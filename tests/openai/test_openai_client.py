@@ -3,10 +3,11 @@
 import asyncio
 import time
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from openai_clients import ASK, PING, WrittenEngine, scripted, wait_until_idle
+from pydantic import BaseModel
 
 import engine.openai
 from engine import Engine, RequestError
@@ -57,6 +58,29 @@ def test_the_builtin_model_says_the_name_in_its_file(builtin_model_path: Any) ->
         found = client.chat.completions.create(**ASKED, max_tokens=4, temperature=0)
         assert found.model == client.models.list().data[0].id == llm.info.name
         assert found.usage.prompt_tokens > 0
+
+
+class Weather(BaseModel):
+    city: Literal["Oslo", "Lima"]
+    degrees: int
+
+
+def test_answers_and_calls_are_held_to_their_schemas(builtin_model_path: Any) -> None:
+    tool = {"type": "function", "function": {**PING["function"], "strict": True}}
+    asked: dict[str, Any] = {**ASKED, "temperature": 0, "max_tokens": 300}
+    with Engine.load(builtin_model_path, n_ctx=2048) as llm:
+        client: Any = llm.openai_client()
+        parsed = client.chat.completions.parse(**asked, response_format=Weather).choices[0].message.parsed
+        assert isinstance(parsed, Weather)
+        answer = client.responses.parse(model="m", input="Hi.", text_format=Weather, temperature=0)
+        assert isinstance(answer.output_parsed, Weather)
+        called = client.chat.completions.create(**asked, tools=[tool], tool_choice="required").choices[0]
+        assert [call.function.name for call in called.message.tool_calls] == ["ping"]
+        assert called.finish_reason == "tool_calls"
+        bad = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}
+        with pytest.raises(openai.BadRequestError) as error:
+            client.chat.completions.create(**asked, response_format=bad)
+        assert error.value.param == "response_format"
 
 
 def test_other_endpoints_are_refused_by_name() -> None:

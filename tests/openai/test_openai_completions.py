@@ -187,14 +187,15 @@ def test_minus_infinity_is_a_number_in_json() -> None:
 
 def test_parse_and_stream_helpers() -> None:
     tool = {**PING, "function": {**PING["function"], "strict": True}}
-    with scripted() as llm:
-        client: Any = llm.openai_client()
-        helper = client.chat.completions
-        parsed = helper.parse(model="m", messages=ASK, tools=[tool])
-        assert parsed.choices[0].message.tool_calls[0].function.parsed_arguments == {"x": 1}
-        with helper.stream(model="m", messages=ASK, tools=[tool]) as stream:
-            kinds = {event.type for event in stream}
-            final = stream.get_final_completion()
+    call = [ToolCallStart(0, "a", "ping", 2), ToolCallDelta(0, '{"x": 1}', 2), ToolCallEnd(0, '{"x": 1}', part=2)]
+    said = [ReasoningDelta("I ping.", 0), ContentDelta("See:", 1)]
+    WRITTEN.turns = [[*said, *call, Finished("tool_calls", USAGE)]]
+    helper = CLIENT.chat.completions
+    parsed = helper.parse(model="m", messages=ASK, tools=[tool])
+    assert parsed.choices[0].message.tool_calls[0].function.parsed_arguments == {"x": 1}
+    with helper.stream(model="m", messages=ASK, tools=[tool]) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
     assert {"chunk", "content.delta", "content.done", "tool_calls.function.arguments.done"} <= kinds
     assert final.choices[0].message.tool_calls[0].function.arguments == '{"x": 1}'
     assert final.choices[0].message.reasoning_content == "I ping."

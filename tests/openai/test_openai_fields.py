@@ -12,9 +12,9 @@ import engine.openai
 from engine import Engine
 from engine.errors import EngineWarning
 from engine.events import Finished
-from engine.openai.fields import CHAT_FIELDS, Field
+from engine.openai.fields import CHAT_FIELDS, RESPONSES_FIELDS, Field
 from engine.options import TurnOptions
-from engine.types import ResponseFormat, ToolName
+from engine.types import AllowedTools, ResponseFormat, ToolName
 
 openai = pytest.importorskip("openai")
 VERSION = tuple(int(part) for part in openai.__version__.split(".")[:2])
@@ -213,11 +213,22 @@ def test_what_the_engine_is_asked_for() -> None:
     assert "tool_choice" not in ask(tools=[PING], tool_choice="auto")
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
     asked = ask(tools=[other, PING], tool_choice=allowed)
-    assert ([tool.name for tool in asked["tools"]], asked["tool_choice"]) == (["ping"], "required")
+    assert asked["tool_choice"] == AllowedTools(names=("ping",), mode="required")
     schema = {"type": "object"}
     asked = ask(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}})
     assert asked["response_format"] == ResponseFormat(type="json_schema", json_schema=schema)
     assert "response_format" not in ask(response_format={"type": "text"})
+
+
+def test_every_option_of_the_engine_arrives_under_its_own_name() -> None:
+    written = WrittenEngine([Finished("stop")])
+    client: Any = engine.openai.OpenAI(written)
+    for path, table in (("/chat/completions", CHAT_FIELDS), ("/responses", RESPONSES_FIELDS)):
+        for row in table.values():
+            if row.note == "the engine's option":
+                body = {"model": "m", "messages" if table is CHAT_FIELDS else "input": ASK, row.name: 1}
+                client.post(path, body=body, cast_to=object)
+                assert written.asked[row.name] == 1, f"{row.name} of {path} was lost"
 
 
 def test_what_does_nothing_is_told_by_one_warning_and_a_header() -> None:
