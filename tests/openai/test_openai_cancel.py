@@ -68,13 +68,13 @@ async def test_200_tasks_cancelled_at_any_moment() -> None:
     assert others() == before
 
 
-def test_60_streams_closed_by_threads() -> None:
+def test_30_streams_closed_by_threads() -> None:
     """Closed by their reader, by another thread while the reader waits, and just dropped."""
     choice = random.Random(8)
     before = others()
     with scripted(lambda _: LONG, n_ctx=200_000, n_sequences=2, delay=0.001) as llm:
         client: Any = llm.openai_client()
-        for number in range(60):
+        for number in range(30):
             chunks = client.chat.completions.create(**ASKED, stream=True, n=choice.randint(1, 2))
             source = iter(chunks)
             for _ in range(choice.randint(0, 8)):
@@ -88,7 +88,8 @@ def test_60_streams_closed_by_threads() -> None:
                     pass
                 closing.join()
             del chunks, source
-            gc.collect()
+            if number % 3 == 2:
+                gc.collect()
             wait_until_idle(llm)
     assert others() == before
 
