@@ -20,6 +20,7 @@ from engine.errors import (
 
 _NAMED = re.compile(r"There is no option '(\w+)'|(\w+(?:\[\d+\])?)")
 _OF_CONVERSATION = re.compile(r"The (conversation|last message)\b")
+_WORD = re.compile(r"\w+")
 _OF_TOOLS = re.compile(r"(The )?[Tt]ools? ")
 
 
@@ -85,8 +86,8 @@ def _param(text: str, names: Mapping[str, str]) -> str | None:
         return names.get("messages", name)
     if name.startswith("documents"):
         return name
-    # Names of two words are no English, wherever they stand.
-    return names.get(name) or next((field for option, field in names.items() if "_" in option and option in text), None)
+    words = set(_WORD.findall(text))
+    return names.get(name) or next((field for option, field in names.items() if option in words), None)
 
 
 def _code(text: str) -> str:

@@ -230,7 +230,7 @@ def _streamed(request: Any, turn: Turn, body: Any) -> Any:
 
 
 def _json(request: Any, status: int, body: Json, headers: Mapping[str, str]) -> Any:
-    content = json.dumps(body, ensure_ascii=False).encode()
+    content = json.dumps(body).encode()  # ASCII, since a request may repeat half a character
     return _response(request, status, {"content-type": "application/json", **headers}, content=content)
 
 
