@@ -1,6 +1,7 @@
 """The SDK's own clients over engines: models by name, errors as its classes, raw responses, time limits."""
 
 import asyncio
+import sys
 import time
 from importlib import import_module
 from typing import Any, Literal
@@ -10,10 +11,11 @@ from openai_clients import ASK, PING, WrittenEngine, scripted, wait_until_idle
 from pydantic import BaseModel
 
 import engine.openai
-from engine import Engine, RequestError
+from engine import ChatTemplate, Engine, RequestError
 from engine.errors import DecodeError, EngineError
 from engine.events import ContentDelta, Finished
 from engine.runtime.options import LoopOptions
+from engine.testing import ByteVocab, ScriptedBackend
 
 openai = pytest.importorskip("openai")
 HTTP = import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
@@ -28,6 +30,42 @@ def test_the_defaults_wait_for_a_slow_answer_and_never_repeat_it() -> None:
     assert (mine.max_retries, mine.timeout, mine.api_key) == (2, 3.0, "k")
     with pytest.raises(RequestError, match="transport"):
         engine.openai.OpenAI(WrittenEngine(), http_client=object())
+
+
+def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.openai import transport
+
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(EngineError, match=r"openai package is not installed: pip install 'llama-engine\[openai\]'"):
+        engine.openai.OpenAI(WrittenEngine())
+    module: Any = sys.modules[transport.__module__]
+    monkeypatch.setattr(module, "_LIBRARIES", ())
+    module._transport_class.cache_clear()
+    with pytest.raises(EngineError, match="httpx"):
+        transport(WrittenEngine())
+
+
+def test_reasoning_that_a_framework_drops_is_in_the_next_prompt() -> None:
+    marks = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"]
+    vocab = ByteVocab(marks, end=["<|return|>", "<|call|>"])
+    call = '<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{"x": 1}<|call|>'
+    prompts: list[str] = []
+
+    def says(prompt: str) -> str:
+        prompts.append(prompt)
+        if len(prompts) > 1:
+            return "<|channel|>final<|message|>Done."
+        return f"<|channel|>analysis<|message|>I need it.<|end|><|start|>assistant{call}"
+
+    template = ChatTemplate(None, family="gpt-oss", control_tokens=vocab.control_tokens)
+    with Engine(ScriptedBackend(says, vocab=vocab, n_ctx=8192), template) as llm:
+        client: Any = llm.openai_client()
+        said = client.chat.completions.create(**ASKED, tools=[PING]).choices[0].message
+        assert said.reasoning_content == "I need it."
+        dropped = {"role": "assistant", "tool_calls": [called.to_dict() for called in said.tool_calls]}
+        result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "pong"}
+        client.chat.completions.create(model="m", messages=[*ASK, dropped, result], tools=[PING])
+    assert "<|channel|>analysis<|message|>I need it." in prompts[-1]
 
 
 def test_one_engine_goes_by_any_name_and_says_its_own() -> None:
