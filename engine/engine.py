@@ -20,6 +20,7 @@ from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
 from engine.many import OnError, Row
 from engine.offloop import off_loop
+from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import (
     ContextLoadOptions,
     LoadOptions,
@@ -402,6 +403,9 @@ class Engine:
         `.data()` plain values. Raises what `stream` raises, but for prompts that are too long.
         """
         return explain_turn(self.template, self._turns.asked(messages, tools, output, options), self._service.vocab)
+
+    openai_client = OpenAI
+    async_openai_client = AsyncOpenAI
 
     def inspect(self) -> Inspection:
         """What the engine understood of the model."""

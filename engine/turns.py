@@ -101,7 +101,7 @@ class Turns:
         )
         # The parser remembers the conversation as the caller has it, and will send it again.
         return [
-            self._submit(fitted, restored.messages, demand, _seeded(sampling, number), options, offline=offline)
+            self._submit(fitted, restored.messages, demand, sampling.of_choice(number), options, offline=offline)
             for number in range(n)
         ]
 
@@ -214,13 +214,6 @@ def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[S
     if last.role != "assistant":
         return conversation, completion.message
     return conversation[:-1], last.continued(completion)
-
-
-def _seeded(sampling: SamplingParams, number: int) -> SamplingParams:
-    """The sampling of one answer among several."""
-    if sampling.seed is None or not number:
-        return sampling
-    return sampling.model_copy(update={"seed": (sampling.seed + number) % 2**32})
 
 
 def _salt(prompt: Prompt, sampling: SamplingParams) -> str:

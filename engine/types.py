@@ -364,6 +364,11 @@ class SamplingParams(Record):
         """Whether a repetition penalty is on."""
         return (self.repeat_penalty or 1.0) != 1 or bool(self.frequency_penalty) or bool(self.presence_penalty)
 
+    def of_choice(self, number: int) -> "SamplingParams":
+        """The sampling of one answer among several: each is drawn with a seed of its own, where there is one."""
+        seed = None if self.seed is None else (self.seed + number) % 2**32
+        return self if seed == self.seed else self.model_copy(update={"seed": seed})
+
     @property
     def looks_back(self) -> bool:
         """Whether earlier tokens change what is drawn, so that the sampler should be told the prompt's."""

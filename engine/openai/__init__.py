@@ -1,5 +1,14 @@
 """OpenAI's wire format and this package's own records, each made of the other.
 
-Knows: Chat Completions requests, responses and streams. Does not know: transports, models; nothing here needs the
-`openai` package. Its door is `engine.openai.chat`.
+    client = engine.openai.OpenAI(llm)  # the real `openai` client, over an engine in this process
+    client = openai.OpenAI(http_client=httpx.Client(transport=engine.openai.transport(llm)), ...)
+
+Knows: Chat Completions, as a client of a server (`engine.openai.chat`) and as what a client of OpenAI's talks to. Does
+not know: sockets, models. Only `OpenAI` and `AsyncOpenAI` need the `openai` package, and `transport` one of httpx and
+httpx2; they are imported when called.
 """
+
+from engine.openai.client import AsyncOpenAI, OpenAI
+from engine.openai.transport import transport
+
+__all__ = ["AsyncOpenAI", "OpenAI", "transport"]

@@ -185,6 +185,10 @@ class Stream(TwoWayStream[Completion]):
         `SamplingParams.logprobs` asked for them. Tokens that the engine forced have none."""
         return tuple(map(described, self._logprobs))
 
+    def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]:
+        """`logprobs` from this one on, for who reads them as they come."""
+        return tuple(map(described, self._logprobs[start:]))
+
     def _whole(self) -> Completion:
         if self._error is not None:
             raise self._error

@@ -54,6 +54,16 @@ def test_stream(repository: Path, builtin_model_path: Path) -> None:
     assert len(re.findall(r"^assistant: \w+", printed, re.MULTILINE)) == 2
 
 
+def test_openai_client(repository: Path, builtin_model_path: Path) -> None:
+    pytest.importorskip("openai")
+    fragments, call, answer, cached = run(repository, "openai_client.py", builtin_model_path).strip().splitlines()
+    assert fragments.count("|") > 2
+    assert json.loads(fragments.replace("|", "")) == {"city": "Oslo"}
+    assert call == 'get_weather {"city": "Oslo"} -> 4'
+    assert re.search(r"\b4\b", answer)
+    assert re.match(r"\d{3} of \d{3} prompt tokens were there already", cached)
+
+
 def test_batch(repository: Path, builtin_model_path: Path) -> None:
     lines = run(repository, "batch.py", builtin_model_path).splitlines()
     assert lines[0] == "Create an event budget review on 2026-03-14"

@@ -1,0 +1,58 @@
+"""The real `openai` package's clients over engines in this process.
+
+Knows: which arguments of the SDK's clients must be others where there is no server. Does not know: what the SDK sends,
+or how it is served. The `openai` package is optional and imported when a client is made.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from engine.errors import EngineError, RequestError
+from engine.openai.transport import transport
+from engine.openai.turns import EngineLike
+
+if TYPE_CHECKING:
+    import openai
+
+    Client: TypeAlias = openai.OpenAI
+    AsyncClient: TypeAlias = openai.AsyncOpenAI
+
+BASE_URL = "http://in-process/v1"
+
+
+def OpenAI(engines: EngineLike | Mapping[str, EngineLike], **options: Any) -> "Client":  # noqa: N802 - the SDK's
+    """The `openai` package's client over an engine, or over `{name: engine}`.
+
+    options: the SDK's own; `max_retries` is 0 and `timeout` None where they are not given, because an answer on a CPU
+    may take longer than the SDK's 600 seconds, and a retry would generate it again. Raises EngineError where `openai`
+    is not installed, RequestError for `http_client`, whose place the engine takes.
+    """
+    sdk = _sdk(options)
+    http = sdk.DefaultHttpxClient(transport=transport(engines), trust_env=False)
+    return sdk.OpenAI(**_defaults(options), http_client=http)
+
+
+def AsyncOpenAI(  # noqa: N802 - the SDK's name
+    engines: EngineLike | Mapping[str, EngineLike], **options: Any
+) -> "AsyncClient":
+    """`OpenAI` for asyncio."""
+    sdk = _sdk(options)
+    http = sdk.DefaultAsyncHttpxClient(transport=transport(engines), trust_env=False)
+    return sdk.AsyncOpenAI(**_defaults(options), http_client=http)
+
+
+def _sdk(options: Mapping[str, Any]) -> Any:
+    if "http_client" in options:
+        raise RequestError(
+            "http_client is the engine's place; for a client of your own use engine.openai.transport(llm) as its "
+            "transport, and give that to openai.OpenAI."
+        )
+    try:
+        import openai
+    except ImportError as error:
+        raise EngineError("The openai package is not installed: pip install 'llama-engine[openai]'.") from error
+    return openai
+
+
+def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"api_key": "in-process", "base_url": BASE_URL, "max_retries": 0, "timeout": None, **options}

@@ -1,0 +1,214 @@
+"""What becomes of each field of a request: one table for each endpoint, as data.
+
+Knows: the names and types of OpenAI's parameters (API reference, "Create chat completion"), which of them mean
+something for a text model in this process, and the engine's own options, which a request may name too. Does not know:
+what a field's value turns into; `engine.openai.completions` and its like do that.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from engine.openai.problems import bad
+from engine.options import TurnOptions
+
+Rule: TypeAlias = Literal["honoured", "ignored", "refused"]
+Json: TypeAlias = dict[str, Any]
+Metadata: TypeAlias = dict[str, str]
+
+
+class Field(NamedTuple):
+    """One field. `kind`: the type of its values. `note`: what it does, or why it does nothing. `neutral`: values that
+    ask for nothing, so that they are neither refused nor reported as ignored (None always is one)."""
+
+    name: str
+    rule: Rule
+    kind: Any
+    note: str
+    neutral: tuple[object, ...] = ()
+
+
+Table: TypeAlias = Mapping[str, Field]
+
+
+class Given(NamedTuple):
+    """The fields of one request that are honoured, and the names of those that were ignored."""
+
+    values: Json
+    ignored: tuple[str, ...]
+
+
+_EFFORT = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+_OF_CHAT = (
+    Field("messages", "honoured", list[Json], "the conversation; text only"),
+    Field("model", "honoured", str, "one engine answers to any name; several go by theirs, else 404"),
+    Field("frequency_penalty", "honoured", float, "as the engine's option"),
+    Field("logit_bias", "honoured", dict[str, float], "token number to what is added to its logit"),
+    Field("logprobs", "honoured", bool, "of every token drawn: reasoning, markers and the end token too"),
+    Field("max_completion_tokens", "honoured", int, "tokens drawn at most, reasoning included"),
+    Field("max_tokens", "honoured", int, "the older name of `max_completion_tokens`"),
+    Field("n", "honoured", int, "1 to 128 choices; in a stream one choice follows the other"),
+    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn", (True,)),
+    Field("presence_penalty", "honoured", float, "as the engine's option"),
+    Field(
+        "reasoning_effort",
+        "honoured",
+        _EFFORT,
+        "the engine's `reasoning`: none is False, minimal is low, xhigh and max are high",
+    ),
+    Field("response_format", "honoured", Json, "json_object, json_schema"),
+    Field("seed", "honoured", int, "0 to 2**32 - 1"),
+    Field("stop", "honoured", str | list[str], "texts that end the content"),
+    Field("stream", "honoured", bool, "server-sent events"),
+    Field("stream_options", "honoured", Json, "`include_usage`; `include_obfuscation` does nothing"),
+    Field("temperature", "honoured", float, "as the engine's option; the model's family has a default"),
+    Field("tool_choice", "honoured", str | Json, "auto, none, required, a function, allowed_tools"),
+    Field("tools", "honoured", list[Json], "functions only; `strict` holds calls to their schema"),
+    Field("top_logprobs", "honoured", int, "with `logprobs`"),
+    Field("top_p", "honoured", float, "above 0"),
+    Field("metadata", "ignored", Metadata, "nothing is stored", ({},)),
+    Field("prediction", "ignored", Json, "load with `draft_max` to guess ahead"),
+    Field("prompt_cache_key", "ignored", str, "prefixes are found by their tokens"),
+    Field("prompt_cache_options", "ignored", Json, "prefixes are kept as long as there is room"),
+    Field("prompt_cache_retention", "ignored", str, "prefixes are kept as long as there is room"),
+    Field("safety_identifier", "ignored", str, "there is one user"),
+    Field("service_tier", "ignored", str, "use the engine's `priority`", ("auto", "default")),
+    Field("store", "ignored", bool, "nothing is stored", (False,)),
+    Field("user", "ignored", str, "there is one user"),
+    Field("verbosity", "ignored", str, "say it in the prompt", ("medium",)),
+    Field("audio", "refused", Json, "text models only"),
+    Field("function_call", "refused", str | Json, "write `tool_choice`"),
+    Field("functions", "refused", list[Json], "write `tools`", ([],)),
+    Field("modalities", "refused", list[str], "text models only", (["text"],)),
+    Field("moderation", "refused", Json, "there is no moderation model"),
+    Field("web_search_options", "refused", Json, "there is no web search; give a tool"),
+)
+_OWN = (
+    Field("chat_template_kwargs", "honoured", Json, "variables for the chat template"),
+    Field(
+        "reasoning_field",
+        "honoured",
+        Literal["reasoning_content", "reasoning"],
+        "the field that reasoning comes back in",
+    ),
+)
+_NOT_IN_JSON = frozenset({"logits_processors", "progress", "template_kwargs"})
+
+
+_OF_RESPONSES = (
+    Field("input", "honoured", str | list[Json], "messages, reasoning, function_call, function_call_output; text only"),
+    Field("model", "honoured", str, "one engine answers to any name; several go by theirs, else 404"),
+    Field("include", "honoured", list[str], "`reasoning.encrypted_content`; everything else is refused", ([],)),
+    Field("instructions", "honoured", str, "a system message before the input; not kept for the next response"),
+    Field("max_output_tokens", "honoured", int, "tokens drawn at most, reasoning included"),
+    Field("metadata", "honoured", Metadata, "kept with the response"),
+    Field("parallel_tool_calls", "honoured", bool, "false: one call a turn", (True,)),
+    Field("previous_response_id", "honoured", str, "404 where it is not stored, or no longer"),
+    Field("reasoning", "honoured", Json, "`effort` as in Chat Completions; there are no summaries"),
+    Field("store", "honoured", bool, "true if not said: kept in this process, 1,000 responses or 64 MiB of them"),
+    Field("stream", "honoured", bool, "server-sent events"),
+    Field("stream_options", "honoured", Json, "`include_obfuscation` does nothing"),
+    Field("temperature", "honoured", float, "as the engine's option; the model's family has a default"),
+    Field("text", "honoured", Json, "`format`"),
+    Field("tool_choice", "honoured", str | Json, "auto, none, required, a function, allowed_tools"),
+    Field("tools", "honoured", list[Json], "functions only"),
+    Field("top_p", "honoured", float, "above 0"),
+    Field("truncation", "honoured", Literal["auto", "disabled"], "auto leaves out the oldest turns"),
+    Field("max_tool_calls", "ignored", int, "it bounds OpenAI's own tools, of which there are none"),
+    Field("prompt_cache_key", "ignored", str, "prefixes are found by their tokens"),
+    Field("prompt_cache_options", "ignored", Json, "prefixes are kept as long as there is room"),
+    Field("prompt_cache_retention", "ignored", str, "prefixes are kept as long as there is room"),
+    Field("safety_identifier", "ignored", str, "there is one user"),
+    Field("service_tier", "ignored", str, "use the engine's `priority`", ("auto", "default")),
+    Field("user", "ignored", str, "there is one user"),
+    Field("access_programs", "refused", Json, "there are none"),
+    Field("background", "refused", bool, "a response is made while somebody waits for it", (False,)),
+    Field("background_options", "refused", Json, "a response is made while somebody waits for it"),
+    Field("context_management", "refused", list[Json], "nothing is compacted", ([],)),
+    Field("conversation", "refused", str | Json, "use `previous_response_id`"),
+    Field("image", "refused", Json, "text models only"),
+    Field("moderation", "refused", Json, "there is no moderation model"),
+    Field("prompt", "refused", Json, "no prompts are stored; send the messages"),
+    Field("top_logprobs", "refused", int, "use Chat Completions for log-probabilities", (0,)),
+)
+
+
+def _table(*rows: Field, without: Collection[str] = ()) -> Table:
+    """The rows, and those of the engine's options that go under their own names."""
+    table = {row.name: row for row in rows}
+    for name in sorted(TurnOptions.__optional_keys__ - table.keys() - _NOT_IN_JSON - {*without}):
+        table[name] = Field(name, "honoured", Any, "the engine's option")
+    return table
+
+
+CHAT_FIELDS: Table = _table(*_OF_CHAT, *_OWN)
+RESPONSES_FIELDS: Table = _table(
+    *_OF_RESPONSES, _OWN[0], without=("logit_bias", "logprobs", "max_tokens", "response_format")
+)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind, config=ConfigDict(strict=True))
+
+
+def read_body(content: bytes) -> Json:
+    """A request's body. Raises Problem for what is no JSON object."""
+    try:
+        body: Any = json.loads(content, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad(f"The body of the request is not JSON: {error}.", code="invalid_json") from error
+    if not isinstance(body, dict):
+        raise bad(f"The body of a request is a JSON object, and this is a {type(body).__name__}.", code="invalid_json")
+    return cast("Json", body)
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def given_fields(table: Table, body: Json) -> Given:
+    """The body's fields as the endpoint's table has them. Raises Problem for one that is unknown, refused, or of
+    another type than its row says."""
+    values: Json = {}
+    ignored: list[str] = []
+    for name, value in body.items():
+        row = _row(table, name)
+        if value is None or value in row.neutral:
+            continue
+        _check(row, value)
+        if row.rule == "refused":
+            raise bad(f"{name} is not supported: {row.note}.", name, "unsupported_parameter")
+        if row.rule == "ignored":
+            ignored.append(name)
+        else:
+            values[name] = value
+    return Given(values, tuple(ignored))
+
+
+def _row(table: Table, name: str) -> Field:
+    if (row := table.get(name)) is not None:
+        return row
+    near = get_close_matches(name, table, n=1, cutoff=0.75)
+    hint = f"did you mean {near[0]!r}?" if near else "see the table in docs/openai.md for those there are."
+    raise bad(f"There is no field {name!r}; {hint}", name, "unknown_parameter")
+
+
+def _check(row: Field, value: object) -> None:
+    try:
+        _adapter(row.kind).validate_python(value)
+    except ValidationError as error:
+        first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))  # the nearest of a union
+        place = next((f"[{step}]" for step in first["loc"] if isinstance(step, int)), "")
+        message = f"{row.name}{place} is not valid: {first['msg'][:1].lower()}{first['msg'][1:]}."
+        raise bad(message, f"{row.name}{place}", "invalid_type") from error
+
+
+def engine_options(values: Json, taken: Mapping[str, object]) -> Json:
+    """Those of the fields that are options of the engine under the same name."""
+    names = TurnOptions.__optional_keys__ - _NOT_IN_JSON
+    return {name: value for name, value in values.items() if name in names and name not in taken}

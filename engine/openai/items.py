@@ -1,0 +1,172 @@
+"""The items of a Responses request, as messages and as they are stored.
+
+Knows: OpenAI API reference, "Create a model response", the input items that a local text model can honour. Does not
+know: the other fields, responses, models.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from engine.openai.parameters import Json
+from engine.openai.problems import bad
+from engine.types import Message, Part, ReasoningPart, TextPart, ToolCall
+
+_ROLES = ("user", "system", "developer", "assistant")
+_TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+
+
+class Seal:
+    """Reasoning as `encrypted_content`: opaque text that only the process which made it takes back.
+
+    It is authenticated, not secret: the reasoning stands beside it anyway.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def closed(self, text: str) -> str:
+        data = text.encode(errors="replace")
+        return base64.b64encode(self._digest(data) + data).decode()
+
+    def opened(self, sealed: object, param: str) -> str:
+        """Raises Problem for what this did not make."""
+        try:
+            raw = base64.b64decode(cast("str", sealed), validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise _not_ours(param) from error
+        if not hmac.compare_digest(raw[:32], self._digest(raw[32:])):
+            raise _not_ours(param)
+        return raw[32:].decode()
+
+    def _digest(self, data: bytes) -> bytes:
+        return hmac.new(self._key, data, hashlib.sha256).digest()
+
+
+def _not_ours(param: str) -> Exception:
+    return bad("This encrypted_content was not made by this process; send the reasoning's content.", param)
+
+
+def stored_items(given: str | Sequence[Json]) -> list[Json]:
+    """The items of an input with ids and their content as lists, as they are kept and listed. Raises Problem for an
+    item that cannot be honoured."""
+    if isinstance(given, str):
+        return [_message({"role": "user", "content": given}, "input")]
+    return [_stored(item, f"input[{number}]") for number, item in enumerate(given)]
+
+
+def _stored(item: Json, param: str) -> Json:
+    match item.get("type", "message" if "role" in item else None):
+        case "message":
+            return _message(item, param)
+        case "reasoning":
+            if not isinstance(item.get("summary") or [], list) or not isinstance(item.get("content") or [], list):
+                raise bad(f"{param}: summary and content of a reasoning item are lists.", param, "invalid_type")
+            return {**item, "id": _id(item, "rs")}
+        case "function_call":
+            _need_texts(item, ("call_id", "name", "arguments"), param)
+            return {**item, "id": _id(item, "fc")}
+        case "function_call_output":
+            _need_texts(item, ("call_id",), param)
+            _text(item.get("output"), f"{param}.output")
+            return {**item, "id": _id(item, "fco")}
+        case kind:
+            message = (
+                f"{param} is of type {kind!r}; a local model reads message, reasoning, function_call and its output."
+            )
+            raise bad(message, param, "unsupported_parameter")
+
+
+def _id(item: Json, prefix: str) -> str:
+    given = item.get("id")
+    return given if isinstance(given, str) and given else f"{prefix}_{secrets.token_hex(16)}"
+
+
+def _need_texts(item: Json, names: Iterable[str], param: str) -> None:
+    for name in names:
+        if not isinstance(item.get(name), str):
+            raise bad(f"{param}.{name} is a text, not {item.get(name)!r}.", f"{param}.{name}", "invalid_type")
+
+
+def _message(item: Json, param: str) -> Json:
+    role = item.get("role")
+    if role not in _ROLES:
+        raise bad(f"{param}.role is one of {', '.join(_ROLES)}, not {role!r}.", f"{param}.role")
+    text = _text(item.get("content"), f"{param}.content")
+    part: Json = {"type": "input_text", "text": text}
+    if role == "assistant":
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"id": _id(item, "msg"), "type": "message", "role": role, "status": "completed", "content": [part]}
+
+
+def _text(content: object, param: str) -> str:
+    """The text of a content, which is one, or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise bad(f"{param} is a text or a list of parts, not {content!r}.", param, "invalid_type")
+    texts: list[str] = []
+    for number, part in enumerate(cast("list[Any]", content)):
+        match part:
+            case {"type": "refusal", "refusal": str(text)}:
+                texts.append(text)
+            case {"type": str(kind), "text": str(text)} if kind in _TEXTS:
+                texts.append(text)
+            case _:
+                kind = cast("Json", part).get("type") if isinstance(part, dict) else part
+                message = f"{param}[{number}] is {kind!r}; a local model reads text only."
+                raise bad(message, f"{param}[{number}]", "unsupported_parameter")
+    return "\n".join(texts)
+
+
+def messages_of(before: Sequence[Json], items: Sequence[Json], seal: Seal, instructions: str | None) -> list[Message]:
+    """The conversation of stored items: those before the input, and the input's. What the assistant reasoned, said and
+    called between two messages of others is one message, in that order. Raises Problem for an `encrypted_content` that
+    is not ours."""
+    found: list[Message] = []
+    turn: list[Part] = []
+
+    def end_turn() -> None:
+        if turn:
+            found.append(Message(role="assistant", parts=tuple(turn)))
+            turn.clear()
+
+    for number, item in enumerate([*before, *items], -len(before)):
+        match item["type"], item.get("role"):
+            case "reasoning", _:
+                if text := _reasoning(item, seal, f"input[{number}].encrypted_content"):
+                    turn.append(ReasoningPart(text=text))
+            case "function_call", _:
+                turn.append(ToolCall(id=item["call_id"], name=item["name"], arguments=item["arguments"]))
+            case "message", "assistant":
+                turn.append(TextPart(text=_text(item["content"], "input")))
+            case "function_call_output", _:
+                end_turn()
+                text = _text(item["output"], "input")
+                found.append(Message(role="tool", tool_call_id=item["call_id"], content=text))
+            case _, role:
+                end_turn()
+                found.append(Message(role=role or "user", content=_text(item["content"], "input")))
+    end_turn()
+    return _instructed(found, instructions)
+
+
+def _reasoning(item: Json, seal: Seal, param: str) -> str:
+    """A reasoning item's text: its content, else what is sealed, else its summary."""
+    sealed = item.get("encrypted_content")
+    opened = "" if sealed is None else seal.opened(sealed, param)
+    return _text(item.get("content") or [], param) or opened or _text(item.get("summary") or [], param)
+
+
+def _instructed(messages: list[Message], instructions: str | None) -> list[Message]:
+    """Instructions stand first, before what the first system message says: templates take one."""
+    if not instructions:
+        return messages
+    if messages and messages[0].role in ("system", "developer"):
+        first = messages[0].model_copy(update={"content": f"{instructions}\n\n{messages[0].content}"})
+        return [first, *messages[1:]]
+    return [Message(role="system", content=instructions), *messages]

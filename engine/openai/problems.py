@@ -1,0 +1,95 @@
+"""What is wrong with a request, as OpenAI's API says it: a status, a message, and which parameter is meant.
+
+Knows: the shape of OpenAI's error object (API reference, "Error codes"), the codes of it that mean something here, and
+which of them each of the engine's errors is. Does not know: transports, requests.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import (
+    ContextOverflowError,
+    DecodeError,
+    EngineError,
+    MissingTemplateError,
+    QueueFullError,
+    RequestError,
+    TemplateError,
+)
+
+_NAMED = re.compile(r"There is no option '(\w+)'|(\w+(?:\[\d+\])?)")
+_OF_CONVERSATION = re.compile(r"The (conversation|last message)\b")
+_WORD = re.compile(r"\w+")
+_OF_TOOLS = re.compile(r"(The )?[Tt]ools? ")
+
+
+class Problem(Exception):
+    """A request that gets no completion.
+
+    status: of HTTP; the `openai` package makes a class of its own of each (400 BadRequestError, 404 NotFoundError, 429
+    RateLimitError, from 500 on InternalServerError). param: the field of the request that is meant. code: a word for
+    programs.
+    """
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def type(self) -> str:
+        """OpenAI's word for the kind of error."""
+        if self.status == 429:
+            return "rate_limit_error"
+        return "server_error" if self.status >= 500 else "invalid_request_error"
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+def bad(message: str, param: str | None = None, code: str = "invalid_value") -> Problem:
+    """A request that the caller must change."""
+    return Problem(400, message, param=param, code=code)
+
+
+def problem_of(error: EngineError, names: Mapping[str, str]) -> Problem:
+    """What an engine's error is to a client. `names`: an option's name in the engine to the field that gave it."""
+    text, messages = str(error), names.get("messages", "messages")
+    match error:
+        case QueueFullError():
+            return Problem(429, text, code="rate_limit_exceeded")
+        case ContextOverflowError():
+            return bad(text, messages, "context_length_exceeded")
+        case MissingTemplateError():
+            return bad(text, "model", "model_has_no_chat_template")
+        case TemplateError():
+            return bad(text, messages, "template_error")
+        case RequestError():
+            return bad(text, _param(text, names), _code(text))
+        case DecodeError():
+            return Problem(500, text, code="decode_failed")
+        case _:
+            return Problem(503, text, code="engine_unavailable")
+
+
+def _param(text: str, names: Mapping[str, str]) -> str | None:
+    """The field that gave what a message is about: messages begin with the option's name."""
+    if _OF_TOOLS.match(text):
+        return "tools"
+    found = _NAMED.match(text)
+    name = "messages" if _OF_CONVERSATION.match(text) else str(found[1] or found[2]) if found else ""
+    if name.startswith("messages"):
+        return names.get("messages", name)
+    if name.startswith("documents"):
+        return name
+    words = set(_WORD.findall(text))
+    return names.get(name) or next((field for option, field in names.items() if option in words), None)
+
+
+def _code(text: str) -> str:
+    refused = text.startswith("There is no option") or "cannot be enforced" in text
+    return "unsupported_parameter" if refused else "invalid_value"

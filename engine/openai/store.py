@@ -1,0 +1,68 @@
+"""Responses that were made, for `previous_response_id`: the last used, in this process's memory.
+
+Knows: counts and sizes. Does not know: what is in a response.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.openai.parameters import Json
+from engine.openai.problems import Problem
+
+MOST_RESPONSES = 1000
+MOST_BYTES = 64 << 20
+
+
+class Stored(NamedTuple):
+    """A response; `before` are the items of the conversation that it answered, `own` those that its request gave."""
+
+    response: Json
+    before: Sequence[Json]
+    own: Sequence[Json]
+
+    @property
+    def conversation(self) -> list[Json]:
+        """What the next request goes on from."""
+        return [*self.before, *self.own, *self.response["output"]]
+
+
+class ResponseStore:
+    """The responses last made or asked for. Safe to use from any thread."""
+
+    def __init__(self, responses: int = MOST_RESPONSES, size: int = MOST_BYTES) -> None:
+        self._most, self._room = responses, size
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[Stored, int]] = OrderedDict()
+
+    def put(self, stored: Stored) -> None:
+        """Keep a response, with its whole conversation; the longest unused go to make room. One that is larger than
+        all the room is not kept."""
+        size = len(json.dumps([stored.response, [*stored.before, *stored.own]]))
+        with self._lock:
+            self._kept[stored.response["id"]] = stored, size
+            self._room -= size
+            while self._room < 0 or len(self._kept) > self._most:
+                self._room += self._kept.popitem(last=False)[1][1]
+
+    def get(self, id_: str, param: str | None = None) -> Stored:
+        """Raises Problem for one that is not kept."""
+        with self._lock:
+            if id_ in self._kept:
+                self._kept.move_to_end(id_)
+                return self._kept[id_][0]
+        raise Problem(
+            404,
+            f"There is no response {id_!r}: it was not stored, or made room for others. Send the conversation itself.",
+            param=param,
+            code="previous_response_not_found" if param else "response_not_found",
+        )
+
+    def delete(self, id_: str) -> None:
+        """Raises Problem for one that is not kept."""
+        self.get(id_)
+        with self._lock:
+            if found := self._kept.pop(id_, None):
+                self._room += found[1]

@@ -1,0 +1,240 @@
+"""The transport of an HTTP client that ends in this process: requests in, answers out, no socket.
+
+Knows: what httpx and httpx2 ask of a transport (both alike), and how an answer is read by threads and by event loops,
+with a read timeout, and left early. Does not know: endpoints, the `openai` package. The engine's own thread generates;
+whoever reads a body waits for that thread's queue, so that closing the body, or cancelling the task that waits, cancels
+the turns at once: no other thread and no task stands between.
+"""
+
+import asyncio
+import json
+import secrets
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from time import monotonic
+from types import ModuleType
+from typing import Any, cast
+
+from engine.deadlines import call_later
+from engine.errors import EngineError
+from engine.offloop import off_loop
+from engine.openai.api import Answer, Api, Turn
+from engine.openai.problems import Problem
+from engine.openai.turns import EngineLike, Json, Reading, TurnStream, cancel, whole
+
+_LIBRARIES = ("httpx2", "httpx")
+
+
+def transport(engines: EngineLike | Mapping[str, EngineLike]) -> Any:
+    """The transport for an HTTP client of httpx or httpx2, sync or async, under which a client of OpenAI's API talks to
+    engines in this process: `httpx.Client(transport=transport(llm))`.
+
+    engines: one, which goes by any model name, or `{name: engine}`. Closing the client cancels no turn that somebody
+    still reads, and closes no engine. Raises EngineError where neither library is installed.
+    """
+    return _transport_class()(Api(engines))
+
+
+@cache
+def _transport_class() -> Any:
+    """A class that is a transport of every library that is installed."""
+    libraries = [import_module(name) for name in _LIBRARIES if find_spec(name)]
+    if not libraries:
+        raise EngineError("Neither httpx2 nor httpx is installed: pip install 'llama-engine[openai]'.")
+    bases = [base for library in libraries for base in (library.BaseTransport, library.AsyncBaseTransport)]
+    return type("InProcessTransport", (_InProcess, *bases), {})
+
+
+@cache
+def _body_class(library: ModuleType, kind: type) -> Any:
+    """A class of ours that the library takes for a stream of bytes of its own."""
+    base = library.AsyncByteStream if kind is _AsyncBody else library.SyncByteStream
+    return type(kind.__name__.strip("_"), (kind, base), {})
+
+
+class _InProcess:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def handle_request(self, request: Any) -> Any:
+        timer = _Timer(request)
+        try:
+            found = self._api.handle(request.method, request.url.path, request.url.params, request.read())
+            if isinstance(found, Answer):
+                return _json(request, 200, found.body, found.headers)
+            streams = found.ask.begin()
+            if found.stream:
+                return _streamed(request, found, _body_class(timer.library, _Body)(_reading(found, streams), timer))
+            return _json(request, 200, _completed(found, streams, timer), found.headers)
+        except Problem as problem:
+            return _json(request, problem.status, problem.body(), {})
+
+    async def handle_async_request(self, request: Any) -> Any:
+        timer = _Timer(request)
+        try:
+            found = self._api.handle(request.method, request.url.path, request.url.params, await request.aread())
+            if isinstance(found, Answer):
+                return _json(request, 200, found.body, found.headers)
+            try:
+                async with asyncio.timeout(timer.seconds):
+                    streams = await off_loop(found.ask.begin, cancel)
+                    if not found.stream:
+                        return _json(request, 200, await _acompleted(found, streams), found.headers)
+            except TimeoutError as error:
+                raise timer.late() from error
+            return _streamed(request, found, _body_class(timer.library, _AsyncBody)(_reading(found, streams), timer))
+        except Problem as problem:
+            return _json(request, problem.status, problem.body(), {})
+
+
+class _Timer:
+    """The read timeout of a request, and the library that it came from."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._begun = monotonic()
+        self.library = sys.modules[type(request).__module__.partition(".")[0]]
+        timeouts: Mapping[str, float | None] = request.extensions.get("timeout", {})
+        self.seconds = timeouts.get("read")
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the answer must be there."""
+        return None if self.seconds is None else max(0.0, self.seconds - (monotonic() - self._begun))
+
+    def late(self) -> Exception:
+        error: Exception = self.library.ReadTimeout(
+            f"The engine gave nothing for {self.seconds} s, so the turn was cancelled.", request=self._request
+        )
+        return error
+
+
+def _completed(turn: Turn, streams: Sequence[TurnStream], timer: _Timer) -> Json:
+    try:
+        return whole(turn.projection, [stream.result(timer.left) for stream in streams])
+    except TimeoutError as error:
+        raise timer.late() from error
+    except EngineError as error:
+        raise turn.ask.problem(error) from error
+    finally:
+        cancel(streams)
+
+
+async def _acompleted(turn: Turn, streams: Sequence[TurnStream]) -> Json:
+    try:
+        return whole(turn.projection, [await stream for stream in streams])
+    except EngineError as error:
+        raise turn.ask.problem(error) from error
+    finally:
+        cancel(streams)
+
+
+def _reading(turn: Turn, streams: Sequence[TurnStream]) -> Reading:
+    return Reading(turn.ask, turn.projection, streams, logprobs=turn.logprobs)
+
+
+class _Body:
+    """A streamed answer, read by a thread."""
+
+    def __init__(self, reading: Reading, timer: _Timer) -> None:
+        self._reading = reading
+        self._timer = timer
+        self._closed = False
+        self._late = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        reading = self._reading
+        try:
+            yield from reading.opening()
+            for number in range(len(reading.streams)):
+                for event in self._events(number):
+                    yield from reading.event(number, event)
+            yield from reading.closing()
+        except (Problem, EngineError) as error:
+            if self._late:
+                raise self._timer.late() from error
+            if not self._closed:
+                yield from reading.failed(error)
+        finally:
+            reading.cancel()
+
+    def _events(self, number: int) -> Iterator[Any]:
+        """A turn's events; one that does not come in time ends all turns of this answer."""
+        source, seconds = iter(self._reading.streams[number]), self._timer.seconds
+        while True:
+            undo = None if seconds is None else call_later(seconds, self._give_up)
+            try:
+                event = next(source, None)
+            finally:
+                if undo is not None:
+                    undo()
+            if event is None:
+                return
+            yield event
+
+    def _give_up(self) -> None:
+        self._late = True
+        self._reading.cancel()
+
+    def close(self) -> None:
+        self._closed = True
+        self._reading.cancel()
+
+
+class _AsyncBody:
+    """A streamed answer, read by a task."""
+
+    def __init__(self, reading: Reading, timer: _Timer) -> None:
+        self._reading = reading
+        self._timer = timer
+        self._closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        reading = self._reading
+        try:
+            for data in reading.opening():
+                yield data
+            for number, stream in enumerate(reading.streams):
+                source = aiter(stream)
+                while (event := await self._next(source)) is not None:
+                    for data in reading.event(number, event):
+                        yield data
+            for data in reading.closing():
+                yield data
+        except (Problem, EngineError) as error:
+            if not self._closed:
+                for data in reading.failed(error):
+                    yield data
+        finally:
+            reading.cancel()
+
+    async def _next(self, source: AsyncIterator[Any]) -> Any:
+        if self._timer.seconds is None:
+            return await anext(source, None)
+        try:
+            async with asyncio.timeout(self._timer.seconds):
+                return await anext(source, None)
+        except TimeoutError as error:
+            raise self._timer.late() from error
+
+    async def aclose(self) -> None:
+        self._closed = True
+        self._reading.cancel()
+
+
+def _streamed(request: Any, turn: Turn, body: Any) -> Any:
+    return _response(request, 200, {"content-type": "text/event-stream; charset=utf-8", **turn.headers}, stream=body)
+
+
+def _json(request: Any, status: int, body: Json, headers: Mapping[str, str]) -> Any:
+    content = json.dumps(body).encode()  # ASCII, since a request may repeat half a character
+    return _response(request, status, {"content-type": "application/json", **headers}, content=content)
+
+
+def _response(request: Any, status: int, headers: Mapping[str, str], **body: Any) -> Any:
+    library = cast("Any", sys.modules[type(request).__module__.partition(".")[0]])
+    named = {**headers, "x-request-id": f"req_{secrets.token_hex(12)}"}
+    return library.Response(status, headers=named, request=request, **body)

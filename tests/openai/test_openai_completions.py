@@ -1,0 +1,201 @@
+"""Turns as Chat Completions, seen by the SDK: its types, its accumulator, and the object that is not streamed."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai_clients import ASK, PING, USAGE, WrittenEngine, scripted, turns
+from parsing_cases import CASES, FAMILIES
+
+import engine.openai
+from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.openai.completions import logprobs_object
+from engine.parsing import Parser
+from engine.types import TokenLogprob
+
+openai = pytest.importorskip("openai")
+ChatCompletionStreamState = pytest.importorskip("openai.lib.streaming.chat").ChatCompletionStreamState
+types: Any = pytest.importorskip("openai.types.chat")
+
+WRITTEN = WrittenEngine()
+CLIENT: Any = engine.openai.OpenAI(WRITTEN)
+
+
+def streamed(client: Any, **body: Any) -> list[Any]:
+    return list(client.chat.completions.create(model="m", messages=ASK, stream=True, **body))
+
+
+def folded(chunks: Iterable[Any]) -> Any:
+    """What the SDK's accumulator makes of a stream."""
+    state = ChatCompletionStreamState()
+    for chunk in chunks:
+        for _ in state.handle_chunk(chunk):
+            pass
+    return state.current_completion_snapshot  # the final completion raises on every "length"
+
+
+def choices(completion: Any) -> list[dict[str, Any]]:
+    """The choices of a completion, without what only the accumulator adds."""
+    found = completion.model_dump()["choices"]
+    for choice in found:
+        choice["message"].pop("parsed", None)
+        for call in choice["message"]["tool_calls"] or ():
+            call.pop("index", None)
+            call["function"].pop("parsed_arguments", None)
+    return found
+
+
+def check_chunks(chunks: Sequence[Any], *, usage: bool = False) -> None:
+    """The rules of a stream, beyond its types."""
+    assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+    begun: set[int] = set()
+    ended: set[int] = set()
+    named: set[tuple[int, int]] = set()
+    for chunk in chunks[: len(chunks) - usage]:
+        types.ChatCompletionChunk.model_validate(chunk.model_dump(), strict=True)
+        (choice,) = chunk.choices
+        assert choice.index not in ended
+        assert (choice.delta.role == "assistant") == (choice.index not in begun)
+        begun.add(choice.index)
+        for call in choice.delta.tool_calls or ():
+            key = choice.index, call.index
+            first = key not in named
+            named.add(key)
+            assert (call.id is not None, call.function.name is not None, call.type == "function") == (first,) * 3
+            assert call.index == max(number for index, number in named if index == choice.index)
+        if choice.finish_reason:
+            ended.add(choice.index)
+    assert begun == ended
+    if usage:
+        assert chunks[-1].choices == []
+        assert chunks[-1].usage is not None
+
+
+def same_both_ways(*events: Sequence[Event]) -> None:
+    WRITTEN.turns = list(events)
+    chunks = streamed(CLIENT, n=len(events), stream_options={"include_usage": True})
+    check_chunks(chunks, usage=True)
+    whole = CLIENT.chat.completions.create(model="m", messages=ASK, n=len(events))
+    types.ChatCompletion.model_validate(whole.model_dump(), strict=True)
+    found = folded(chunks)
+    assert choices(found) == choices(whole)
+    assert found.usage == whole.usage
+
+
+@given(st.lists(turns(), min_size=1, max_size=3))
+@settings(max_examples=150)
+def test_any_turns_fold_to_the_object_that_is_not_streamed(events: list[list[Event]]) -> None:
+    same_both_ways(*events)
+
+
+@pytest.mark.parametrize("letter", sorted({family[0] for family in FAMILIES}))
+def test_turns_of_every_family(letter: str) -> None:
+    """Every output of tests/golden, in pieces of seven characters."""
+    for case in CASES:
+        if case.family.startswith(letter):
+            parser: Parser = case.parser()
+            cuts = range(0, len(case.output), 7)
+            events = [event for cut in cuts for event in parser.feed(case.output[cut : cut + 7])]
+            events += parser.close(case.finish)
+            try:
+                same_both_ways(events)
+            except AssertionError as error:
+                raise AssertionError(f"{case}: {error}") from error
+
+
+def test_chunks_as_written() -> None:
+    WRITTEN.turns = [
+        [
+            ReasoningDelta("I see.", 0),
+            ReasoningDelta("And", 1),
+            ContentDelta("So:", 2),
+            ToolCallStart(0, "call_a", "ping", 3),
+            ToolCallDelta(0, ' {"x"', 3),
+            ToolCallDelta(0, ": 1} ", 3),
+            ToolCallEnd(0, '{"x": 1}', part=3),
+            ToolCallStart(1, "", "ping", 4),
+            ToolCallDelta(1, "{}", 4),
+            ToolCallEnd(1, "{}", part=4, id="late"),
+            Finished("tool_calls", USAGE),
+        ]
+    ]
+    *chunks, last = streamed(CLIENT, stream_options={"include_usage": True})
+    deltas = [chunk.choices[0].delta.model_dump(exclude_unset=True) for chunk in chunks]
+    first, second = {"index": 0, "id": "call_a", "type": "function"}, {"index": 1, "id": "late", "type": "function"}
+    assert deltas == [
+        {"role": "assistant", "content": None},
+        {"reasoning_content": "I see."},
+        {"reasoning_content": "\nAnd"},
+        {"content": "So:"},
+        {"tool_calls": [{**first, "function": {"name": "ping", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"x"'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
+        {"tool_calls": [{**second, "function": {"name": "ping", "arguments": "{}"}}]},
+        {},
+    ]
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * 8 + ["tool_calls"]
+    assert {chunk.usage for chunk in chunks} == {None}
+    usage = last.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (11, 7, 18)
+    assert usage.prompt_tokens_details.cached_tokens == 4
+    assert usage.completion_tokens_details.reasoning_tokens == 3
+
+
+def test_reasoning_has_one_field() -> None:
+    WRITTEN.turns = [[ReasoningDelta("I see.", 0), ContentDelta("So.", 1), Finished("stop", USAGE)]]
+    for field, other in (("reasoning_content", "reasoning"), ("reasoning", "reasoning_content")):
+        asked = {"reasoning_field": field}
+        whole = CLIENT.chat.completions.create(model="m", messages=ASK, extra_body=asked).choices[0].message
+        assert (getattr(whole, field), hasattr(whole, other)) == ("I see.", False)
+        deltas = [chunk.choices[0].delta for chunk in streamed(CLIENT, extra_body=asked)]
+        assert [getattr(delta, field, None) for delta in deltas] == [None, "I see.", None, None]
+        assert not any(hasattr(delta, other) for delta in deltas)
+
+
+def test_no_usage_unless_asked_for() -> None:
+    WRITTEN.turns = [[ContentDelta("So.", 0), Finished("stop", USAGE)]]
+    assert all("usage" not in chunk.model_fields_set for chunk in streamed(CLIENT))
+
+
+def test_the_usage_of_several_choices_counts_the_prompt_once() -> None:
+    WRITTEN.turns = [[ContentDelta("So.", 0), Finished("stop", USAGE)]] * 3
+    usage = CLIENT.chat.completions.create(model="m", messages=ASK, n=3).usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (11, 21, 32)
+
+
+def test_logprobs_come_with_their_chunks_and_whole() -> None:
+    with scripted(lambda _: "<think>\n</think>\n\nAb.") as llm:
+        client: Any = llm.openai_client()
+        asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 1}
+        whole = client.chat.completions.create(model="m", messages=ASK, **asked)
+        chunks = streamed(client, **asked)
+    entries = whole.choices[0].logprobs.content
+    assert "".join(entry.token for entry in entries).endswith("</think>\n\nAb.<|im_end|>")
+    assert [len(entry.top_logprobs) for entry in entries] == [1] * len(entries)
+    parts = [chunk.choices[0].logprobs.content for chunk in chunks if chunk.choices[0].logprobs]
+    assert [entry for part in parts for entry in part] == entries
+    assert len(parts) > 1
+    assert folded(chunks).choices[0].logprobs.content == entries
+
+
+def test_minus_infinity_is_a_number_in_json() -> None:
+    found: Any = logprobs_object([TokenLogprob(token=1, text="a", bytes=(97,), logprob=float("-inf"))])
+    assert found["content"][0]["logprob"] == -9999.0
+
+
+def test_parse_and_stream_helpers() -> None:
+    tool = {**PING, "function": {**PING["function"], "strict": True}}
+    call = [ToolCallStart(0, "a", "ping", 2), ToolCallDelta(0, '{"x": 1}', 2), ToolCallEnd(0, '{"x": 1}', part=2)]
+    said = [ReasoningDelta("I ping.", 0), ContentDelta("See:", 1)]
+    WRITTEN.turns = [[*said, *call, Finished("tool_calls", USAGE)]]
+    helper = CLIENT.chat.completions
+    parsed = helper.parse(model="m", messages=ASK, tools=[tool])
+    assert parsed.choices[0].message.tool_calls[0].function.parsed_arguments == {"x": 1}
+    with helper.stream(model="m", messages=ASK, tools=[tool]) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion()
+    assert {"chunk", "content.delta", "content.done", "tool_calls.function.arguments.done"} <= kinds
+    assert final.choices[0].message.tool_calls[0].function.arguments == '{"x": 1}'
+    assert final.choices[0].message.reasoning_content == "I ping."
