@@ -1,8 +1,8 @@
-"""Every block of README.md runs, and prints what README.md says it prints.
+"""Every block of README.md and of docs/GUIDE.md runs, and prints what the page says it prints.
 
 `console` blocks are commands after `$ ` with their output; `python` blocks run in order in one namespace, and a `text`
 block right after one is what it printed. Times, speeds, sizes of memory and made-up ids are masked before comparing.
-Run as a script (`python tests/test_readme.py`) this file writes the present outputs into README.md.
+Run as a script (`python tests/project/test_readme.py`) this file writes the present outputs into both pages.
 """
 
 import contextlib
@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+GUIDE = README.parent / "docs" / "GUIDE.md"
+MOST_WORDS, MOST_LINES = 900, 150
 _BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (
     (re.compile(r"\bcall_[A-Za-z0-9]+"), "call_#"),
@@ -92,14 +94,21 @@ def refreshed(source: str) -> Iterator[tuple[Block, str]]:
         before = None
 
 
-def test_readme_prints_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda page: page.name)
+def test_a_page_prints_what_it_says(monkeypatch: pytest.MonkeyPatch, page: Path) -> None:
     monkeypatch.chdir(README.parent)
-    source = README.read_text(encoding="utf-8")
+    source = page.read_text(encoding="utf-8")
     languages = {block.language for block in blocks(source)}
     assert languages == {"console", "python", "text"}
     for block, now in refreshed(source):
         line = source[: block.start].count("\n") + 1
-        assert masked(now) == masked(block.text), f"README.md:{line} is out of date: python tests/test_readme.py"
+        assert masked(now) == masked(block.text), f"{page.name}:{line} is out of date: run {Path(__file__).name}"
+
+
+def test_the_readme_is_short() -> None:
+    source = README.read_text(encoding="utf-8")
+    assert len(source.split()) <= MOST_WORDS
+    assert source.count("\n") <= MOST_LINES
 
 
 def test_readme_begins_with_the_two_lines() -> None:
@@ -116,11 +125,12 @@ def test_the_mask_hides_figures_and_nothing_else() -> None:
 
 
 def write() -> None:
-    """Put the present outputs into README.md."""
-    source = README.read_text(encoding="utf-8")
-    for block, now in reversed(list(refreshed(source))):
-        source = source[: block.start] + now + source[block.end :]
-    README.write_text(source, encoding="utf-8")
+    """Put the present outputs into the pages."""
+    for page in (README, GUIDE):
+        source = page.read_text(encoding="utf-8")
+        for block, now in reversed(list(refreshed(source))):
+            source = source[: block.start] + now + source[block.end :]
+        page.write_text(source, encoding="utf-8")
 
 
 if __name__ == "__main__":

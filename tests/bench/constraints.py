@@ -1,0 +1,179 @@
+"""What constraints hold, and what they cost.
+
+`matrix`: families x schemas x states of reasoning, the wishes in turn, by a model that knows nothing; counts what came
+out whole, cut off, wrong. `cost MODEL.gguf`: a token under a mask beside a free one, sixteen streams, a forced call,
+compile times; best with a model of a large vocabulary, such as `tests/bench/models.py` writes of random weights.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support")]
+
+from constrained import STATES, WISHES, Turn, callable_families, engine_of, options_of, reasons, wrong  # noqa: E402
+from schemas import SCHEMAS  # noqa: E402
+
+from engine import Completion, Engine  # noqa: E402
+from engine.constraint.matcher import Compiler, masks  # noqa: E402
+from engine.errors import EngineError, RequestError  # noqa: E402
+from engine.types import JsonSchema, Regex  # noqa: E402
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"enum": ["Oslo", "Paris"]},
+                "days": {"type": "integer", "minimum": 0, "maximum": 9},
+            },
+            "required": ["city", "days"],
+        },
+    },
+}
+
+
+def matrix(families: list[str]) -> int:
+    """Prints the counts, and every turn that is wrong; how many these are."""
+    counts: Counter[str] = Counter()
+    bad: list[str] = []
+    for family in families:
+        for number, schema in enumerate(SCHEMAS):
+            for state in STATES:
+                wish = WISHES[(number + STATES.index(state)) % len(WISHES)]
+                turn = Turn(family, state, wish, _object(schema), schema)
+                outcome = _outcome(turn, bad)
+                counts[outcome] += 1
+        print(family, dict(counts), flush=True)
+    print("\n".join(bad[:50]))
+    return len(bad)
+
+
+def _object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema as parameters of a tool."""
+    if schema.get("type") == "object" and "$ref" not in schema:
+        return schema
+    inner = {name: value for name, value in schema.items() if name != "$defs"}
+    whole = {"type": "object", "properties": {"value": inner}, "required": ["value"]}
+    return {**whole, "$defs": schema["$defs"]} if "$defs" in schema else whole
+
+
+def _outcome(turn: Turn, bad: list[str]) -> str:
+    with engine_of(turn) as llm:
+        try:
+            completion = llm.chat("Hi", **options_of(turn))
+        except RequestError as error:
+            if turn.state in ("off", "budget") and "reasoning" in str(error):
+                return "no such state"
+            bad.append(f"{turn.family} {turn.state} {turn.wish} {json.dumps(turn.schema)[:200]}: {error}")
+            return "refused"
+        except EngineError as error:
+            bad.append(f"{turn.family} {turn.state} {turn.wish} {json.dumps(turn.schema)[:200]}: {error!r}")
+            return "error"
+    if completion.finish_reason == "length":
+        return "length"
+    said = wrong(turn, completion)
+    if said is None and reasons(turn) and not completion.reasoning:
+        said = f"{turn}: no reasoning"
+    bad += [said] if said else []
+    return "wrong" if said else "whole"
+
+
+def _speed(llm: Engine, tokens: int, **options: Any) -> float:
+    """Microseconds a token of one stream, the prompt not counted."""
+    completion: Completion = llm.complete("Once", max_tokens=tokens, ignore_eos=True, seed=1, **options)
+    assert completion.usage is not None
+    return completion.usage.decode_seconds / max(1, completion.usage.completion_tokens - 1) * 1e6
+
+
+def costs(path: Path, rounds: int) -> None:
+    """Prints a table; every figure is a median of `rounds` rounds, all contenders in each."""
+    formats = {"free": None, "nearly all allowed": Regex(r"(?s:.{2000,})"), "few allowed": Regex(r"[0-9]{2000,}")}
+    with Engine.load(path, n_ctx=1024, n_sequences=16, family="content-only", preflight=False) as llm:
+        for name, sampling in {"greedy": {"temperature": 0}, "top_k=40": {"temperature": 0.8, "top_k": 40}}.items():
+            times: dict[str, list[float]] = {kind: [] for kind in formats}
+            for _ in range(rounds):
+                for kind, wanted in formats.items():
+                    extra = {} if wanted is None else {"response_format": wanted}
+                    times[kind].append(_speed(llm, 64, **sampling, **extra))
+            free = statistics.median(times["free"])
+            for kind, found in times.items():
+                added = statistics.median(each - base for each, base in zip(found, times["free"], strict=True))
+                print(
+                    f"{name:>10} {kind:<20} {statistics.median(found):8.0f} us a token, {added:+7.0f} ({free:.0f} free)"
+                )
+        ratios: list[float] = []
+        for _ in range(rounds):
+            spans: list[float] = []
+            for extra in ({}, {"response_format": Regex(r"(?s:.{2000,})")}):
+                began = time.perf_counter()
+                options: Any = {"max_tokens": 48, "ignore_eos": True, "temperature": 0.8, "seed": 1, **extra}
+                streams = [llm.stream_complete(f"Once {number}", **options) for number in range(16)]
+                for stream in streams:
+                    stream.result()
+                spans.append(time.perf_counter() - began)
+            ratios.append(spans[0] / spans[1])
+        print(f"sixteen streams constrained against free: {statistics.median(ratios):.2f}")
+        table = Compiler(llm._service.vocab)  # pyright: ignore[reportPrivateUsage]
+        began = time.perf_counter()
+        size = table.table.size
+        print(f"the vocabulary's table, {size:,} tokens: {time.perf_counter() - began:.2f} s, once for a model")
+        compiled: list[float] = []
+        steps: list[float] = []
+        for schema in SCHEMAS:
+            began = time.perf_counter()
+            matcher = table.compiled(json.dumps({"grammars": [{"json_schema": schema}]}))
+            compiled.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            masks([matcher])
+            steps.append((time.perf_counter() - began) * 1e6)
+        compiled.sort()
+        print(
+            f"compiling {len(SCHEMAS)} schemas: p50 {statistics.median(compiled) * 1e3:.1f} ms, largest "
+            f"{compiled[-1] * 1e3:.1f} ms"
+        )
+        print(f"a first mask: p50 {statistics.median(steps):.0f} us, largest {max(steps):.0f} us")
+    with Engine.load(path, n_ctx=1024, family="qwen3", preflight=False) as llm:
+        forced: list[float] = []
+        tokens = 0
+        for _ in range(rounds):
+            called = llm.chat(
+                "Hi", [TOOL], tool_choice="required", parallel_tool_calls=False, reasoning=False, temperature=0
+            )
+            assert called.usage is not None
+            tokens = called.usage.completion_tokens
+            free = llm.chat("Hi", reasoning=False, temperature=0, max_tokens=tokens, ignore_eos=True)
+            assert free.usage is not None
+            forced.append(called.usage.decode_seconds / free.usage.decode_seconds)
+        print(
+            f"a forced call of {tokens} tokens against as many free ones: {statistics.median(forced):.2f} of the time"
+        )
+        answer = llm.chat("Hi", response_format=JsonSchema(SCHEMAS[0]), reasoning=False, temperature=0, max_tokens=300)
+        print("an answer under the first schema:", answer.content[:80].replace("\n", " "))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["matrix", "cost"])
+    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("--families", nargs="*", default=None)
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    if given.part == "matrix":
+        return min(1, matrix(given.families or callable_families()))
+    if given.model is None:
+        parser.error("cost needs a model")
+    costs(given.model, given.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
