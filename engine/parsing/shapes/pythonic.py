@@ -388,7 +388,15 @@ class PythonicShape:
     def _key(self, schemas: Schemas, position: int) -> Reading[str | None]:
         """The keyword that stands here, or the name of the parameter in this position."""
         reader = self._reader
+        # Of tools whose parameters Python could not have.
+        odd = [f"{name}=" for name in schemas.names if not name.isidentifier()]
         while True:
+            rest = reader.buffer[reader.pos : reader.pos + WINDOW]
+            if (named := next(filter(rest.startswith, odd), None)) is not None:
+                return reader.take(len(named), "key")[:-1]
+            if not reader.closed and rest and any(name.startswith(rest) for name in odd):
+                yield
+                continue
             found = _KEYWORD.match(reader.buffer, reader.pos)
             if found is not None and (found.end() < len(reader.buffer) or reader.closed):
                 reader.take(found.end() - reader.pos, "key")

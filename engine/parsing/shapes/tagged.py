@@ -222,7 +222,8 @@ class TaggedArgumentsShape:
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
         parts: list[str] = []
         hit = yield from reader.until(self._key_ends, parts.append)
-        key = section.unescaped(reader.plain("".join(parts)).strip().strip("\"'"))
+        key = section.unescaped(reader.plain("".join(parts)).strip())
+        key = key if key in arguments.schemas.names else key.strip("\"'")
         reader.note("key", "".join(parts))
         if hit is None:
             return Outcome.TRUNCATED
