@@ -97,7 +97,7 @@ def _speed(llm: Engine, tokens: int, **options: Any) -> float:
 def costs(path: Path, rounds: int) -> None:
     """Prints a table; every figure is a median of `rounds` rounds, all contenders in each."""
     formats = {"free": None, "nearly all allowed": Regex(r"(?s:.{2000,})"), "few allowed": Regex(r"[0-9]{2000,}")}
-    with Engine.load(path, n_ctx=1024, n_sequences=16, family="content-only", preflight=False) as llm:
+    with Engine.load(path, n_ctx=1024, n_sequences=16, family="content-only", preflight=False, n_threads=1) as llm:
         for name, sampling in {"greedy": {"temperature": 0}, "top_k=40": {"temperature": 0.8, "top_k": 40}}.items():
             times: dict[str, list[float]] = {kind: [] for kind in formats}
             for _ in range(rounds):
@@ -141,7 +141,7 @@ def costs(path: Path, rounds: int) -> None:
             f"{compiled[-1] * 1e3:.1f} ms"
         )
         print(f"a first mask: p50 {statistics.median(steps):.0f} us, largest {max(steps):.0f} us")
-    with Engine.load(path, n_ctx=1024, family="qwen3", preflight=False) as llm:
+    with Engine.load(path, n_ctx=1024, family="qwen3", preflight=False, n_threads=1) as llm:
         forced: list[float] = []
         tokens = 0
         for _ in range(rounds):
