@@ -191,6 +191,12 @@ class TurnOptions(RawOptions, total=False):
     answer_reserve: Annotated[int, Field(ge=1)]
 
 
+class ChoicesArguments(TypedDict):
+    """How many answers `Engine.choices` gives."""
+
+    n: Annotated[int, Field(ge=1, le=1_000_000)]
+
+
 class AgentOptions(TurnOptions, RunArguments, total=False):
     """What the agent loop takes: the options of its turns, and its own (`engine.agent.options.RunOptions`)."""
 
