@@ -7,12 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from engine.agent.agent import Agent
     from engine.agent.loop import Run, RunStream, Step
+    from engine.agent.transcript import Transcript
     from engine.diagnose.explain import Explanation
     from engine.diagnose.inspect import Inspection
     from engine.engine import Engine
     from engine.errors import (
         BatchInputError,
+        CallbackError,
         ContextOverflowError,
         DecodeError,
         DiskFullError,
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from engine.runtime.service import PinnedPrefix, Service, Stream, TurnRequest
     from engine.template.chat_template import ChatTemplate
     from engine.template.prompt import Prompt
-    from engine.tools import ToolLike, as_tool, as_tools
+    from engine.tools import ToolContext, ToolLike, as_tool, as_tools
     from engine.types import (
         GBNF,
         AllowedTools,
@@ -71,9 +74,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GBNF",
+    "Agent",
     "AllowedTools",
     "BatchInputError",
     "CallError",
+    "CallbackError",
     "ChatTemplate",
     "Choice",
     "Completion",
@@ -127,9 +132,11 @@ __all__ = [
     "ToolCallEnd",
     "ToolCallStart",
     "ToolChoice",
+    "ToolContext",
     "ToolLike",
     "ToolName",
     "ToolResult",
+    "Transcript",
     "TurnRequest",
     "Usage",
     "as_tool",
@@ -138,11 +145,14 @@ __all__ = [
 ]
 
 _MODULES = {
+    "engine.agent.agent": "Agent",
     "engine.agent.loop": "Run RunStream Step",
+    "engine.agent.transcript": "Transcript",
     "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",
-    "engine.errors": "BatchInputError ContextOverflowError DecodeError DiskFullError EngineError EngineWarning "
-    "FamilyError ForgedPromptError MissingTemplateError ModelLoadError QueueFullError RequestError TemplateError",
+    "engine.errors": "BatchInputError CallbackError ContextOverflowError DecodeError DiskFullError EngineError "
+    "EngineWarning FamilyError ForgedPromptError MissingTemplateError ModelLoadError QueueFullError RequestError "
+    "TemplateError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
     "engine.diagnose.explain": "Explanation",
@@ -152,7 +162,7 @@ _MODULES = {
     "engine.runtime.metrics": "Metrics",
     "engine.runtime.service": "PinnedPrefix Service Stream TurnRequest",
     "engine.template.prompt": "Prompt",
-    "engine.tools": "ToolLike as_tool as_tools",
+    "engine.tools": "ToolContext ToolLike as_tool as_tools",
     "engine.types": "AllowedTools CallError Choice Completion FinishReason GBNF JsonSchema Lark Message Part "
     "ReasoningPart Regex ResponseFormat Role SamplingParams TextPart TokenLogprob Tool ToolCall ToolChoice ToolName "
     "Usage",

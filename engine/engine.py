@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypedDict, Unpack, overload
 from pydantic import Field
 
 from engine import loading, many
-from engine.agent.loop import Run, RunStream, stream_run
+from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.diagnose.explain import Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model
 from engine.errors import EngineError, MissingTemplateError, RequestError
@@ -22,6 +22,7 @@ from engine.many import OnError, Row
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import (
+    AgentOptions,
     ContextLoadOptions,
     LoadOptions,
     RawOptions,
@@ -306,10 +307,10 @@ class Engine:
 
     async def arun(
         self,
-        messages: MessagesLike,
+        messages: RunInput,
         tools: Sequence[ToolLike] | None = None,
         max_steps: int = 8,
-        **options: Unpack[TurnOptions],
+        **options: Unpack[AgentOptions],
     ) -> Run:
         """`run` for an event loop: async tools of one turn run at once; cancelling the task stops the run."""
         return await self.stream_run(messages, tools, max_steps, **options)
@@ -355,33 +356,36 @@ class Engine:
 
     def run(
         self,
-        messages: MessagesLike,
+        messages: RunInput,
         tools: Sequence[ToolLike] | None = None,
         max_steps: int = 8,
-        **options: Unpack[TurnOptions],
+        **options: Unpack[AgentOptions],
     ) -> Run:
-        """The agent loop: turns and tools until the model answers, `max_steps` turns at most. Raises what `stream`
-        raises."""
+        """The agent loop: turns and tools until the model answers, `max_steps` turns at most. A `Transcript` is gone on
+        with where it was left. The run's own options are `RunOptions`. Raises what `stream` raises, and CallbackError
+        for an option that is a function and fails."""
         return self.stream_run(messages, tools, max_steps, **options).result()
 
     def stream_run(
         self,
-        messages: MessagesLike,
+        messages: RunInput,
         tools: Sequence[ToolLike] | None = None,
         max_steps: int = 8,
-        **options: Unpack[TurnOptions],
+        **options: Unpack[AgentOptions],
     ) -> RunStream:
         """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
-        _ = self._turns.check(options)
+        policy, own = run_options(max_steps, options, TurnOptions)
+        _ = self._turns.check(own)
         known = as_tools(tools)
 
         def turn(history: Sequence[Message]) -> Stream:
-            goes_on = options.get("continue_final_message", False) and history[-1].role == "assistant"
-            return self.stream(history, known, **{**options, "continue_final_message": goes_on})
+            goes_on = own.get("continue_final_message", False) and history[-1].role == "assistant"
+            return self.stream(history, known, **{**own, "continue_final_message": goes_on})
 
-        conversation = conversation_of(messages)
-        check_last(conversation, generates=True, continues=options.get("continue_final_message", False))
-        return stream_run(turn, conversation, known, max_steps)
+        if not isinstance(messages, Transcript):
+            messages = conversation_of(messages)
+            check_last(messages, generates=True, continues=own.get("continue_final_message", False))
+        return stream_run(turn, messages, known, policy)
 
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]

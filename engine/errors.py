@@ -34,6 +34,11 @@ class RequestError(EngineError):
     """The caller's messages, tools or options are not valid."""
 
 
+class CallbackError(EngineError):
+    """A function that the caller gave to a run (`approve=`, `save=`) raised, or did not return what it should. The
+    message names it; `__cause__` is what it raised."""
+
+
 class BatchInputError(RequestError):
     """The input of a batch has rows that cannot be run, or cannot be read; nothing was computed."""
 

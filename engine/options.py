@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast, ge
 
 from pydantic import Field, ValidationError
 
+from engine.agent.options import RunArguments
 from engine.errors import RequestError
 from engine.families import FamilyLike
 from engine.runtime.options import (
@@ -188,6 +189,16 @@ class TurnOptions(RawOptions, total=False):
     strict_tools: bool
     parallel_tool_calls: bool
     answer_reserve: Annotated[int, Field(ge=1)]
+
+
+class ChoicesArguments(TypedDict):
+    """How many answers `Engine.choices` gives."""
+
+    n: Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class AgentOptions(TurnOptions, RunArguments, total=False):
+    """What the agent loop takes: the options of its turns, and its own (`engine.agent.options.RunOptions`)."""
 
 
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:

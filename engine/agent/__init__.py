@@ -1,5 +1,20 @@
 """The agent loop: a turn, its calls run, their results fed back."""
 
+from engine.agent.agent import Agent
 from engine.agent.loop import Run, RunStream, Step, stream_run
+from engine.agent.options import RunArguments, RunOptions, run_options
+from engine.agent.transcript import CallRecord, RunInput, Transcript
 
-__all__ = ["Run", "RunStream", "Step", "stream_run"]
+__all__ = [
+    "Agent",
+    "CallRecord",
+    "Run",
+    "RunArguments",
+    "RunInput",
+    "RunOptions",
+    "RunStream",
+    "Step",
+    "Transcript",
+    "run_options",
+    "stream_run",
+]

@@ -1,22 +1,28 @@
 """The agent loop: a turn is generated, its calls are run, their results go back, until the model answers.
 
-Knows: how calls become tool messages, when the loop ends, how it is left early. Does not know: models, templates,
-sampling: it is given a function from messages to a generation under way.
+Knows: how calls become tool messages, when the loop ends, how it is left early, how a transcript is gone on with. Does
+not know: models, templates, sampling: it is given a function from messages to a generation under way.
 """
 
-import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
-from engine.errors import ContextOverflowError, RequestError
+from engine.agent import callbacks
+from engine.agent.execution import Job, answers, answers_async
+from engine.agent.options import RunOptions
+from engine.agent.transcript import CallRecord, RunEnd, Transcript
+from engine.errors import ContextOverflowError, EngineError, RequestError
 from engine.events import Event, ToolResult
 from engine.offloop import off_loop
 from engine.streams import TwoWayStream
-from engine.tools import ToolOutcome, error_text, is_async, run, run_async
+from engine.tools import ToolContext, ToolOutcome, error_text
 from engine.types import Completion, Message, Tool, ToolCall
 
-RunEnd: TypeAlias = Literal["stop", "length", "cancelled", "deadline", "error", "pending", "max_steps", "overflow"]
+_log = logging.getLogger("engine.agent")
 
 
 class Turn(Protocol):
@@ -53,15 +59,21 @@ class Run:
 
     `messages` is the whole history, the caller's first: continue with `llm.run([*run.messages, ...])`. `stopped` says
     why it ended: "stop", the model answered; "pending", it called a tool that has no function (`pending` holds those
-    calls: append their results as tool messages and run again); "max_steps", the last step's calls were run but the
-    model has not answered yet; "overflow", the conversation grew beyond the context (shorten `messages` and run
-    again, or pass overflow="truncate_oldest"); "error", a turn failed; else the last turn's own end.
+    calls: append their results as tool messages and run again); "stop_on", a tool that ends the run was called;
+    "max_steps" and "max_total_tokens", the last step's calls were run but the model has not answered yet; "overflow",
+    the conversation grew beyond the context (shorten `messages` and run again, or pass overflow="truncate_oldest");
+    "error", a turn or a callback failed; else the last turn's own end.
+
+    `transcript` is the run as JSON can hold it; `llm.run(run.transcript, tools)` goes on where it was left. `running`
+    are calls whose tools had not come back when the run was left, or were late: threads cannot be killed.
     """
 
     messages: tuple[Message, ...]
     steps: tuple[Step, ...]
     stopped: RunEnd
     pending: tuple[ToolCall, ...] = ()
+    transcript: Transcript = field(default=Transcript(), repr=False)
+    running: tuple[ToolCall, ...] = ()
 
     @property
     def completion(self) -> Completion:
@@ -73,7 +85,7 @@ class RunStream(TwoWayStream[Run]):
     """A run of the agent loop as it goes: `for`, `async for`, `await` (the Run) and `with`; leaving it early cancels.
 
     From async code, async tools of one turn run at once, and others in a worker thread, one after the other; from sync
-    code all run in order.
+    code all run in order. `max_parallel_tools` changes both.
     """
 
     def __init__(self, loop: "_Loop", generate: Generate) -> None:
@@ -96,29 +108,31 @@ class RunStream(TwoWayStream[Run]):
         return self._loop.snapshot()
 
     def cancel(self) -> None:
-        """Stop the generation in flight and end the run; from any thread. A tool that is running is not interrupted."""
+        """Stop the generation in flight and end the run; from any thread. No further tool is called. One that is
+        running is not interrupted; its `ToolContext.cancelled` is True from then on."""
         self._loop.cancel()
 
 
-def stream_run(generate: Generate, messages: Sequence[Message], tools: Sequence[Tool], max_steps: int = 8) -> RunStream:
-    """Run the loop from these messages on. Raises RequestError for a `max_steps` below 1.
+def stream_run(
+    generate: Generate,
+    messages: Sequence[Message] | Transcript,
+    tools: Sequence[Tool],
+    options: RunOptions | None = None,
+) -> RunStream:
+    """Run the loop from these messages on, or go on with a transcript. Raises RequestError for a name in `stop_on` that
+    is no tool's, and for a transcript of a run that is over.
 
-    At most `max_steps` turns are generated. The model's mistakes (an unknown tool, arguments that are not JSON or do
-    not fit, a call that was cut off) and a tool's exceptions go back to it as tool messages.
+    The model's mistakes (an unknown tool, arguments that are not JSON or do not fit, a call that was cut off) and a
+    tool's exceptions go back to it as tool messages. Reading the stream raises CallbackError for a callback that fails.
     """
-    if max_steps < 1:
-        raise RequestError(f"max_steps={max_steps} leaves nothing to do; give at least 1.")
-    return RunStream(_Loop(list(messages), {tool.name: tool for tool in tools}, max_steps), generate)
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One call to be answered: by running its tool, or with what the model reads instead."""
-
-    index: int
-    part: int
-    call: ToolCall
-    work: Tool | ToolOutcome
+    options = options or RunOptions()
+    options.check_names(tools)
+    by_name = {tool.name: tool for tool in tools}
+    if not isinstance(messages, Transcript):
+        return RunStream(_Loop(list(messages), by_name, options), generate)
+    loop = _Loop(list(messages.messages), by_name, options)
+    loop.resume(messages)
+    return RunStream(loop, generate)
 
 
 @dataclass(slots=True)
@@ -127,24 +141,50 @@ class _Loop:
 
     messages: list[Message]
     tools: Mapping[str, Tool]
-    max_steps: int
+    options: RunOptions
     completions: list[Completion] = field(default_factory=list[Completion])
     results: list[list[ToolResult]] = field(default_factory=list[list[ToolResult]])
     pending: list[ToolCall] = field(default_factory=list[ToolCall])
     stopped: RunEnd | None = None
     cancelled: bool = False
     turn: Turn | None = None
+    first: int = 0  # the number of the first turn here: those before it are another run's, which is resumed
+    total_tokens: int = 0
+    turn_end: int = 0  # how many messages there are up to the last turn's
+    records: list[CallRecord] = field(default_factory=list[CallRecord])
+    resumed: list[Job] = field(default_factory=list[Job])
+    live: dict[int, tuple[Job, ToolContext[Any]]] = field(default_factory=dict[int, tuple[Job, ToolContext[Any]]])
+    unfinished: tuple[Message, ...] | None = None  # the history before a last turn that was cut short
+    counted: bool = True  # whether every turn said how many tokens it took
 
     @property
     def step(self) -> int:
-        return len(self.completions)
+        return self.first + len(self.completions)
+
+    def resume(self, transcript: Transcript) -> None:
+        """Go on with a transcript; the calls of the turn that it is in the middle of are answered first. Raises
+        RequestError for one that is over or contradicts itself."""
+        transcript.check()
+        last = self.messages[-1].role if self.messages else "assistant"
+        if last == "assistant" and not transcript.calls:
+            raise RequestError(
+                f"This transcript's run is over (stopped={transcript.stopped!r}), so there is nothing to resume; go on "
+                "with llm.run([*transcript.messages, ...]) and a new message."
+            )
+        self.first, self.total_tokens = transcript.steps, transcript.total_tokens
+        if not transcript.calls:
+            return
+        self.first -= 1
+        message = self.messages[-1]
+        self.completions.append(Completion(parts=message.parts, finish_reason="tool_calls"))
+        self.results.append([])
+        self.turn_end = len(self.messages)
+        self.resumed = self._jobs(message.tool_calls[-len(transcript.calls) :], message.parts, transcript.calls)
 
     def begin(self, generate: Generate) -> Turn | None:
         """The next turn, generating; None when the run is over."""
-        if self.stopped is None and self.cancelled:
-            self.stopped = "cancelled"
-        if self.stopped is None and self.step == self.max_steps:
-            self.stopped = "max_steps"
+        if self.stopped is None:
+            self.stopped = self._limit()
         if self.stopped is not None:
             return None
         try:
@@ -157,6 +197,25 @@ class _Loop:
             self.turn.cancel()
         return self.turn
 
+    def _limit(self) -> RunEnd | None:
+        if self.cancelled:
+            return "cancelled"
+        if self.results and any(self._ends(result) for result in self.results[-1]):
+            return "stop_on"
+        if self.step >= self.options.max_steps:
+            return "max_steps"
+        most = self.options.max_total_tokens
+        if most is not None and not self.counted:
+            raise EngineError(
+                "max_total_tokens cannot be kept: a turn came without usage. Ask the server for it, or leave "
+                "max_total_tokens out and set max_steps."
+            )
+        return "max_total_tokens" if most is not None and self.total_tokens >= most else None
+
+    def _ends(self, result: ToolResult) -> bool:
+        called = self.completions[-1].parts[result.part]
+        return not result.error and isinstance(called, ToolCall) and called.name in self.options.stop_on
+
     def outgrown(self, error: Exception) -> bool:
         """A turn failed; whether because of what the run itself added to the conversation, so that it ends with what it
         has."""
@@ -167,33 +226,52 @@ class _Loop:
     def marked(self, event: Event) -> Event:
         return replace(event, step=self.step) if self.step else event
 
-    def end(self, completion: Completion) -> list[_Job]:
+    def end(self, completion: Completion) -> list[Job]:
         """Take a finished turn in; its calls that the loop answers."""
         self.turn = None
+        self.records = []
+        reason = completion.finish_reason
+        if reason in ("cancelled", "deadline", "error"):
+            self.unfinished = tuple(self.messages)
         last = self.messages[-1]
         if last.role == "assistant":  # the model went on with it
             self.messages[-1] = last.continued(completion)
         else:
             self.messages.append(completion.message)
+        self.turn_end = len(self.messages)
         self.completions.append(completion)
         self.results.append([])
-        jobs: list[_Job] = []
-        reason = completion.finish_reason
+        self.total_tokens += completion.usage.total_tokens if completion.usage else 0
+        self.counted = self.counted and completion.usage is not None
         calls = completion.tool_calls
-        if reason in ("cancelled", "deadline", "error") or not calls:
+        if self.unfinished is not None or not calls:
             self.stopped = "stop" if reason == "tool_calls" else reason
-            return jobs
-        parts = [part for part, item in enumerate(completion.parts) if isinstance(item, ToolCall)]
-        for index, (part, call) in enumerate(zip(parts, calls, strict=True)):
-            work = _work(call, self.tools)
+            return []
+        return self._jobs(calls, completion.parts, [CallRecord(index=index) for index in range(len(calls))])
+
+    def _jobs(self, calls: Sequence[ToolCall], parts: Sequence[object], records: Sequence[CallRecord]) -> list[Job]:
+        """The calls of a turn that the loop answers; those that it cannot are pending."""
+        self.records = list(records)
+        places = [place for place, item in enumerate(parts) if isinstance(item, ToolCall)][-len(calls) :]
+        jobs: list[Job] = []
+        for record, place, call in zip(records, places, calls, strict=True):
+            work = self._recorded(record) or _work(call, self.tools)
             if isinstance(work, Tool) and work.function is None:
                 self.pending.append(call)
                 self.stopped = "pending"
             else:
-                jobs.append(_Job(index, part, call, work))
+                jobs.append(Job(record.index, place, call, work))
         return jobs
 
-    def answer(self, job: _Job, outcome: ToolOutcome) -> ToolResult:
+    def _recorded(self, record: CallRecord) -> ToolOutcome | None:
+        """What a transcript tells of a call: its result, or that it was interrupted."""
+        if record.state == "done":
+            return ToolOutcome(record.result or "", record.error)
+        if record.state == "started" and not self.options.rerun:
+            return _refused("interrupted: the call was made, and what came of it is not known. It was not made again.")
+        return None
+
+    def answer(self, job: Job, outcome: ToolOutcome) -> ToolResult:
         """Take a call's outcome in, as a tool message and as an event."""
         call = job.call
         self.messages.append(Message(role="tool", tool_call_id=call.id, name=call.name, content=outcome.content))
@@ -201,15 +279,82 @@ class _Loop:
         self.results[-1].append(result)
         return result
 
+    # What follows is `engine.agent.execution.Book`.
+
+    def context(self, job: Job) -> ToolContext[Any]:
+        history = tuple(self.messages[: self.turn_end])
+        called = history[-1].parts[self._place(job)]
+        call = called if isinstance(called, ToolCall) else job.call
+        context = ToolContext[Any](self.options.context, call, self.step - 1, history)
+        if self.cancelled:
+            context.cancel()
+        return context
+
+    def edit(self, job: Job, arguments: str) -> None:
+        message = self.messages[self.turn_end - 1]
+        parts = list(message.parts)
+        parts[self._place(job)] = job.call.model_copy(update={"arguments": arguments, "error": None})
+        self.messages[self.turn_end - 1] = Message(role="assistant", name=message.name, parts=tuple(parts))
+
+    def _place(self, job: Job) -> int:
+        """Where the call stands in the last turn's message, which may have begun before that turn."""
+        return len(self.messages[self.turn_end - 1].parts) - len(self.completions[-1].parts) + job.part
+
+    def start(self, job: Job) -> None:
+        self.records[job.index] = CallRecord(index=job.index, state="started")
+
+    def done(self, job: Job, outcome: ToolOutcome) -> None:
+        self.records[job.index] = CallRecord(index=job.index, state="done", result=outcome.content, error=outcome.error)
+
+    def begun(self, job: Job, context: ToolContext[Any]) -> None:
+        self.live[id(job)] = job, context
+
+    def returned(self, job: Job) -> None:
+        del self.live[id(job)]
+
+    def save(self) -> Callable[[], Any] | None:
+        keep = self.options.save
+        if keep is None:
+            return None
+        transcript = self.transcript()
+        return lambda: transcript.save(keep) if isinstance(keep, str | Path) else keep(transcript)
+
+    def transcript(self) -> Transcript:
+        """The run as it is now. In the middle of a step the results stand with the calls, not with the messages."""
+        within = bool(self.records) and len(self.results[-1]) < len(self.records)
+        messages = self.messages[: self.turn_end] if within else self.messages
+        return Transcript(
+            messages=tuple(messages) if self.unfinished is None else self.unfinished,
+            calls=tuple(self.records) if within else (),
+            steps=self.step if self.unfinished is None else self.step - 1,
+            total_tokens=self.total_tokens,
+            stopped=self.stopped,
+        )
+
     def cancel(self) -> None:
         self.cancelled = True
         if turn := self.turn:
             turn.cancel()
+        for _, context in tuple(self.live.values()):
+            context.cancel()
+
+    def failed(self) -> None:
+        """Something was raised on the way."""
+        self.stopped = self.stopped or "error"
+
+    def leave(self) -> None:
+        """The run is over, or nobody reads it any more."""
+        if self.stopped is None:
+            self.cancel()
+        if names := [job.call.name for job, _ in tuple(self.live.values())]:
+            _log.warning("The run is over, and these tools still run in their threads: %s.", ", ".join(names))
 
     def snapshot(self) -> Run:
         pairs = zip(self.completions, self.results, strict=True)
         steps = tuple(Step(completion, tuple(results)) for completion, results in pairs)
-        return Run(tuple(self.messages), steps, self.stopped or "cancelled", tuple(self.pending))
+        running = tuple(job.call for job, _ in tuple(self.live.values()))
+        stopped = self.stopped or "cancelled"
+        return Run(tuple(self.messages), steps, stopped, tuple(self.pending), self.transcript(), running)
 
 
 def _work(call: ToolCall, tools: Mapping[str, Tool]) -> Tool | ToolOutcome:
@@ -236,54 +381,79 @@ def _refused(reason: str) -> ToolOutcome:
 
 
 def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
-    while (turn := loop.begin(generate)) is not None:
-        try:
-            for event in turn:
-                yield loop.marked(event)
-            jobs = loop.end(turn.completion)
-        except Exception as error:
-            if not loop.outgrown(error):
-                raise
-            return
-        finally:
-            turn.cancel()
-        for job in jobs:
-            work = job.work
-            yield loop.answer(job, run(work, job.call.arguments) if isinstance(work, Tool) else work)
+    try:
+        yield from _results(loop, loop.resumed)
+        while (turn := loop.begin(generate)) is not None:
+            try:
+                for event in turn:
+                    yield loop.marked(event)
+                jobs = loop.end(turn.completion)
+            except Exception as error:
+                if not loop.outgrown(error):
+                    raise
+                break
+            finally:
+                turn.cancel()
+            _save(loop)
+            yield from _results(loop, jobs)
+        _save(loop)
+    except Exception:
+        loop.failed()
+        raise
+    finally:
+        loop.leave()
+
+
+def _results(loop: _Loop, jobs: Sequence[Job]) -> Generator[Event, None, None]:
+    with closing(answers(jobs, loop.options, loop)) as answered:
+        for job, outcome in answered:
+            yield loop.answer(job, outcome)
+
+
+def _save(loop: _Loop) -> None:
+    if (save := loop.save()) is not None:
+        callbacks.call("save", save)
 
 
 async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event, None]:
-    one_at_a_time = asyncio.Lock()
-    while (turn := await off_loop(lambda: loop.begin(generate), _stop)) is not None:
-        try:
-            async for event in turn:
-                yield loop.marked(event)
-            jobs = loop.end(turn.completion)
-        except Exception as error:
-            if not loop.outgrown(error):
-                raise
-            return
-        finally:
-            turn.cancel()
-        tasks = [asyncio.create_task(_outcome(job, one_at_a_time)) for job in jobs]
-        try:
-            for job, task in zip(jobs, tasks, strict=True):
-                yield loop.answer(job, await task)
-        finally:
-            for task in tasks:
-                task.cancel()
+    try:
+        async with aclosing(_results_async(loop, loop.resumed)) as results:
+            async for event in results:
+                yield event
+        while (turn := await off_loop(lambda: loop.begin(generate), _stop)) is not None:
+            try:
+                async for event in turn:
+                    yield loop.marked(event)
+                jobs = loop.end(turn.completion)
+            except Exception as error:
+                if not loop.outgrown(error):
+                    raise
+                break
+            finally:
+                turn.cancel()
+            await _save_async(loop)
+            async with aclosing(_results_async(loop, jobs)) as results:
+                async for event in results:
+                    yield event
+        await _save_async(loop)
+    except Exception:
+        loop.failed()
+        raise
+    finally:
+        loop.leave()
+
+
+async def _results_async(loop: _Loop, jobs: Sequence[Job]) -> AsyncGenerator[Event, None]:
+    async with aclosing(answers_async(jobs, loop.options, loop)) as answered:
+        async for job, outcome in answered:
+            yield loop.answer(job, outcome)
+
+
+async def _save_async(loop: _Loop) -> None:
+    if (save := loop.save()) is not None:
+        await callbacks.call_async("save", save)
 
 
 def _stop(turn: Turn | None) -> None:
     if turn is not None:
         turn.cancel()
-
-
-async def _outcome(job: _Job, one_at_a_time: asyncio.Lock) -> ToolOutcome:
-    work = job.work
-    if isinstance(work, ToolOutcome):
-        return work
-    if is_async(work):
-        return await run_async(work, job.call.arguments)
-    async with one_at_a_time:
-        return await run_async(work, job.call.arguments)

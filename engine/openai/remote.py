@@ -19,7 +19,7 @@ from collections.abc import (
 )
 from typing import Any, Self, TypeAlias, Unpack, cast
 
-from engine.agent.loop import Run, RunStream, stream_run
+from engine.agent import Run, RunArguments, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.errors import RequestError
 from engine.events import Event, Finished, fold
 from engine.families import Family, Format
@@ -148,6 +148,10 @@ Sent: TypeAlias = "Iterable[object] | AsyncIterable[object] | Awaitable[Iterable
 Send: TypeAlias = Callable[[dict[str, Any]], Sent]
 
 
+class RemoteRunOptions(RequestOptions, RunArguments, total=False):
+    """What the agent loop takes: the options of its requests, and its own (`engine.agent.options.RunOptions`)."""
+
+
 class Remote:
     """A remote server, with the methods that `Engine` has for a turn and for the agent loop.
 
@@ -190,10 +194,10 @@ class Remote:
 
     def run(
         self,
-        messages: MessagesLike,
+        messages: RunInput,
         tools: Sequence[ToolLike] | None = None,
         max_steps: int = 8,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[RemoteRunOptions],
     ) -> Run:
         """The agent loop: turns and tools until the model answers, `max_steps` turns at most. Raises what `chat`
         raises."""
@@ -201,16 +205,16 @@ class Remote:
 
     def stream_run(
         self,
-        messages: MessagesLike,
+        messages: RunInput,
         tools: Sequence[ToolLike] | None = None,
         max_steps: int = 8,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[RemoteRunOptions],
     ) -> RunStream:
         """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
         known = as_tools(tools)
-        return stream_run(
-            lambda history: self.stream(history, known, **options), conversation_of(messages), known, max_steps
-        )
+        policy, own = run_options(max_steps, options, RequestOptions)
+        conversation = messages if isinstance(messages, Transcript) else conversation_of(messages)
+        return stream_run(lambda history: self.stream(history, known, **own), conversation, known, policy)
 
 
 class RemoteTurn(TwoWayStream[Completion]):

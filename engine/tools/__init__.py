@@ -4,19 +4,25 @@ Knows: how a signature and a docstring become a JSON Schema, how arguments are c
 when a tool fails. Does not know: who calls, templates, models.
 """
 
-from engine.tools.call import ToolOutcome, error_text, is_async, run, run_async
+from engine.tools.call import ToolOutcome, error_text, finish, is_async, run, run_async, unfit
+from engine.tools.check import described
+from engine.tools.context import ToolContext
 from engine.tools.describe import ToolLike, as_tool, as_tools
 from engine.tools.values import DEEPEST, json_value
 
 __all__ = [
     "DEEPEST",
+    "ToolContext",
     "ToolLike",
     "ToolOutcome",
     "as_tool",
     "as_tools",
+    "described",
     "error_text",
+    "finish",
     "is_async",
     "json_value",
     "run",
     "run_async",
+    "unfit",
 ]

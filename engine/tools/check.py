@@ -20,6 +20,7 @@ from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 
 from engine.errors import EngineWarning, RequestError
+from engine.tools.context import ToolContext
 from engine.tools.values import plain_json, size
 
 if TYPE_CHECKING:
@@ -35,12 +36,13 @@ class ModelArguments:
     """A tool's `check` by a pydantic model, which also coerces and binds.
 
     `positional` and `keywords` map a function's parameters to the model's fields; both are empty when the model itself
-    is the tool.
+    is the tool. `contexts` are the parameters that are given the `ToolContext`; the model does not know them.
     """
 
     model: type[BaseModel]
     positional: tuple[str, ...] = ()
     keywords: tuple[tuple[str, str], ...] = ()
+    contexts: tuple[str, ...] = ()
 
     def __call__(self, arguments: Any) -> str | None:
         """None when they fit, else a sentence."""
@@ -53,7 +55,7 @@ class ModelArguments:
             return failed(error)
         return None
 
-    def bind(self, function: Callable[..., Any], arguments: str) -> Callable[[], Any]:
+    def bind(self, function: Callable[..., Any], arguments: str, context: ToolContext[Any]) -> Callable[[], Any]:
         """The call, ready to be made, of arguments as JSON text. Raises what the check would say, as pydantic's
         ValidationError or as whatever a validator of the user's own raises."""
         values = self.model.model_validate_json(arguments)
@@ -62,6 +64,7 @@ class ModelArguments:
         # What was left out stays out: the function's own defaults are not copied.
         args = [getattr(values, field) for field in self.positional if field in values.model_fields_set]
         given = {name: getattr(values, field) for name, field in self.keywords if field in values.model_fields_set}
+        given |= dict.fromkeys(self.contexts, context)
         return lambda: function(*args, **given)
 
 

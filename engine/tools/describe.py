@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from engine.errors import RequestError
 from engine.tools.check import ModelArguments, schema_arguments, schema_of
+from engine.tools.context import is_context
 from engine.tools.schema import model_schema
 from engine.types import Tool
 
@@ -145,7 +146,8 @@ def as_tool(item: ToolLike) -> Tool:
 
     - A function, sync or async: its name, its docstring (Google, NumPy or Sphinx style), its annotations. A parameter
       with a default is not required; `Annotated[int, Field(description=..., ge=1)]` and `Annotated[int, "what it is"]`
-      are understood. An `X | None = None` is shown as an optional X: leaving it out says None.
+      are understood. An `X | None = None` is shown as an optional X: leaving it out says None. A parameter annotated
+      `ToolContext` is not shown: the agent loop fills it in.
     - A pydantic model class: the fields are the arguments; calling it yields the instance.
     - An OpenAI dictionary, `{"type": "function", "function": {...}}` or only the inner one. It has no function: the
       agent loop hands its calls to the caller. `strict`: its calls are held to the schema while they are written.
@@ -210,11 +212,17 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
     fields: dict[str, Any] = {}
     positional: list[str] = []
     keywords: list[tuple[str, str]] = []
+    contexts: list[str] = []
     for number, parameter in enumerate(signature.parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise RequestError(
                 f"Tool {name!r} takes {parameter}, which no schema can describe; name its parameters (a list is fine)."
             )
+        if is_context(hints.get(parameter.name)):
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise RequestError(f"Tool {name!r} takes its ToolContext by position only; move it behind the `/`.")
+            contexts.append(parameter.name)
+            continue
         # Fields get names of our own, since a parameter may be called like an attribute of pydantic's models.
         key = f"p{number}"
         fields[key] = _field(parameter, hints.get(parameter.name, Any), about.get(parameter.name))
@@ -226,7 +234,7 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     except (PydanticUserError, NameError, TypeError) as error:
         raise _no_schema(name, error) from error
-    return ModelArguments(model, tuple(positional), tuple(keywords))
+    return ModelArguments(model, tuple(positional), tuple(keywords), tuple(contexts))
 
 
 def _field(parameter: inspect.Parameter, annotation: Any, about: str | None) -> tuple[Any, Any]:

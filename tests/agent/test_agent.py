@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.agent.loop import Run, RunStream, stream_run
+from engine.agent.options import RunOptions
 from engine.errors import ContextOverflowError, DecodeError, RequestError
 from engine.events import (
     ContentDelta,
@@ -108,7 +109,7 @@ LOOKUP = {
 
 
 def start(script: Script, tools: Sequence[ToolLike] = (add,), max_steps: int = 8) -> RunStream:
-    return stream_run(script, ASK, as_tools(tools), max_steps)
+    return stream_run(script, ASK, as_tools(tools), RunOptions(max_steps))
 
 
 def results(run: Run) -> list[str]:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from openai_streams import Json, call, chunk, sse, stream
 
-from engine.agent.loop import stream_run
+from engine.agent import Agent, stream_run
 from engine.errors import RemoteError, RequestError
 from engine.events import ContentDelta, Finished, ReasoningDelta, ToolCallEnd, ToolResult
 from engine.openai import chat
-from engine.types import Message, TextPart
+from engine.types import Message, TextPart, ToolCall
 
 USAGE: Json = {"id": "chatcmpl-7", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
 ANSWER = [*stream({"reasoning_content": "Easy."}, {"content": "Sunny."}), USAGE]
@@ -162,6 +162,24 @@ async def test_an_async_turn_cancelled_before_it_is_sent() -> None:
     turn.cancel()
     assert (await turn).finish_reason == "cancelled"
     assert server.bodies == []
+
+
+def test_the_loop_s_own_options_and_agents_hold_for_a_server_too() -> None:
+    asked: list[str] = []
+
+    def approve(call: ToolCall) -> str:
+        asked.append(call.name)
+        return "not today"
+
+    agent = Agent(instructions="Be brief.", tools=[get_weather], approve=approve)
+    server = Server(CALL, ANSWER)
+    run = agent.run(chat.Remote(server.send), "Weather?", max_steps=1)
+    assert (run.stopped, asked) == ("max_steps", ["get_weather"])
+    assert run.steps[0].results[0].content == "Error: the call was denied: not today"
+    assert server.bodies[0]["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert "approve" not in server.bodies[0]
+    again = agent.run(chat.Remote(server.send), run.transcript, max_steps=2)
+    assert (again.stopped, again.completion.content) == ("stop", "Sunny.")
 
 
 def test_cancelling_a_run_ends_it() -> None:

@@ -1,0 +1,70 @@
+"""The caller's functions that a run calls (`approve=`, `save=`), sync or async, from sync and from async code.
+
+Knows: threads, and that an error in one of them is named. Does not know: what they are for.
+"""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+from engine.errors import CallbackError
+from engine.tools import described, finish
+
+
+def call(name: str, function: Callable[..., Any], *arguments: object) -> Any:
+    """What the function returns. `name` is the option that it was given as. Raises CallbackError for what it raises."""
+    try:
+        result = function(*arguments)
+        return finish(result) if inspect.isawaitable(result) else result
+    except Exception as error:
+        raise _named(name, function, error) from error
+
+
+async def call_async(name: str, function: Callable[..., Any], *arguments: object) -> Any:
+    """As `call`, on an event loop: a coroutine function is awaited, any other is called in a worker thread."""
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        result = await in_thread(lambda: function(*arguments))
+        return await result if inspect.isawaitable(result) else result
+    except Exception as error:
+        raise _named(name, function, error) from error
+
+
+def _named(name: str, function: Callable[..., Any], error: Exception) -> CallbackError:
+    own = getattr(function, "__qualname__", type(function).__name__)
+    return CallbackError(f"{name}={own} raised {described(error)}. The run ended there; mend the function.")
+
+
+def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
+    """Call `work` in a thread of its own with this context's variables. It is a daemon: a process that ends does not
+    wait for it, and neither does an event loop that is closed."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    context = copy_context()
+
+    def settle(result: object, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, StopIteration):  # which no future can hold
+            future.set_exception(RuntimeError(described(error)))
+        else:
+            future.set_exception(error)
+
+    def body() -> None:
+        result, failed = None, None
+        try:
+            result = context.run(work)
+        except BaseException as error:  # noqa: BLE001 - carried over to whoever waits
+            failed = error
+        with suppress(RuntimeError):  # the event loop is closed, so nobody waits any more
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=body, name="llama-engine tool", daemon=True).start()
+    return future

@@ -1,0 +1,293 @@
+"""The calls of one turn, run: one after the other or several at once, approved before, each within its time.
+
+Knows: threads and tasks, and what is left behind when a run is left. Does not know: turns, conversations; what happens
+to a call is told to a `Book`.
+"""
+
+import asyncio
+import json
+import queue
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
+
+from engine.agent.callbacks import call, call_async, in_thread
+from engine.agent.options import RunOptions
+from engine.errors import CallbackError
+from engine.tools import ToolContext, ToolOutcome, error_text, is_async, run, run_async, unfit
+from engine.tools.values import plain_json
+from engine.types import Tool, ToolCall
+
+_GRACE = 1.0
+"""Seconds that an async tool which was cancelled has to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One call to be answered: by running its tool, or with what the model reads instead."""
+
+    index: int
+    part: int
+    call: ToolCall
+    work: Tool | ToolOutcome
+
+
+class Book(Protocol):
+    """What is written down of the calls, and what they are told. Its methods may be called from any thread."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether no further call is to begin."""
+        ...
+
+    def context(self, job: Job) -> ToolContext[Any]:
+        """What the tool of this call is told, if it asks."""
+        ...
+
+    def edit(self, job: Job, arguments: str) -> None:
+        """The call is made with other arguments."""
+        ...
+
+    def start(self, job: Job) -> None:
+        """The tool is about to be called."""
+        ...
+
+    def done(self, job: Job, outcome: ToolOutcome) -> None:
+        """The model will read this."""
+        ...
+
+    def begun(self, job: Job, context: ToolContext[Any]) -> None:
+        """The tool's code runs from now on."""
+        ...
+
+    def returned(self, job: Job) -> None:
+        """The tool's code has come back, whether anybody waited for it or not."""
+        ...
+
+    def save(self) -> Callable[[], Any] | None:
+        """What keeps the transcript as it is now; None when nobody asked for that."""
+        ...
+
+
+Answered: TypeAlias = tuple[Job, ToolOutcome]
+
+
+def answers(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
+    """The outcomes of the calls, in their order; those that had not begun when the run was cancelled have none. Raises
+    CallbackError for a callback that fails."""
+    return _threaded(jobs, options, book) if options.needs_threads else _direct(jobs, options, book)
+
+
+async def answers_async(jobs: Sequence[Job], options: RunOptions, book: Book) -> AsyncGenerator[Answered, None]:
+    """As `answers`, on an event loop. Left early, async tools are cancelled and waited for; threads go on."""
+    step = _Step(options, book)
+    tasks = [asyncio.create_task(step.outcome(job)) for job in jobs]
+    try:
+        for job, task in zip(jobs, tasks, strict=True):
+            if (outcome := await task) is not None:
+                yield job, outcome
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            # Each waits for its tool, no longer than `_GRACE`; what they raise now is nobody's any more.
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _direct(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
+    for job in jobs:
+        if book.cancelled:
+            return
+        outcome = _run_here(job, options, book)
+        if outcome is None:
+            return
+        yield job, outcome
+
+
+def _run_here(job: Job, options: RunOptions, book: Book) -> ToolOutcome | None:
+    arguments = job.call.arguments
+    outcome = _told(job)
+    if outcome is None and options.approve is not None:
+        decision = _decided(job, options.approve, call("approve", options.approve, job.call))
+        if isinstance(decision, ToolOutcome):
+            outcome = decision
+        elif decision is not None:
+            arguments = decision
+            book.edit(job, arguments)
+    if outcome is None:
+        if book.cancelled:
+            return None
+        book.start(job)
+        _save(book)
+        context = book.context(job)
+        book.begun(job, context)
+        try:
+            outcome = run(cast("Tool", job.work), arguments, context)
+        finally:
+            book.returned(job)
+    book.done(job, outcome)
+    _save(book)
+    return outcome
+
+
+def _save(book: Book) -> None:
+    if (save := book.save()) is not None:
+        call("save", save)
+
+
+def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
+    """By an event loop in a thread of its own."""
+    out: queue.SimpleQueue[Answered | BaseException | None] = queue.SimpleQueue()
+    started: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+
+    async def pump() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        started.put(lambda: loop.call_soon_threadsafe(task.cancel))
+        source = answers_async(jobs, options, book)
+        try:
+            async for answered in source:
+                out.put(answered)
+        finally:
+            await source.aclose()
+
+    def body() -> None:
+        end: BaseException | None = None
+        try:
+            asyncio.run(pump())
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            end = error
+        started.put(lambda: None)  # where the event loop never ran
+        out.put(end)
+
+    thread = threading.Thread(target=copy_context().run, args=(body,), name="llama-engine tools", daemon=True)
+    thread.start()
+    stop = started.get()
+    try:
+        while (item := out.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        with suppress(RuntimeError):  # its event loop is closed: it is over
+            stop()
+        thread.join()
+
+
+def _told(job: Job) -> ToolOutcome | None:
+    """What the model reads without any tool being called."""
+    return job.work if isinstance(job.work, ToolOutcome) else unfit(job.work, job.call.arguments)
+
+
+def _decided(job: Job, approve: object, decision: object) -> ToolOutcome | str | None:
+    """What `approve` said: nothing against the call, a denial, or other arguments as JSON text."""
+    if decision is True:
+        return None
+    if decision is False:
+        return ToolOutcome(error_text("the call was denied."), error=True)
+    if isinstance(decision, str):
+        return ToolOutcome(error_text(f"the call was denied: {decision}"), error=True)
+    own = getattr(approve, "__qualname__", type(approve).__name__)
+    if isinstance(decision, dict):
+        try:
+            return json.dumps(plain_json(cast("object", decision)), ensure_ascii=False)
+        except ValueError as error:
+            raise CallbackError(f"approve={own} returned arguments that are not JSON: {error}.") from error
+    raise CallbackError(
+        f"approve={own} returned {decision!r} for the call of {job.call.name!r}; return True, False, the reason for a "
+        "denial, or a dictionary of arguments."
+    )
+
+
+class _Step:
+    """The calls of one turn, on an event loop."""
+
+    def __init__(self, options: RunOptions, book: Book) -> None:
+        self._options = options
+        self._book = book
+        self._asking = asyncio.Lock()
+        self._saving = asyncio.Lock()
+        most = options.max_parallel_tools
+        self._any = asyncio.Semaphore(most) if most else None
+        self._sync = asyncio.Lock()
+
+    async def outcome(self, job: Job) -> ToolOutcome | None:
+        """What the model reads; None when the run was cancelled before the call began."""
+        outcome, arguments = _told(job), job.call.arguments
+        if outcome is None and (approve := self._options.approve) is not None:
+            async with self._asking:
+                if self._book.cancelled:
+                    return None
+                decision = _decided(job, approve, await call_async("approve", approve, job.call))
+            if isinstance(decision, ToolOutcome):
+                outcome = decision
+            elif decision is not None:
+                arguments = decision
+                self._book.edit(job, arguments)
+        if outcome is None:
+            tool = cast("Tool", job.work)
+            async with self._slot(tool):
+                if self._book.cancelled:
+                    return None
+                self._book.start(job)
+                await self._save()
+                outcome = await self._in_time(job, tool, arguments)
+        self._book.done(job, outcome)
+        await self._save()
+        return outcome
+
+    @asynccontextmanager
+    async def _slot(self, tool: Tool) -> AsyncGenerator[None, None]:
+        if self._any is not None:
+            async with self._any:
+                yield
+        elif is_async(tool):
+            yield
+        else:
+            async with self._sync:
+                yield
+
+    async def _save(self) -> None:
+        async with self._saving:
+            if (save := self._book.save()) is not None:
+                await call_async("save", save)
+
+    async def _in_time(self, job: Job, tool: Tool, arguments: str) -> ToolOutcome:
+        context = self._book.context(job)
+        task = asyncio.create_task(self._called(job, tool, arguments, context))
+        seconds = self._options.tool_timeout
+        try:
+            in_time, _ = await asyncio.wait({task}, timeout=seconds)
+        finally:
+            if not task.done():
+                context.cancel()
+                task.cancel()
+                _ = await asyncio.wait({task}, timeout=_GRACE)
+        if in_time:
+            return ToolOutcome(error_text("the tool was cancelled."), True) if task.cancelled() else task.result()
+        still = "" if is_async(tool) and task.done() else " It may still be running."
+        return ToolOutcome(error_text(f"the tool did not return within {seconds:g} seconds.{still}"), error=True)
+
+    async def _called(self, job: Job, tool: Tool, arguments: str, context: ToolContext[Any]) -> ToolOutcome:
+        book = self._book
+
+        def watched(work: Callable[[], Any]) -> Awaitable[Any]:
+            def body() -> Any:
+                try:
+                    return work()
+                finally:
+                    book.returned(job)
+
+            book.begun(job, context)
+            return in_thread(body)
+
+        if not is_async(tool):
+            return await run_async(tool, arguments, context, watched)
+        book.begun(job, context)
+        try:
+            return await run_async(tool, arguments, context)
+        finally:
+            book.returned(job)

@@ -1,0 +1,108 @@
+"""A run as JSON: saved while it goes, loaded another day, resumed in the middle of a step.
+
+Knows: what has to be kept of a run so that another process goes on with it. Does not know: how a run goes.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal, Self, TypeAlias
+
+from pydantic import Field, ValidationError
+
+from engine.errors import RequestError
+from engine.types import Message, MessagesLike, Record, Text
+
+RunEnd: TypeAlias = Literal[
+    "stop",
+    "length",
+    "cancelled",
+    "deadline",
+    "error",
+    "pending",
+    "max_steps",
+    "max_total_tokens",
+    "stop_on",
+    "overflow",
+]
+_SHOWN = 200
+
+
+class CallRecord(Record):
+    """What has become of one call of the last turn.
+
+    `state`: "waiting", it has not begun; "started", its tool was called; "done", `result` is what the model reads of
+    it, and `error` says whether it failed. `index` counts the calls of the turn from 0.
+    """
+
+    index: int = Field(ge=0)
+    state: Literal["waiting", "started", "done"] = "waiting"
+    result: Text | None = None
+    error: bool = False
+
+
+class Transcript(Record):
+    """A run, as JSON can hold it: `transcript.save(path)`, `Transcript.load(path)`, `llm.run(transcript, tools)`.
+
+    `messages` is the history. Where the run is in the middle of a step, the last message is the assistant's, and
+    `calls` tells of each of its calls; otherwise `calls` is empty. `steps` turns were generated, which took
+    `total_tokens`; `stopped` is the run's end, None while it goes on. Tools and options are not part of it.
+    """
+
+    version: Literal[1] = 1
+    messages: tuple[Message, ...] = ()
+    calls: tuple[CallRecord, ...] = ()
+    steps: int = Field(default=0, ge=0)
+    total_tokens: int = Field(default=0, ge=0)
+    stopped: RunEnd | None = None
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The transcript that `model_dump_json` wrote. Raises RequestError for what is none."""
+        try:
+            found = cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(step) for step in first["loc"])
+            reason = f"{place}: {first['msg']}" if place else first["msg"]
+            raise RequestError(f"This is no transcript of a run: {reason[:_SHOWN]}.") from error
+        found.check()
+        return found
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a transcript from a file. Raises RequestError for a file that holds none, OSError for one that cannot be
+        read."""
+        return cls.from_json(Path(path).read_bytes())
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file, which holds the old transcript or the new one, whenever the process dies. Raises OSError
+        where it cannot be written."""
+        target = Path(path)
+        number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(number, "wb") as file:
+                file.write(self.model_dump_json().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def check(self) -> None:
+        """Raises RequestError for records that do not belong to the last message's calls."""
+        if not self.calls:
+            return
+        made = self.messages[-1].tool_calls if self.messages else ()
+        if [record.index for record in self.calls] != list(range(len(self.calls))) or len(made) < len(self.calls):
+            raise RequestError(
+                f"This transcript tells of {len(self.calls)} calls, and its last message makes {len(made)}; it was "
+                "changed, or written by something else."
+            )
+        if any(record.state == "done" and record.result is None for record in self.calls):
+            raise RequestError("This transcript has a call that is done and has no result; it was changed.")
+
+
+RunInput: TypeAlias = "MessagesLike | Transcript"
+"""What a run begins with: a user's text, messages, or the transcript of a run that was left."""
