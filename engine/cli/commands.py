@@ -15,8 +15,9 @@ from typing import Any, Unpack, cast
 
 from pydantic_core import to_json
 
-from engine.cli.screen import Screen, figures, json_line
+from engine.cli.screen import Screen, json_line
 from engine.diagnose.doctor import diagnose
+from engine.display import figures
 from engine.engine import Engine
 from engine.errors import EngineError, RequestError
 from engine.events import ContentDelta

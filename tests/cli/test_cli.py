@@ -19,7 +19,8 @@ from rich.console import Console
 
 from engine import ChatTemplate, Engine
 from engine.cli import commands, main
-from engine.cli.screen import Screen, figures, json_line
+from engine.cli.screen import Screen, json_line
+from engine.display import figures
 from engine.errors import ContextOverflowError, EngineWarning, ModelLoadError
 from engine.events import (
     ContentDelta,
