@@ -65,6 +65,16 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def visible_json(text: str) -> str:
+    """JSON text in which such characters, which JSON allows in strings, are escaped as JSON does it."""
+    return _HIDDEN.sub(lambda found: "" if found[0] == "\r" else _json_escape(found[0]), text)
+
+
+def _json_escape(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 def clipped(text: str, limit: int = SHOWN) -> str:
     """The text; of one longer than `limit` its beginning and end, with the number of characters between."""
     if len(text) <= limit:

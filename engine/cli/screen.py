@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from rich.console import Console
 from rich.text import Text
 
-from engine.display import visible
+from engine.display import visible, visible_json
 from engine.events import (
     ContentDelta,
     Event,
@@ -105,4 +105,6 @@ class Screen:
 def json_line(event: Event) -> str:
     """An event as one line of JSON: its type in snake case, then its fields."""
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
-    return to_json({"type": name, **{field.name: getattr(event, field.name) for field in fields(event)}}).decode()
+    return visible_json(
+        to_json({"type": name, **{field.name: getattr(event, field.name) for field in fields(event)}}).decode()
+    )
