@@ -32,6 +32,7 @@ HOSTILE = [
     "[click](<javascript:alert(1)>)",
     "[a]: javascript:alert(1)\n\n[a]",
     "[x](data:text/html;base64,PHNjcmlwdD4=)",
+    "[x](data:image/png;base64,AAAA) [y](file:///etc/passwd) [z](vscode://open)",
     "[x](JaVaScRiPt&#58;alert(1))",
     "![x](https://tracker.example/?leak)",
     "[x](https://a.example/\"onmouseover=\"alert(1))",
