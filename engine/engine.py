@@ -19,6 +19,7 @@ from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
 from engine.many import OnError, Row
+from engine.notebook.facts import Facts
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import (
@@ -48,7 +49,7 @@ class _Choices(TypedDict):
     n: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-class Engine:
+class Engine(Facts):
     """A model, ready to talk; made by `Engine.load`, a context manager. Its methods may be called from any thread.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the backend is owned

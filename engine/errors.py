@@ -5,6 +5,8 @@ is that each says what was wrong (with the numbers) and what to do next; bad *mo
 data on the events (see `engine.events.ToolCallEnd`).
 """
 
+from pathlib import Path
+from traceback import extract_tb
 from typing import Literal, TypeAlias
 
 DecodeFailure: TypeAlias = Literal["no_slot", "aborted", "invalid", "nan", "failed"]
@@ -12,6 +14,22 @@ DecodeFailure: TypeAlias = Literal["no_slot", "aborted", "invalid", "nan", "fail
 
 class EngineError(Exception):
     """Base of every error raised on purpose by this package."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: the caller's own lines that led here, and the message."""
+        ours = str(Path(__file__).parent)
+        frames = [
+            frame
+            for frame in extract_tb(self.__traceback__)
+            if frame.line and not frame.filename.startswith(ours) and "site-packages" not in frame.filename
+        ]
+        lines = [f"line {frame.lineno}: {frame.line}" for frame in frames]
+        return [_printable(line) for line in (*lines, f"{type(self).__name__}: {self}")]
+
+
+def _printable(text: str) -> str:
+    """The text with characters that act in place of being seen, such as a terminal's control codes, written out."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
 
 
 class ModelLoadError(EngineError):

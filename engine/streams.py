@@ -8,6 +8,7 @@ from typing import Generic, Self, TypeVar
 
 from engine.errors import RequestError
 from engine.events import Event
+from engine.notebook import live
 
 Whole_co = TypeVar("Whole_co", covariant=True)
 
@@ -76,6 +77,9 @@ class TwoWayStream(Generic[Whole_co]):
         self.cancel()
         if self._sync is not None:
             self._sync.close()
+
+    def _ipython_display_(self) -> None:
+        live.show(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from engine import spelling
+from engine.display import Block, figures, page_html, page_markdown
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
@@ -473,3 +474,28 @@ class Completion(Record):
             tool_calls=self.tool_calls,
             parts=self.parts,
         )
+
+    def _repr_html_(self) -> str:
+        return page_html(blocks_of(self), figures([self.usage]) if self.usage else "")
+
+    def _repr_markdown_(self) -> str:
+        return page_markdown(blocks_of(self), figures([self.usage]) if self.usage else "")
+
+
+def blocks_of(completion: Completion) -> list[Block]:
+    """The parts of a turn as they are shown, and how it ended where that is worth a word."""
+    blocks: list[Block] = []
+    for part in completion.parts:
+        match part:
+            case ReasoningPart(text=text):
+                blocks.append(Block("reasoning", text))
+            case TextPart(text=text):
+                blocks.append(Block("content", text))
+            case ToolCall():
+                error = f"\n[{part.error}]" if part.error else ""
+                blocks.append(Block("call", part.arguments + error, part.name, failed=bool(error)))
+    if completion.finish_reason not in ("stop", "tool_calls"):
+        blocks.append(Block("notice", f"The turn ended: {completion.finish_reason}.", failed=True))
+    if completion.parse_error:
+        blocks.append(Block("notice", completion.parse_error, failed=True))
+    return blocks

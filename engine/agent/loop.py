@@ -15,12 +15,13 @@ from engine.agent import callbacks
 from engine.agent.execution import Job, answers, answers_async
 from engine.agent.options import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
+from engine.display import Block, figures, page_html, page_markdown, short
 from engine.errors import ContextOverflowError, EngineError, RequestError
 from engine.events import Event, ToolResult
 from engine.offloop import off_loop
 from engine.streams import TwoWayStream
 from engine.tools import ToolContext, ToolOutcome, error_text
-from engine.types import Completion, Message, Tool, ToolCall
+from engine.types import Completion, Message, Tool, ToolCall, blocks_of
 
 _log = logging.getLogger("engine.agent")
 
@@ -80,6 +81,24 @@ class Run:
         """The last turn. Empty, with reason "cancelled", when the run was left before a turn was complete."""
         return self.steps[-1].completion if self.steps else Completion(finish_reason="cancelled")
 
+    def __repr__(self) -> str:
+        return f"Run(stopped={self.stopped!r}, {len(self.steps)} steps, content={short(self.completion.content)!r})"
+
+    def _repr_html_(self) -> str:
+        return page_html(self._blocks(), figures(step.completion.usage for step in self.steps))
+
+    def _repr_markdown_(self) -> str:
+        return page_markdown(self._blocks(), figures(step.completion.usage for step in self.steps))
+
+    def _blocks(self) -> Iterator[Block]:
+        for step in self.steps:
+            yield from blocks_of(step.completion)
+            for result in step.results:
+                name = step.completion.tool_calls[result.index].name
+                yield Block("result", result.content, name, failed=result.error)
+        if self.stopped not in ("stop", self.completion.finish_reason):
+            yield Block("notice", f"The run ended: {self.stopped}.", failed=self.stopped != "pending")
+
 
 class RunStream(TwoWayStream[Run]):
     """A run of the agent loop as it goes: `for`, `async for`, `await` (the Run) and `with`; leaving it early cancels.
@@ -92,6 +111,9 @@ class RunStream(TwoWayStream[Run]):
         super().__init__()
         self._loop = loop
         self._generate = generate
+
+    def __repr__(self) -> str:
+        return f"<RunStream: {self._loop.stopped or 'not over'}, {self._loop.step} steps complete>"
 
     def _read(self) -> Generator[Event, None, None]:
         return _drive(self._loop, self._generate)

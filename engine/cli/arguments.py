@@ -77,11 +77,20 @@ def parser() -> argparse.ArgumentParser:
     chat = commands.add_parser("chat", help="talk to a model")
     _add_loading(chat)
     _add_sampling(chat)
+    _add_chatting(chat)
 
     run = commands.add_parser("run", help="answer one prompt")
     _add_loading(run)
     run.add_argument("prompt", metavar="PROMPT", help="what to ask; - reads it from standard input")
     run.add_argument("--json", action="store_true", help="print the events, one JSON object a line")
+    run.add_argument("--schema", metavar="FILE", type=Path, help="a JSON Schema that the answer must fit")
+    run.add_argument(
+        "--file",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a text that follows the prompt; may be given several times. What is piped in follows, too",
+    )
     _add_sampling(run)
 
     inspect = commands.add_parser("inspect", help="show what the engine understood of a model")
@@ -131,6 +140,19 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
     )
     command.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
     command.add_argument("--seed", type=int, help="seed of the sampling, for answers that repeat")
+
+
+def _add_chatting(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--resume",
+        metavar="FILE",
+        type=Path,
+        help="go on with the conversation of this file, and save it after each turn",
+    )
+    command.add_argument(
+        "--tools", metavar="FILE", type=Path, help="a Python file, which is run; its functions are the model's tools"
+    )
+    command.add_argument("--yes", action="store_true", help="run the model's calls without asking")
 
 
 def _add_explaining(command: argparse.ArgumentParser) -> None:

@@ -4,24 +4,27 @@ Knows: what each asks of the engine, and in which order it is shown. Does not kn
 """
 
 import argparse
-import contextlib
-import importlib
 import json
+import os
+import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from pydantic_core import to_json
 
-from engine.cli.screen import Screen, figures, json_line
+from engine.cli.chat import Chat
+from engine.cli.screen import Screen, json_line
+from engine.cli.tool_files import tools_of
 from engine.diagnose.doctor import diagnose
+from engine.display import figures, visible_json
 from engine.engine import Engine
-from engine.errors import EngineError, RequestError
+from engine.errors import RequestError
 from engine.events import ContentDelta
 from engine.options import LoadOptions, TurnOptions
-from engine.types import Completion, Message, Reasoning
+from engine.types import JsonSchema, Message, Reasoning
 
 QUESTION = "What is 127 times 46?"
 
@@ -55,32 +58,70 @@ def demo(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """One prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
     screen = Screen(sys.stdout)
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-    with load(options) as llm, llm.stream([*_system(options), _user(prompt)], **turn_options(options)) as stream:
+    turn = turn_options(options)
+    if options.schema is not None:
+        turn["response_format"] = JsonSchema(_schema(options.schema))
+    prompt = _prompt(options.prompt, options.file)
+    with load(options) as llm, llm.stream([*_system(options), _user(prompt)], **turn) as stream:
         for event in stream:
             if options.json:
                 screen.line(json_line(event))
             elif screen.is_terminal:
                 screen.show(event)
             elif isinstance(event, ContentDelta):
-                screen.write(event.text)
+                screen.write(event.text if options.schema is None else visible_json(event.text))
+        completion = stream.completion
     if not options.json and not screen.is_terminal:
         screen.line()
+    if completion.parse_error:
+        raise RequestError(f"There is no answer under the schema: {completion.parse_error}")
     return 0
 
 
+def _prompt(text: str, files: Sequence[str]) -> str:
+    """What is asked: the prompt, then each file, then what comes in by a pipe or a redirected file."""
+    piped = None if "-" in (text, *files) else _piped()
+    parts = [sys.stdin.read() if text == "-" else text, *map(_read, files), *([piped] if piped else [])]
+    return "\n\n".join(parts)
+
+
+def _piped() -> str | None:
+    """Standard input, where somebody gave one: a pipe or a file, but no terminal, device or closed descriptor."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):
+        return None
+    return sys.stdin.read().strip() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
+
+
+def _schema(path: Path) -> Mapping[str, Any] | bool:
+    """The JSON Schema of a file."""
+    try:
+        found: object = json.loads(_read(str(path)))
+    except ValueError as error:
+        raise RequestError(f"{path} is no JSON: {error}. Give a JSON Schema.") from error
+    if not isinstance(found, dict | bool):
+        raise RequestError(f"{path} is no JSON Schema: it must be an object.")
+    return cast("Mapping[str, Any] | bool", found)
+
+
 def chat(options: argparse.Namespace) -> int:
-    """A conversation: a line is a turn. Ctrl-C stops an answer, Ctrl-D (or /exit) ends."""
+    """A conversation: a line is a turn. Ctrl-C stops an answer, Ctrl-D (or /quit) ends."""
     screen = Screen(sys.stdout)
+    tools = () if options.tools is None else tools_of(options.tools)
+    if tools and not options.yes and not sys.stdin.isatty():
+        raise RequestError("Calls cannot be confirmed where the input is no terminal; add --yes to run all of them.")
     with load(options) as llm:
-        history = _system(options)
-        for text in _lines(screen, llm):
-            if text == "/reset":
-                history = _system(options)
-                continue
-            asked = [*history, _user(text)]
-            if completion := _answer(screen, llm, asked, turn_options(options)):
-                history = [*asked, completion.message]
+        talk = Chat(
+            screen,
+            llm,
+            head=_system(options),
+            turn=turn_options(options),
+            tools=tools,
+            confirms=not options.yes,
+            file=options.resume,
+        )
+        talk.run(lambda: greeting(llm))
     return 0
 
 
@@ -169,49 +210,7 @@ def _user(text: str) -> Message:
     return Message(role="user", content=text)
 
 
-def _lines(screen: Screen, llm: Engine) -> Iterator[str]:
-    """What the user says: typed at a prompt, or the lines of a pipe."""
-    if not sys.stdin.isatty():
-        for line in sys.stdin:
-            if text := line.strip():
-                screen.said("question", text)
-                yield text
-        return
-    screen.line(greeting(llm), "dim")
-    with contextlib.suppress(ImportError):  # lines are edited where the platform has it
-        importlib.import_module("readline")
-    while True:
-        try:
-            text = input("> ").strip()
-        except EOFError:
-            screen.line()
-            return
-        if text == "/exit":
-            return
-        if text:
-            yield text
-
-
 def greeting(llm: Engine) -> str:
     """What a conversation at a prompt begins with."""
     name = llm.info.name or llm.info.path.name
-    return f"{name} ({llm.family.title}). Ctrl-C stops an answer, Ctrl-D ends, /reset forgets."
-
-
-def _answer(screen: Screen, llm: Engine, asked: Sequence[Message], turn: TurnOptions) -> Completion | None:
-    """One turn, shown as it comes. None when it failed: at a prompt that is said, and the conversation goes on."""
-    try:
-        with llm.stream(asked, **turn) as stream:
-            try:
-                for event in stream:
-                    screen.show(event)
-            except KeyboardInterrupt:
-                stream.cancel()
-                for event in stream:
-                    screen.show(event)
-            return stream.completion
-    except EngineError as error:
-        if not sys.stdin.isatty():
-            raise
-        screen.line(f"{error}", "red")
-        return None
+    return f"{name} ({llm.family.title}). Ctrl-C stops an answer, Ctrl-D ends, /help lists the commands."

@@ -1,12 +1,10 @@
 """What the command line prints: events as they come, figures, errors.
 
 Knows: styles on a terminal, plain text elsewhere, and that neither carries control codes of the model's making. Does
-not
-know: models, commands. The only importer of rich.
+not know: models, commands. The only importer of rich.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Literal, TextIO, TypeAlias
 
@@ -14,6 +12,7 @@ from pydantic_core import to_json
 from rich.console import Console
 from rich.text import Text
 
+from engine.display import visible, visible_json
 from engine.events import (
     ContentDelta,
     Event,
@@ -24,13 +23,10 @@ from engine.events import (
     ToolCallStart,
     ToolResult,
 )
-from engine.types import Usage
 
 Label: TypeAlias = Literal["question", "reasoning", "answer", "call", "result"]
 
 _STYLES: dict[Label, str] = {"question": "bold", "reasoning": "dim", "answer": "", "call": "cyan", "result": "green"}
-# C0 and C1 control characters but tab and newline: a model must not move the cursor or retitle the window.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Screen:
@@ -48,9 +44,9 @@ class Screen:
     def write(self, text: str, style: str = "") -> None:
         """Text as it is, no newline added, and at once."""
         if self.is_terminal:
-            self._console.print(Text(_harmless(text), style=style), end="")
+            self._console.print(Text(visible(text), style=style), end="")
         else:
-            self._out.write(_harmless(text))
+            self._out.write(visible(text))
         self._out.flush()
 
     def line(self, text: str = "", style: str = "") -> None:
@@ -106,24 +102,9 @@ class Screen:
         self.write(f"{label}: ", f"bold {_STYLES[label]}".strip())
 
 
-def _harmless(text: str) -> str:
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
-
-
 def json_line(event: Event) -> str:
     """An event as one line of JSON: its type in snake case, then its fields."""
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
-    return to_json({"type": name, **{field.name: getattr(event, field.name) for field in fields(event)}}).decode()
-
-
-def figures(usages: Iterable[Usage | None]) -> str:
-    """One line of figures over one or more turns."""
-    known = [usage for usage in usages if usage is not None]
-    written = sum(usage.completion_tokens for usage in known)
-    asked = sum(usage.prompt_tokens for usage in known)
-    reused = sum(usage.cached_tokens for usage in known)
-    seconds = sum(usage.decode_seconds for usage in known)
-    drawn = sum(max(0, usage.completion_tokens - 1) for usage in known if usage.decode_seconds > 0)
-    speed = f"{drawn / seconds:.0f} tokens/s" if seconds > 0 else "no speed to tell"
-    turns = f"{len(known)} turn{'' if len(known) == 1 else 's'}"
-    return f"{written} tokens in {turns}, {speed}; prompt {asked} tokens, {reused} of them reused from the prefix cache"
+    return visible_json(
+        to_json({"type": name, **{field.name: getattr(event, field.name) for field in fields(event)}}).decode()
+    )

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias, cast
 
+from engine.display import fenced, preformatted, section_html, table_html
 from engine.events import Event, fold
 from engine.families import Format, Gate
 from engine.parsing import Parser, Piece
@@ -191,6 +192,15 @@ class Explanation:
         """The report in lines; no control codes."""
         return "\n".join(_report(self))
 
+    def __repr__(self) -> str:
+        return f"<Explanation: {self.family}, {len(self.tokens)} tokens, {self.state.where}>"
+
+    def _repr_html_(self) -> str:
+        return _html(self)
+
+    def _repr_markdown_(self) -> str:
+        return fenced(self.text())
+
     def data(self) -> dict[str, Any]:
         """The same as plain values, for JSON."""
         completion = self.completion.model_dump() if self.completion else None
@@ -340,6 +350,21 @@ def _report(found: Explanation) -> Iterator[str]:
         yield from ("", f"{len(found.tokens):,} tokens (* a control token)")
         yield from _lines([f"{token.id}{'*' if token.control else ''}:{token.text!r}" for token in found.tokens])
     yield from _told(found)
+
+
+def _html(found: Explanation) -> str:
+    """The report as a table of what matters most, the rest folded."""
+    rows = [
+        ("family", f"{found.family} ({found.title}): {found.reason}"),
+        ("tokens", f"{len(found.tokens):,}"),
+        ("the parser stands at", f"{found.state.where}, for {found.state.reason}"),
+    ]
+    said = [(f"{piece.author}{' (guarded)' if piece.guarded else ''}", piece.text) for piece in found.prompt]
+    output = [(piece.kind, piece.text) for piece in found.output or ()]
+    parts = [table_html(rows, "Explanation"), section_html("prompt, by author", table_html(said), unfolded=True)]
+    if output:
+        parts.append(section_html("output, as it was understood", table_html(output), unfolded=True))
+    return "".join([*parts, section_html("the whole report", preformatted(found.text()))])
 
 
 def _lines(items: Sequence[str]) -> Iterator[str]:

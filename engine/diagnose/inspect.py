@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from engine import _data
+from engine.display import fenced, table_html
 from engine.families import Format
 from engine.llama.model import ModelInfo
 from engine.runtime.backend import ContextInfo
@@ -61,8 +62,22 @@ class Inspection:
 
     def text(self) -> str:
         """The report as lines `name  value`; no control codes."""
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+    def __repr__(self) -> str:
+        return f"<Inspection: {self.name or self.path}, {self.family}>"
+
+    def _repr_html_(self) -> str:
+        return table_html(self._rows())
+
+    def _repr_markdown_(self) -> str:
+        return fenced(self.text())
+
+    def _rows(self) -> list[tuple[str, str]]:
         trained = f", trained on {self.n_ctx_train:,}" if self.n_ctx_train else ""
-        rows = [
+        return [
             ("model", f"{self.name or 'unnamed'} at {self.path}"),
             (
                 "weights",
@@ -82,8 +97,6 @@ class Inspection:
             ("template needs", self._capable(_NEEDS)),
             ("reads reasoning from", ", ".join(self.capabilities["reasoning_fields"]) or "no field"),
         ]
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
 
     def _layout(self) -> str:
         if self.kv_tokens:

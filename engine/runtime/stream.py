@@ -13,8 +13,10 @@ from typing import Any, Self, TypeAlias
 
 from pydantic_core import from_json
 
+from engine.display import short
 from engine.errors import RequestError
 from engine.events import Event, fold
+from engine.offloop import keep_awake
 from engine.runtime.logprobs import TokenLogprobs, described
 from engine.runtime.request import Reply
 from engine.streams import TwoWayStream
@@ -112,6 +114,13 @@ class Stream(TwoWayStream[Completion]):
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return _Reader(self)
+
+    def __repr__(self) -> str:
+        if not self._final:
+            return f"<Stream: not over, {len(self._events)} events read>"
+        if self._error is not None:
+            return f"<Stream: ended by {short(repr(self._error))}>"
+        return f"<Stream: {self.completion.finish_reason}, content={short(self.completion.content)!r}>"
 
     def __del__(self) -> None:
         self.cancel()
@@ -250,6 +259,7 @@ class Stream(TwoWayStream[Completion]):
             if queue.over.is_set() if of_end else not queue.replies.empty():
                 await asyncio.sleep(0)
             else:
+                keep_awake(queue.future)
                 await queue.future
         finally:
             queue.future = None

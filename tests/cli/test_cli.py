@@ -19,7 +19,8 @@ from rich.console import Console
 
 from engine import ChatTemplate, Engine
 from engine.cli import commands, main
-from engine.cli.screen import Screen, figures, json_line
+from engine.cli.screen import Screen, json_line
+from engine.display import figures
 from engine.errors import ContextOverflowError, EngineWarning, ModelLoadError
 from engine.events import (
     ContentDelta,
@@ -112,6 +113,9 @@ def test_json_lines() -> None:
     assert lines[0] == {"type": "reasoning_delta", "text": "I ", "part": 0, "step": 0}
     assert lines[2] == {"type": "tool_call_start", "index": 0, "id": "id", "name": "add", "part": 1, "step": 0}
     assert lines[8] == {"type": "finished", "reason": "length", "usage": None, "step": 0}
+    evil = "a\x1b\x9b\x7f\u202e\U000e0041\r\ud83d"
+    assert json_line(ContentDelta(evil[:-1])).isprintable()
+    assert json.loads(json_line(ContentDelta(evil[:-1])))["text"] == evil[:-1]
     usage = json.loads(json_line(Finished("stop", Usage(prompt_tokens=3))))["usage"]
     assert usage["prompt_tokens"] == 3
 
@@ -313,8 +317,9 @@ def test_chat_at_a_prompt(
     assert capsys.readouterr().out.count("It is 5842.") == 2
     typing(monkeypatch)
     assert main(["chat"]) == 0
-    typing(monkeypatch, KeyboardInterrupt)
-    assert main(["chat"]) == 130
+    typing(monkeypatch, KeyboardInterrupt, "/quit", "three")
+    assert main(["chat"]) == 0
+    assert "Ctrl-D or /quit ends" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("no_information")
@@ -526,7 +531,7 @@ def test_a_reader_that_leaves_is_no_error(builtin_model_path: Path, command: lis
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals and POSIX signals")
-def test_on_a_terminal_ctrl_c_ends_with_130(builtin_model_path: Path, command: list[str]) -> None:
+def test_on_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_ends(builtin_model_path: Path, command: list[str]) -> None:
     main_end, terminal = pty.openpty()
     line = [*command, "chat", str(builtin_model_path), "--temperature", "0"]
     with subprocess.Popen(
@@ -539,14 +544,21 @@ def test_on_a_terminal_ctrl_c_ends_with_130(builtin_model_path: Path, command: l
     ) as child:
         os.close(terminal)
         try:
-            said = read_until(main_end, "/reset.*> $")
-            os.write(main_end, b"Hello!\n")
-            said += read_until(main_end, "answer: .*> $")
-            assert interrupt(child) == 130
+            said = read_until(main_end, "/help.*> $")
+            child.send_signal(signal.SIGINT)
+            os.write(main_end, b"\nHello!\n")  # CPython notices a signal between a prompt and its read at the next key
+            said += read_until(main_end, "answer: .*tokens.*context.*reused.*> $")
+            os.write(main_end, b"Write a very long story.\n")
+            said += read_until(main_end, "answer: |reasoning: ")
+            child.send_signal(signal.SIGINT)
+            said += read_until(main_end, "(cancelled|reused).*> $")
+            os.write(main_end, b"\x04")
+            assert child.wait(30) == 0
         finally:
             child.kill()
             os.close(main_end)
     assert "Ctrl-D ends" in said
+    assert "Ctrl-D or /quit ends" in said
     assert "\x1b[2m" in said
     assert "answer: " in said
     assert "Traceback" not in said
@@ -555,18 +567,6 @@ def test_on_a_terminal_ctrl_c_ends_with_130(builtin_model_path: Path, command: l
 def heeds_interrupts() -> None:
     """A shell that runs these tests in the background has told them, and so the child, to ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def interrupt(child: "subprocess.Popen[bytes]") -> int:
-    """Its exit code after Ctrl-C. CPython notices a signal that comes between a prompt and its read only at the
-    next."""
-    for _ in range(60):
-        child.send_signal(signal.SIGINT)
-        try:
-            return child.wait(1)
-        except subprocess.TimeoutExpired:
-            continue
-    raise AssertionError("it does not end")
 
 
 def read_until(descriptor: int, pattern: str) -> str:

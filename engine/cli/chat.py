@@ -1,0 +1,304 @@
+"""`llama-engine chat`: a conversation at a prompt or from a pipe.
+
+Knows: the commands that begin with a slash, the history and its file, when an answer is stopped, which calls are
+confirmed. Does not know: options of the command line, how events are styled.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from engine.agent.loop import RunStream
+from engine.cli.screen import Screen
+from engine.cli.tool_files import watched
+from engine.display import clipped
+from engine.engine import Engine
+from engine.errors import EngineError, RequestError
+from engine.events import Event, ReasoningDelta
+from engine.options import TurnOptions
+from engine.tools import error_text
+from engine.types import Completion, Message, Tool
+
+HELP = {
+    "/help": "show these commands",
+    "/think on|off|show|hide": "let the model reason or not; show its reasoning, or only how long it was",
+    "/save FILE": "write the conversation to a file",
+    "/load FILE": "go on with the conversation of a file",
+    "/clear": "forget the conversation, but for the system message",
+    "/quit": "end; so does Ctrl-D",
+}
+_OTHER_NAMES = {"/reset": "/clear", "/exit": "/quit"}
+_MESSAGES = TypeAdapter(list[Message])
+
+
+class Chat:
+    """One conversation. `confirms`: ask before each call of a tool. `file`: where the conversation is read from, if it
+    is there, and saved after each turn. Raises RequestError for a file that cannot be read."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        llm: Engine,
+        *,
+        head: Sequence[Message] = (),
+        turn: TurnOptions,
+        tools: Sequence[Tool] = (),
+        confirms: bool = True,
+        file: Path | None = None,
+    ) -> None:
+        self._screen = screen
+        self._llm = llm
+        self._head = list(head)
+        self._turn = turn
+        self._tools = watched(tools, self._call)
+        self._confirms = confirms
+        self._in_tool = False
+        self._file = file
+        self._shows_reasoning = True
+        self._interactive = sys.stdin.isatty()
+        self.history: list[Message] = list(head)
+        if file is not None and file.exists():
+            self._load(file)
+
+    def run(self, greeting: Callable[[], str]) -> None:
+        """Answer line by line until the input ends. A prompt begins with the greeting."""
+        for text in self._lines(greeting):
+            try:
+                if text.startswith("/") and not text.startswith("//"):
+                    if not self._obey(text):
+                        return
+                else:
+                    self._answer(text.removeprefix("/") if text.startswith("//") else text)
+            except EngineError as error:
+                if not self._interactive:
+                    raise
+                self._screen.line(f"{error}", "red")
+
+    def _lines(self, greeting: Callable[[], str]) -> Iterator[str]:
+        """What the user says: typed at a prompt, or the lines of a pipe."""
+        if not self._interactive:
+            for line in sys.stdin:
+                if text := line.strip():
+                    self._screen.said("question", text)
+                    yield text
+            return
+        self._screen.line(greeting(), "dim")
+        with contextlib.suppress(ImportError):  # lines are edited and remembered where the platform has it
+            importlib.import_module("readline")
+        while True:
+            try:
+                text = input("> ").strip()
+            except KeyboardInterrupt:
+                self._screen.line("\n(Ctrl-D or /quit ends the chat.)", "dim")
+                continue
+            except EOFError:
+                self._screen.line()
+                return
+            if text:
+                yield text
+
+    def _obey(self, line: str) -> bool:
+        """Do what a command says; False to end. Raises RequestError for one that is not known or not whole."""
+        name, _, argument = line.partition(" ")
+        argument = argument.strip()
+        match _OTHER_NAMES.get(name, name), argument:
+            case "/help", "":
+                width = max(map(len, HELP))
+                for command, about in HELP.items():
+                    self._screen.line(f"  {command:<{width}}  {about}")
+            case "/think", "on" | "off":
+                reasoning = argument == "on"
+                _ = self._llm.render("Hello", reasoning=reasoning)  # raises where this model has no such switch
+                self._turn["reasoning"] = reasoning
+            case "/think", "show" | "hide":
+                self._shows_reasoning = argument == "show"
+            case "/save", _ if argument:
+                self._save(Path(argument))
+                self._screen.line(f"{len(self.history)} messages saved to {argument}", "dim")
+            case "/load", _ if argument:
+                self._load(Path(argument))
+            case "/clear", "":
+                self.history = list(self._head)
+                self._keep()
+            case "/quit", "":
+                return False
+            case _:
+                raise RequestError(_misunderstood(name, argument))
+        return True
+
+    def _answer(self, text: str) -> None:
+        """One turn and the calls in it, shown as it comes. Ctrl-C stops it; what was said until then stays."""
+        asked = [*self.history, Message(role="user", content=text)]
+        view = _View(self._screen, shows_reasoning=self._shows_reasoning)
+        steps = 8 if self._tools else 1
+        with self._llm.stream_run(asked, self._tools, steps, **self._turn) as stream, self._interruptible(stream):
+            try:
+                for event in stream:
+                    view.show(event)
+            except KeyboardInterrupt:
+                stream.cancel()
+                for event in stream:
+                    view.show(event)
+        run = stream.run
+        view.end()
+        if not any(step.completion.parts for step in run.steps):  # stopped before the model wrote anything
+            return
+        history = list(run.messages)
+        self.history = [*history, *_unanswered(history)]
+        self._keep()
+        if self._interactive and run.steps:
+            self._status(run.steps[-1].completion)
+
+    @contextlib.contextmanager
+    def _interruptible(self, stream: RunStream) -> Generator[None]:
+        """Let Ctrl-C end the answer as a cancellation, so that what was written is kept. Raised as KeyboardInterrupt in
+        a tool, which nothing else would stop, and the second time."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        times = 0
+
+        def stop(*_: object) -> None:
+            nonlocal times
+            times += 1
+            if self._in_tool or times > 1:
+                raise KeyboardInterrupt
+            stream.cancel()
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _call(self, shown: str, call: Callable[[], Any]) -> Any:
+        """Run a tool's call, if the user lets it."""
+        self._in_tool = True
+        try:
+            if self._confirms and not self._allowed(shown):
+                raise PermissionError("the user refused this call")
+            result = call()
+            return _waited(result) if inspect.isawaitable(result) else result
+        finally:
+            self._in_tool = False
+
+    def _allowed(self, shown: str) -> bool:
+        self._screen.line(f"run {clipped(shown, 2000)}", "bold")
+        try:
+            return input("Run it? [y/N] ").strip().lower() in ("y", "yes")
+        except EOFError:
+            self._screen.line()
+            return False
+
+    def _status(self, last: Completion) -> None:
+        """The last turn's figures, in one line."""
+        if (usage := last.usage) is None:
+            return
+        speed = usage.decode_tokens_per_second
+        context = usage.prompt_tokens + usage.completion_tokens
+        self._screen.line(
+            f"[{usage.completion_tokens:,} tokens{f', {speed:.0f} tokens/s' if speed else ''}"
+            f" | context {context:,} of {self._llm.n_ctx:,} ({100 * context // self._llm.n_ctx} %)"
+            f" | {usage.cached_tokens:,} of {usage.prompt_tokens:,} prompt tokens reused]",
+            "dim",
+        )
+
+    def _keep(self) -> None:
+        if self._file is not None:
+            self._save(self._file)
+
+    def _save(self, path: Path) -> None:
+        """Write the conversation, in whole: a file that is there is replaced once the new one is complete."""
+        data = _MESSAGES.dump_json(self.history, indent=1, exclude_defaults=True)
+        try:
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                Path(name).replace(path)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise RequestError(f"The conversation cannot be saved to {path}: {error}. Give another file.") from error
+
+    def _load(self, path: Path) -> None:
+        try:
+            self.history = _MESSAGES.validate_json(path.read_bytes())
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error}. Correct the path.") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise RequestError(f"{path} is no saved conversation: {first['msg']}. Give a file from /save.") from error
+        asked = sum(message.role == "user" for message in self.history)
+        self._screen.line(f"going on after {asked} question{'' if asked == 1 else 's'} of {path}", "dim")
+
+
+class _View:
+    """Events on a screen; reasoning that is not shown becomes one line that says how long it was."""
+
+    def __init__(self, screen: Screen, *, shows_reasoning: bool) -> None:
+        self._screen = screen
+        self._shows_reasoning = shows_reasoning
+        self._hidden: list[str] = []
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, ReasoningDelta) and not self._shows_reasoning:
+            self._hidden.append(event.text)
+            return
+        self._unfold()
+        self._screen.show(event)
+
+    def end(self) -> None:
+        self._unfold()
+        self._screen.settle()
+
+    def _unfold(self) -> None:
+        if self._hidden:
+            words = len("".join(self._hidden).split())
+            self._hidden = []
+            self._screen.said("reasoning", f"{words:,} words (/think show prints them)")
+
+
+def _waited(awaitable: Awaitable[Any]) -> Any:
+    """The result of an async tool, waited for here so that Ctrl-C reaches it."""
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return asyncio.run(wait())
+
+
+def _misunderstood(name: str, argument: str) -> str:
+    known = next((usage for usage in HELP if usage.split()[0] == name), None)
+    if known is None:
+        return (
+            f"There is no command {name}. /help lists the commands; to send a text that begins with a slash, begin it "
+            "with two."
+        )
+    return f"{name} does not take {argument!r}; write {known}." if argument else f"{name} is not whole; write {known}."
+
+
+def _unanswered(history: Sequence[Message]) -> list[Message]:
+    """Results for the calls of the last assistant turn that have none, because the run was stopped."""
+    turns = [number for number, message in enumerate(history) if message.role == "assistant"]
+    if not turns:
+        return []
+    answered = {message.tool_call_id for message in history[turns[-1] :] if message.role == "tool"}
+    text = error_text("the user stopped this call.")
+    return [
+        Message(role="tool", tool_call_id=call.id, name=call.name, content=text)
+        for call in history[turns[-1]].tool_calls
+        if call.id not in answered
+    ]

@@ -1,0 +1,56 @@
+"""Tools from a Python file that a user names.
+
+Knows: which of a file's names are tools, and how a call is confirmed before it runs. Does not know: what tools are made
+of, or how a question is put.
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.errors import RequestError
+from engine.tools import as_tools
+from engine.types import Tool
+
+
+def tools_of(path: Path) -> tuple[Tool, ...]:
+    """The tools of a Python file, which is run: its list `TOOLS`, or else every function that it defines under a name
+    without a leading underscore. Raises RequestError for a file that cannot be run or has no tools."""
+    name = f"llama_engine_tools_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise RequestError(f"{path} is no Python file; give the path of a .py file with functions.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise RequestError(f"{path} cannot be run: {type(error).__name__}: {error}. Correct the file.") from error
+    found: list[Any] | None = getattr(module, "TOOLS", None)
+    if found is None:
+        found = [
+            value
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == name and not key.startswith("_")
+        ]
+    if not found:
+        raise RequestError(f"{path} defines no function; write one with annotations and a docstring, or a list TOOLS.")
+    return as_tools(found)
+
+
+def watched(tools: Sequence[Tool], around: Callable[[str, Callable[[], Any]], Any]) -> list[Tool]:
+    """The tools, whose calls are handed to `around` as a line to show and a function that makes the call."""
+    return [_watched(tool, around) for tool in tools]
+
+
+def _watched(tool: Tool, around: Callable[[str, Callable[[], Any]], Any]) -> Tool:
+    function = tool.function
+    if function is None or isinstance(function, type):  # a pydantic model only holds its arguments
+        return tool
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        shown = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+        return around(f"{tool.name}({shown})", lambda: function(*args, **kwargs))
+
+    return tool.model_copy(update={"function": call})

@@ -1,0 +1,383 @@
+"""`llama-engine chat`: its commands, saved conversations, tools from a file, interrupts; and `run` with schemas, files
+and pipes."""
+
+import argparse
+import io
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from engine import ChatTemplate, Engine, RequestError
+from engine.cli import commands, main
+from engine.cli.tool_files import tools_of
+from engine.testing import ByteVocab, ScriptedBackend
+
+VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
+ANSWER = "<think>\nI know it.\n</think>\n\nIt is 5842."
+TOOLS = '''
+"""Tools."""
+import time
+from os.path import join
+
+LOG = []
+
+def multiply(a: int, b: int) -> int:
+    """Multiply two numbers."""
+    return a * b
+
+async def later(text: str) -> str:
+    """Say it later."""
+    return text.upper()
+
+def sleep(seconds: int) -> str:
+    """Sleep."""
+    time.sleep(seconds)
+    return "slept"
+
+def _hidden(a: int) -> int:
+    return a
+'''
+
+
+class Script:
+    """What the model says, and the prompts that it was asked with."""
+
+    def __init__(self, *replies: str) -> None:
+        self.replies = list(replies)
+        self.asked: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        self.asked.append(prompt)
+        return self.replies.pop(0)
+
+
+def call(name: str, **arguments: object) -> str:
+    written = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{written}\n</tool_call>"
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Script]:
+    """Let every command load an engine over a script."""
+
+    def use(*replies: str, delay: float = 0.0, listed: bool = False) -> Script:
+        script = Script(*replies)
+
+        def load(_: argparse.Namespace) -> Engine:
+            backend = ScriptedBackend(script.replies if listed else script, vocab=VOCAB, delay=delay)
+            return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+
+        def greeting(_: Engine) -> str:
+            return "hello"
+
+        monkeypatch.setattr(commands, "load", load)
+        monkeypatch.setattr(commands, "greeting", greeting)
+        return script
+
+    return use
+
+
+Scripted = Callable[..., Script]
+Types = Callable[..., None]
+
+
+@pytest.fixture
+def types(monkeypatch: pytest.MonkeyPatch) -> Types:
+    """Let a user type lines at a prompt, then Ctrl-D. A function among them is called in place of a line."""
+
+    def use(*lines: str | Callable[[], str]) -> None:
+        said: Iterator[str | Callable[[], str]] = iter(lines)
+
+        def answer(_: str = "") -> str:
+            line = next(said, None)
+            if line is None:
+                raise EOFError
+            return line if isinstance(line, str) else line()
+
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+        monkeypatch.setattr("builtins.input", answer)
+
+    return use
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    path = tmp_path / "my_tools.py"
+    path.write_text(TOOLS, encoding="utf-8")
+    return path
+
+
+def test_commands_are_listed_and_unknown_ones_named(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = scripted(ANSWER)
+    types("/help", "/sing loud", "/think maybe", "/save", "//etc/hosts is a file", "/clear now", "/quit", "never")
+    assert main(["chat"]) == 0
+    out = capsys.readouterr().out
+    for name in ("/help", "/think on|off|show|hide", "/save FILE", "/load FILE", "/clear", "/quit"):
+        assert f"\n  {name}" in out
+    assert "There is no command /sing. /help lists the commands" in out
+    assert "/think does not take 'maybe'; write /think on|off|show|hide." in out
+    assert "/save is not whole; write /save FILE." in out
+    assert "/clear does not take 'now'" in out
+    assert len(script.asked) == 1
+    assert "user\n/etc/hosts is a file<|im_end|>" in script.asked[0]
+
+
+def test_an_unknown_command_in_a_pipe_is_an_error(
+    scripted: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(ANSWER)
+    monkeypatch.setattr("sys.stdin", io.StringIO("/sing\nHello\n"))
+    assert main(["chat"]) == 1
+    assert "There is no command /sing" in capsys.readouterr().err
+
+
+def test_reasoning_is_shown_folded_and_switched(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = scripted(ANSWER, ANSWER, "It is 5842.", ANSWER)
+    types("one", "/think hide", "two", "/think off", "three", "/think on", "/think show", "four")
+    assert main(["chat"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("reasoning", "answer"))]
+    assert lines == [
+        "reasoning: I know it.",
+        "answer: It is 5842.",
+        "reasoning: 3 words (/think show prints them)",
+        "answer: It is 5842.",
+        "answer: It is 5842.",
+        "reasoning: I know it.",
+        "answer: It is 5842.",
+    ]
+    assert [prompt.endswith("<think>\n\n</think>\n\n") for prompt in script.asked] == [False, False, True, False]
+
+
+def test_a_status_line_follows_an_answer(scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]) -> None:
+    scripted(ANSWER, ANSWER)
+    types("one", "two")
+    assert main(["chat"]) == 0
+    first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert " tokens/s | context " in first
+    assert " of 4,096 (" in first
+    assert first.endswith("prompt tokens reused]")
+    assert "| 0 of " in first
+    assert "| 0 of " not in second
+
+
+def test_a_conversation_is_saved_loaded_cleared_and_resumed(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = scripted(ANSWER, "Second.", "Third.", "Fourth.")
+    saved, kept = tmp_path / "saved.json", tmp_path / "kept.json"
+    types("one", f"/save {saved}", "/clear", "two", f"/load {saved}", "three")
+    assert main(["chat", "--resume", str(kept), "--system", "Be brief."]) == 0
+    assert "one" not in script.asked[1]
+    assert "Be brief." in script.asked[1]
+    assert "It is 5842." in script.asked[2]
+    assert "two" not in script.asked[2]
+    assert "3 messages saved to" in capsys.readouterr().out
+    stored = json.loads(saved.read_text(encoding="utf-8"))
+    assert [message["role"] for message in stored] == ["system", "user", "assistant"]
+    assert stored[2]["reasoning"] == "I know it."
+    types("four")
+    assert main(["chat", "--resume", str(kept)]) == 0
+    assert "going on after 2 questions" in capsys.readouterr().out
+    assert all(text in script.asked[3] for text in ("Be brief.", "one", "It is 5842.", "three", "Third.", "four"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.json", "saved.json"], (
+        "no half-written file is left"
+    )
+
+
+def test_files_that_are_no_conversation_are_named(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scripted()
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('[{"role": "king", "content": "x"}]', encoding="utf-8")
+    types(f"/load {wrong}", f"/load {tmp_path / 'none.json'}", f"/save {tmp_path / 'none' / 'x.json'}")
+    assert main(["chat"]) == 0
+    out = capsys.readouterr().out
+    assert "wrong.json is no saved conversation: " in out
+    assert "none.json cannot be read" in out
+    assert "cannot be saved to" in out
+    assert main(["chat", "--resume", str(wrong)]) == 1
+
+
+def test_tools_of_a_file_are_asked_about(
+    scripted: Scripted, types: Types, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = scripted(call("multiply", a=127, b=46), ANSWER, call("multiply", a=2, b=3), "As you wish.")
+    types("What is 127 times 46?", "y", "And 2 times 3?", "no")
+    assert main(["chat", "--tools", str(tools)]) == 0
+    out = capsys.readouterr().out
+    assert "run multiply(a=127, b=46)" in out
+    assert "result: 5842" in out
+    assert "the user refused this call" in out
+    assert "5842" in script.asked[1]
+    assert "the user refused this call" in script.asked[3]
+    assert "_hidden" not in script.asked[0]
+    assert '"later"' in script.asked[0]
+
+
+def test_tools_run_without_questions_with_yes(
+    scripted: Scripted, tools: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(call("later", text="soon"), ANSWER)
+    monkeypatch.setattr("sys.stdin", io.StringIO("Say soon.\n"))
+    assert main(["chat", "--tools", str(tools)]) == 1
+    assert "add --yes" in capsys.readouterr().err
+    assert main(["chat", "--tools", str(tools), "--yes"]) == 0
+    assert "result: SOON" in capsys.readouterr().out
+
+
+def test_which_names_of_a_file_are_tools(tmp_path: Path, tools: Path) -> None:
+    assert [tool.name for tool in tools_of(tools)] == ["multiply", "later", "sleep"]
+    listed = tmp_path / "listed.py"
+    listed.write_text(TOOLS + "\nTOOLS = [_hidden]\n", encoding="utf-8")
+    assert [tool.name for tool in tools_of(listed)] == ["_hidden"]
+    for text, words in (("1 / 0", "ZeroDivisionError"), ("x = 1", "defines no function"), ("def", "SyntaxError")):
+        listed.write_text(text, encoding="utf-8")
+        with pytest.raises(RequestError, match=words):
+            tools_of(listed)
+    with pytest.raises(RequestError, match="is no Python file"):
+        tools_of(tmp_path / "none.py")
+
+
+def test_hostile_calls_and_output_move_no_cursor(
+    scripted: Scripted, types: Types, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "\x1b[2J\x1b]0;title\x07\r\x9b1A\u202e\u2066\b"
+    scripted(call("later", text=evil), f"<think>\n{evil}\n</think>\n\n{evil}" + "long " * 100)
+    types("Hello", "y")
+    assert main(["chat", "--tools", str(tools)]) == 0
+    out = capsys.readouterr().out
+    assert [letter for letter in out if ord(letter) < 32 and letter != "\n"] == []
+    assert not set("\x7f\x9b\u202e\u2066") & set(out)
+    assert "\\x1b[2J\\x1b]0;title\\x07\\r\\x9b1A\\u202e\\u2066\\x08" in out
+
+
+def pressing(after: float) -> None:
+    """Press Ctrl-C some seconds later."""
+    threading.Timer(after, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Whoever started the tests may have told them to ignore interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+needs_main_thread = pytest.mark.skipif(
+    threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread only"
+)
+
+
+@needs_main_thread
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_while_waiting_keeps_what_was_written(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = scripted("word " * 400, "Second.", delay=0.005)
+
+    def first() -> str:
+        pressing(0.5)
+        return "one"
+
+    types("/think off", first, "two")
+    began = time.monotonic()
+    assert main(["chat"]) == 0
+    assert time.monotonic() - began < 5
+    out = capsys.readouterr().out
+    assert "[cancelled]" in out
+    assert "answer: Second." in out
+    assert "assistant\nword word" in script.asked[1]
+
+
+@needs_main_thread
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_in_a_tool_and_at_its_question_stops_the_answer_only(
+    scripted: Scripted, types: Types, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = scripted(call("sleep", seconds=60), "Second.", call("sleep", seconds=60), "Fourth.")
+
+    def yes() -> str:
+        pressing(0.3)
+        return "y"
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    types("one", yes, "two", "three", interrupted, "four")
+    began = time.monotonic()
+    assert main(["chat", "--tools", str(tools)]) == 0
+    assert time.monotonic() - began < 20
+    out = capsys.readouterr().out
+    assert "answer: Second." in out
+    assert "answer: Fourth." in out
+    assert script.asked[1].count("the user stopped this call") == 1
+    assert script.asked[3].count("the user stopped this call") == 2
+
+
+# run
+
+
+@contextmanager
+def piped(monkeypatch: pytest.MonkeyPatch, text: str) -> Generator[None]:
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as file:
+        file.write(text)
+    with os.fdopen(read) as given:
+        monkeypatch.setattr("sys.stdin", given)
+        yield
+
+
+def test_run_takes_files_and_a_pipe_into_the_prompt(
+    scripted: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = scripted("One.", "Two.", "Three.", "Four.")
+    note = tmp_path / "note.txt"
+    note.write_text("from a file", encoding="utf-8")
+    with piped(monkeypatch, "from a pipe\n"):
+        assert main(["run", "Summarise:", "--file", str(note)]) == 0
+    assert "user\nSummarise:\n\nfrom a file\n\nfrom a pipe<|im_end|>" in script.asked[0]
+    with piped(monkeypatch, "first"):
+        assert main(["run", "Summarise:", "--file", "-", "--file", str(note)]) == 0
+    assert "user\nSummarise:\n\nfirst\n\nfrom a file<|im_end|>" in script.asked[1]
+    with Path(os.devnull).open(encoding="utf-8") as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert main(["run", "Hello"]) == 0
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["run", "Hello"]) == 0
+    assert all("user\nHello<|im_end|>" in prompt for prompt in script.asked[2:])
+    assert capsys.readouterr().out == "One.\nTwo.\nThree.\nFour.\n"
+
+
+def test_run_with_a_schema(scripted: Scripted, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    scripted('{"city": "Rome"}', listed=True)
+    schema = tmp_path / "schema.json"
+    schema.write_text(
+        '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], '
+        '"additionalProperties": false}',
+        encoding="utf-8",
+    )
+    line = ["run", "Where?", "--schema", str(schema), "--reasoning", "off"]
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out) == {"city": "Rome"}
+    assert main([*line, "--json", "--max-tokens", "2"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out.splitlines()[-1])["reason"] == "length"
+    assert "There is no answer under the schema" in err
+    for text, words in (("[1]", "is no JSON Schema"), ("{", "is no JSON")):
+        schema.write_text(text, encoding="utf-8")
+        assert main(line) == 1
+        assert words in capsys.readouterr().err

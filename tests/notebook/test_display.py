@@ -1,0 +1,218 @@
+"""What records look like in notebooks, and that no model's text does anything there: judged by an HTML parser and by a
+Markdown renderer that lets HTML through."""
+
+# IPython's protocol is made of methods that begin with an underscore.
+# pyright: reportPrivateUsage=false
+
+import asyncio
+import random
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+from markdown_it import MarkdownIt
+
+from engine import ChatTemplate, Completion, Engine, ReasoningPart, Run, Step, TextPart, ToolCall, ToolResult, Usage
+from engine.display import clipped, fenced, markdown_html, short, visible
+from engine.testing import ByteVocab, ScriptedBackend
+
+VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
+ALLOWED = {
+    "div", "p", "pre", "code", "b", "details", "summary", "table", "thead", "tbody", "tr", "th", "td", "h1", "h2", "h3",
+    "h4", "h5", "h6", "ul", "ol", "li", "em", "strong", "blockquote", "hr", "br", "a",
+}  # fmt: skip
+ATTRIBUTES = {"style", "class", "href", "title", "start", "open"}
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "</pre></div></details><iframe src='https://x.example'></iframe>",
+    "[click](javascript:alert(1))",
+    "[click](<javascript:alert(1)>)",
+    "[a]: javascript:alert(1)\n\n[a]",
+    "[x](data:text/html;base64,PHNjcmlwdD4=)",
+    "[x](data:image/png;base64,AAAA) [y](file:///etc/passwd) [z](vscode://open)",
+    "[x](JaVaScRiPt&#58;alert(1))",
+    "![x](https://tracker.example/?leak)",
+    "[x](https://a.example/\"onmouseover=\"alert(1))",
+    "<javascript:alert(1)>",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "&#60;script&#62;",
+    "```html\n</code></pre><script>alert(1)</script>\n```",
+    "`````\n</code><style>*{display:none}</style>",
+    "~~~\n````text\n<script>\n",
+    "| a | <svg onload=alert(1)> |\n|---|---|\n| <math> | <b> |",
+    "\x1b[2J\x1b]0;title\x07\x9b31m\r\b",
+    "\u202eevil\u202c\u2066x\u2069\u200f",
+    "\ud83d half of a pair",
+    "'\"><svg/onload=alert(1)>",
+    "$\\href{javascript:alert(1)}{x}$",
+    "<!-- --><!DOCTYPE x><?php ?><![CDATA[<script>]]>",
+    "style=\"x\" </summary><script>",
+]  # fmt: skip
+
+
+class Seen(HTMLParser):
+    """The tags and attributes that a browser would see."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.wrong: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ALLOWED:
+            self.wrong.append(f"<{tag}>")
+        for name, value in attrs:
+            if name not in ATTRIBUTES:
+                self.wrong.append(f"{tag} {name}")
+            if name == "href" and not (value or "").startswith(("http://", "https://", "mailto:")):
+                self.wrong.append(f"{tag} href={value}")
+            if name == "style" and "url(" in (value or ""):
+                self.wrong.append(f"{tag} style={value}")
+
+    def handle_comment(self, data: str) -> None:
+        self.wrong.append(f"comment {data[:40]}")
+
+    def handle_decl(self, decl: str) -> None:
+        self.wrong.append(f"declaration {decl[:40]}")
+
+
+def live(html: str) -> list[str]:
+    """What in a page is not dead."""
+    seen = Seen()
+    seen.feed(html)
+    seen.close()
+    return [*seen.wrong, *(ascii(found) for found in UNSEEN.findall(html))]
+
+
+def live_markdown(text: str) -> list[str]:
+    """What of Markdown a renderer that lets HTML through would make live."""
+    tokens = [token for top in MarkdownIt("commonmark").parse(text) for token in (top, *(top.children or []))]
+    bad = {"html_block", "html_inline", "link_open", "image"}
+    return [token.type for token in tokens if token.type in bad] + [ascii(found) for found in UNSEEN.findall(text)]
+
+
+def completion(text: str) -> Completion:
+    """A turn in which the model writes a text wherever it can."""
+    call = ToolCall(id=text, name=text, arguments=text, error="malformed")
+    parts = (ReasoningPart(text=text), TextPart(text=text), call)
+    return Completion(parts=parts, finish_reason="length", usage=Usage(completion_tokens=3), parse_error=text)
+
+
+def records(text: str) -> Iterator[Completion | Run]:
+    turn = completion(text)
+    yield turn
+    yield Run((turn.message,), (Step(turn, (ToolResult(0, text, text, error=True),)),), "max_steps", turn.tool_calls)
+
+
+def test_nothing_hostile_is_live_in_any_record() -> None:
+    seeded = random.Random(1)
+    mixed = ["".join(seeded.choices([*HOSTILE, "\n", "`", "*", "- ", "> ", "    "], k=6)) for _ in range(400)]
+    for text in [*HOSTILE, *mixed]:
+        for record in records(text):
+            assert live(record._repr_html_()) == [], ascii(text)
+            assert live_markdown(record._repr_markdown_()) == [], ascii(text)
+            assert not UNSEEN.search(repr(record)) or isinstance(record, Completion), ascii(text)
+
+
+def test_the_judge_sees_what_is_live() -> None:
+    """The test above could fail."""
+    assert live("<p><script>x</script>") == ["<script>"]
+    assert live('<a href="javascript:x">') == ["a href=javascript:x"]
+    assert live('<p onclick="x">\x1b') == ["p onclick", "'\\x1b'"]
+    assert live(MarkdownIt("commonmark").render("<img src=x>"))
+    assert live_markdown("a <b>c</b> [x](http://x)") == ["html_inline", "html_inline", "link_open"]
+
+
+def test_what_is_hidden_is_shown() -> None:
+    assert visible("a\x1b[2J\u202eb\ud800\t\n") == "a\\x1b[2J\\u202eb\\ud800\t\n"
+    assert visible("\N{WOMAN}\N{ZERO WIDTH JOINER}\N{ROCKET}é") == "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{ROCKET}é"
+    html = markdown_html("a <b> **c** `<i>`\n\n- x\n\n[ok](https://a.example) ![i](https://b.example)")
+    assert "a &lt;b&gt; <strong>c</strong> <code>&lt;i&gt;</code>" in html
+    assert "<li>x</li>" in html
+    assert '<a href="https://a.example">ok</a>' in html
+    assert "<img" not in html
+
+
+@pytest.mark.parametrize("unit", ["x", "[", "`", "*a ", "<b>", "\x1b", "| a ", "> ", "\u202e", "a\n"])
+def test_a_megabyte_is_cut_and_drawn_soon(unit: str) -> None:
+    text = (unit * 1_000_000)[:1_000_000]
+    html = completion(text)._repr_html_()
+    assert len(html) < 4_000_000
+    assert "900,000 characters are not shown" in html
+    assert live(html) == []
+    assert len(completion(text)._repr_markdown_()) < 4_000_000
+    assert live(markdown_html(text[:30_000])) == []
+
+
+def test_short_texts() -> None:
+    assert clipped("abc", 3) == "abc"
+    assert clipped("abcdefghij", 4) == "ab\n[… 6 characters are not shown …]\nij"
+    assert short("a\n b\x1b") == "a b\\x1b"
+    assert short("word " * 100) == f"{('word ' * 100)[:60]}…"
+    assert fenced("a\n```\nb").startswith("````text\n")
+
+
+def test_a_completion_and_a_run_in_html_and_markdown() -> None:
+    call = ToolCall(id="1", name="add", arguments='{"a": 1}')
+    usage = Usage(completion_tokens=11, prompt_tokens=9, cached_tokens=4, decode_seconds=0.1)
+    turn = Completion(parts=(ReasoningPart(text="Hm."), call), finish_reason="tool_calls", usage=usage)
+    answer = Completion(parts=(TextPart(text="It is **3**."),))
+    run = Run((turn.message,), (Step(turn, (ToolResult(0, "1", "3"),)), Step(answer)), "stop")
+    html = run._repr_html_()
+    assert "<details><summary" in html
+    assert "reasoning, 1 words" in html
+    assert "<b>call</b> <code>add</code>" in html
+    assert "<b>result</b> <code>add</code>" in html
+    assert "<strong>3</strong>" in html
+    assert "100 tokens/s; prompt 9 tokens, 4 of them reused" in html
+    assert "ended" not in html
+    assert run._repr_markdown_().startswith("**reasoning**\n\n```text\nHm.\n```\n\n**call** `add`\n\n")
+    assert repr(run) == "Run(stopped='stop', 2 steps, content='It is **3**.')"
+    assert "The turn ended: length." in Completion(finish_reason="length")._repr_html_()
+    assert "The run ended: pending." in Run((), (Step(turn),), "pending", (call,))._repr_html_()
+
+
+def engine(*replies: str, **options: object) -> Engine:
+    backend = ScriptedBackend(list(replies), vocab=VOCAB)
+    return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+
+
+def test_engine_stream_and_run_have_short_reprs() -> None:
+    with engine("One.", "Two.", "Three.") as llm:
+        assert repr(llm) == "<Engine a backend without a file (Qwen3), n_ctx=4096>"
+        assert "<th" in llm._repr_html_()
+        assert "4,096 tokens a conversation" in llm._repr_html_()
+        assert live_markdown(llm._repr_markdown_()) == []
+        stream = llm.stream("Hello", reasoning=False)
+        assert repr(stream) == "<Stream: not over, 0 events read>"
+        stream.result()
+        assert repr(stream) == "<Stream: stop, content='One.'>"
+        run = llm.stream_run("Hello", reasoning=False)
+        assert repr(run) == "<RunStream: not over, 0 steps complete>"
+        run.result()
+        assert repr(run) == "<RunStream: stop, 1 steps complete>"
+        assert asyncio.run(finished(llm)) == "<Stream: stop, content='Three.'>"
+
+
+async def finished(llm: Engine) -> str:
+    stream = await llm.astream("Hello", reasoning=False)
+    await stream
+    return repr(stream)
+
+
+def test_explanation_and_inspection(builtin_model_path: object) -> None:
+    with Engine.load(str(builtin_model_path), n_ctx=512) as llm:
+        hostile = "\n".join(text.encode(errors="replace").decode() for text in HOSTILE)[:400]
+        explained = llm.explain(hostile, output=hostile)
+        assert live(explained._repr_html_()) == []
+        assert live_markdown(explained._repr_markdown_()) == []
+        assert "caller" in explained._repr_html_()
+        assert len(repr(explained)) < 100
+        inspected = llm.inspect()
+        assert live(inspected._repr_html_()) == []
+        assert live_markdown(inspected._repr_markdown_()) == []
+        assert inspected.family in inspected._repr_html_()
+        assert len(repr(inspected)) < 100
+        assert str(builtin_model_path) in llm._repr_html_()

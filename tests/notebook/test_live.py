@@ -1,0 +1,213 @@
+"""A stream in a cell: one display, few updates, interrupts, errors; and the function behind marimo's chat."""
+
+# IPython's protocol is made of methods that begin with an underscore.
+# pyright: reportPrivateUsage=false
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import engine.notebook
+from engine import ChatTemplate, ContentDelta, Engine, EngineError, Event, Finished, RequestError
+from engine.notebook.live import Page, draw
+from engine.testing import ByteVocab, ScriptedBackend
+
+VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
+CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+ANSWER = "<think>\nI know.\n</think>\n\nIt is **3**. <script>alert(1)</script>"
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def load(replies: Sequence[str] | Callable[[str], str], delay: float = 0.0) -> Engine:
+    backend = ScriptedBackend(replies, vocab=VOCAB, delay=delay)
+    return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+
+
+class Display:
+    """IPython's `display`: it keeps every state of its one handle."""
+
+    def __init__(self, on_update: Callable[[int], None] | None = None) -> None:
+        self.made = 0
+        self.states: list[dict[str, str]] = []
+        self._on_update = on_update
+
+    def __call__(self, data: dict[str, str], *, raw: bool, display_id: bool) -> "Display":
+        assert raw
+        assert display_id
+        self.made += 1
+        self.states.append(data)
+        return self
+
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.states.append(data)
+        if self._on_update:
+            self._on_update(len(self.states))
+
+    @property
+    def html(self) -> str:
+        return self.states[-1]["text/html"]
+
+
+class Given:
+    """A stream of given events, each of which takes some seconds of a clock of its own."""
+
+    def __init__(self, events: Sequence[Event], seconds: float = 0.0) -> None:
+        self.now = 0.0
+        self.cancelled = False
+        self._events = events
+        self._seconds = seconds
+
+    def __iter__(self) -> Iterator[Event]:
+        for event in self._events:
+            self.now += self._seconds
+            yield event
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_a_run_is_drawn_in_one_display_with_cards() -> None:
+    with load([CALL, ANSWER]) as llm:
+        display = Display()
+        stream = llm.stream_run("What is 1 + 2?", tools=[add])
+        draw(stream, display)
+        assert display.made == 1
+        assert "<b>call</b> <code>add</code>" in display.html
+        assert "<b>result</b> <code>add</code>" in display.html
+        assert display.html.count("<details>") == 2
+        assert "It is <strong>3</strong>. &lt;script&gt;" in display.html
+        assert "in 2 turns" in display.html
+        assert display.html == stream.run._repr_html_(), "the page at the end is the record's own"
+        again = Display()
+        draw(stream, again)
+        assert again.html == display.html, "shown again, it is still there"
+
+
+def test_at_most_ten_updates_a_second() -> None:
+    given = Given([ContentDelta("word ")] * 1000, seconds=0.01)
+    display = Display()
+    draw(given, display, lambda: given.now)
+    assert 90 <= len(display.states) <= 103, "ten seconds of events"
+    assert display.html.count("word") == 1000
+
+
+def test_drawing_takes_at_most_a_fifth_of_the_time() -> None:
+    given = Given([ContentDelta("word ")] * 1000, seconds=0.01)
+
+    def slow(_: int) -> None:
+        given.now += 0.5
+
+    display = Display(slow)
+    draw(given, display, lambda: given.now)
+    assert len(display.states) <= 10
+
+
+def test_an_interrupt_cancels_the_request_and_leaves_the_engine_usable() -> None:
+    with load(lambda prompt: "Second." if "two" in prompt else "word " * 2000, delay=0.001) as llm:
+
+        def interrupt(count: int) -> None:
+            if count == 3:
+                raise KeyboardInterrupt
+
+        display = Display(interrupt)
+        stream = llm.stream("one", reasoning=False)
+        with pytest.raises(KeyboardInterrupt):
+            draw(stream, display)
+        began = time.monotonic()
+        assert stream.result().finish_reason == "cancelled"
+        assert time.monotonic() - began < 1
+        assert "word" in display.html
+        assert "Interrupted" in display.html
+        assert llm.chat("two", reasoning=False).content == "Second."
+
+
+def test_an_error_is_shown_below_what_came_before() -> None:
+    class Failing(Given):
+        def __iter__(self) -> Iterator[Event]:
+            yield ContentDelta("So far")
+            raise EngineError("no more <b>memory</b>")
+
+    display = Display()
+    draw(Failing([]), display)
+    assert display.html.index("So far") < display.html.index("EngineError: no more &lt;b&gt;memory")
+
+
+def test_a_stream_that_a_coroutine_reads_says_so() -> None:
+    with load([ANSWER]) as llm:
+        run = llm.stream_run("Hello")
+        run.__aiter__()
+        display = Display()
+        draw(run, display)
+        assert "read with `async for`" in display.html.replace("&#x27;", "'")
+
+
+def test_outside_of_a_notebook_only_the_repr_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with load([ANSWER]) as llm:
+        stream = llm.stream("Hello")
+        stream._ipython_display_()  # pyright: ignore[reportPrivateUsage]
+        assert capsys.readouterr().out == "<Stream: not over, 0 events read>\n"
+        assert "3" in stream.result().content
+
+
+def test_the_page_grows_in_linear_time() -> None:
+    page = Page()
+    began = time.perf_counter()
+    for _ in range(200_000):
+        page.take(ContentDelta("word "))
+    page.take(Finished("length"))
+    assert time.perf_counter() - began < 5
+    assert [block.kind for block in page.blocks()] == ["content", "notice"]
+
+
+def test_errors_show_the_callers_lines_and_the_message() -> None:
+    with load([ANSWER]) as llm, pytest.raises(RequestError) as caught:
+        llm.chat("Hello", temperature=-1)
+    lines = caught.value._render_traceback_()
+    assert any("llm.chat(" in line for line in lines)
+    assert lines[-1].startswith("RequestError: ")
+    assert "temperature" in lines[-1]
+    assert len(lines) <= 3
+    assert EngineError("a\x1b[2J\nb")._render_traceback_() == ["EngineError: a\\x1b[2J\nb"]
+
+
+async def test_chat_for_marimo_remembers_what_the_element_loses() -> None:
+    asked: list[str] = []
+
+    def reply(prompt: str) -> str:
+        asked.append(prompt)
+        return [CALL, ANSWER, "Second.", "Third.", "Fourth."][len(asked) - 1]
+
+    with load(reply) as llm:
+        answer: Any = engine.notebook.chat(llm, system="Be brief.", tools=[add])
+        first = await answer([SimpleNamespace(role="user", content="What is 1 + 2?")])
+        assert str(first).startswith("It is **3**.")
+        assert "&lt;script&gt;" in first._repr_html_()
+        shown = SimpleNamespace(role="assistant", content="<div>HTML</div>")
+        history: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}, shown]
+        second = {"role": "user", "content": None, "parts": [{"type": "text", "text": "And then?"}]}
+        assert str(await answer([*history, second], None)) == "Second."
+        assert "Be brief." in asked[2]
+        assert '"add"' in asked[2]
+        assert "<div>" not in asked[2]
+        strange = [{"role": "user", "content": "Other"}, {"role": "assistant", "content": "Edited"}, second]
+        assert str(await answer(strange)) == "Third."
+        assert "Edited" in asked[3], "what it did not say itself is taken as it is given"
+        with pytest.raises(RequestError, match="must be a user's"):
+            await answer([shown])
+
+
+async def test_chat_works_behind_marimos_element() -> None:
+    marimo = pytest.importorskip("marimo")
+    with load([ANSWER]) as llm:
+        element = marimo.ui.chat(engine.notebook.chat(llm))
+        assert element is not None
+        shown = marimo.as_html(await engine.notebook.chat(llm)([{"role": "user", "content": "Hello"}]))
+        assert "<script>" not in shown.text
