@@ -80,3 +80,17 @@ def test_what_is_wished_comes_out(state: State) -> None:
     assert not found, "\n".join(found)
     assert counts["whole"] >= 20, counts
     assert counts["length"] <= len(FAMILIES), counts
+
+
+@pytest.mark.parametrize("family", ["glm-4.5", "minimax-m2", "qwen3-coder", "kimi-k2"])
+def test_odd_names_are_read_as_they_stand(family: str) -> None:
+    """Quotes at the ends of a parameter's name, and names that Python could not have."""
+    digit = {"type": "integer", "minimum": 0, "maximum": 9}
+    names = ["with space", 'with "quotes"', "'both'", "größe"]
+    parameters = {"type": "object", "properties": dict.fromkeys(names, digit), "required": names}
+    turn = Turn(family, "off", "named", parameters)
+    with engine_of(turn) as llm:
+        completion = answered(llm, Turn(family, "default", "named", parameters))
+    assert completion is not None
+    assert completion.tool_calls
+    assert {call.error for call in completion.tool_calls} == {None}

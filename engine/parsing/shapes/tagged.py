@@ -222,8 +222,9 @@ class TaggedArgumentsShape:
             return Outcome.MALFORMED if (yield from reader.more()) else Outcome.TRUNCATED
         parts: list[str] = []
         hit = yield from reader.until(self._key_ends, parts.append)
-        key = section.unescaped(reader.plain("".join(parts)).strip())
-        key = key if key in arguments.schemas.names else key.strip("\"'")
+        written = reader.plain("".join(parts)).strip()
+        key = section.unescaped(written)
+        key = key if key in arguments.schemas.names else section.unescaped(written.strip("\"'"))
         reader.note("key", "".join(parts))
         if hit is None:
             return Outcome.TRUNCATED
