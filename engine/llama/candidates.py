@@ -74,10 +74,27 @@ def everything(logits: "NDArray[np.float32]") -> Kept:
 
 
 def allowed_tokens(mask: "Mask", n_vocab: int) -> "NDArray[np.intp]":
-    """The tokens whose bits are set, ascending."""
+    """The tokens whose bits are set, ascending. Its time grows with those, not with the vocabulary."""
     import numpy as np
 
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[:n_vocab])
+    words = np.flatnonzero(mask)
+    bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(-1, 32)
+    rows, columns = bits.nonzero()
+    tokens = words[rows] * 32 + columns
+    return tokens[: np.searchsorted(tokens, n_vocab)]
+
+
+def all_allowed(mask: "Mask", tokens: "NDArray[np.intp]") -> bool:
+    """Whether the bits of all these tokens are set."""
+    return bool(((mask[tokens >> 5] >> (tokens & 31)) & 1).all())
+
+
+def is_dense(mask: "Mask") -> bool:
+    """Whether most words have most of their bits set, as far as a few of them tell."""
+    import numpy as np
+
+    some = mask[:: max(1, mask.size // 64)].copy()
+    return int(np.unpackbits(some.view(np.uint8)).sum()) > 16 * some.size
 
 
 class TopK:
@@ -137,6 +154,14 @@ class Candidates:
         self._pointer = ctypes.byref(self._array)
         self._room = 0
         self._make_room(512)
+
+    def kept_if_allowed(self, logits: "NDArray[np.float32]", mask: "Mask") -> "NDArray[np.intp] | None":
+        """What the filter leaves, if that is what it leaves of the allowed tokens too: so with a top-k whose tokens are
+        all allowed."""
+        if not isinstance(self._first, TopK):
+            return None
+        kept = self._first(logits).tokens
+        return kept if all_allowed(mask, kept) else None
 
     def draw(self, chain: int, logits: "NDArray[np.float32]", tokens: "NDArray[np.intp] | None" = None) -> int:
         """The token that the chain selects, of these (None: of all); the chain is not told to accept it. Raises

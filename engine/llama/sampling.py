@@ -13,8 +13,16 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
-from engine.errors import EngineError, RequestError
-from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, no_numbers
+from engine.errors import DecodeError, EngineError, RequestError
+from engine.llama.candidates import (
+    Candidates,
+    allowed_tokens,
+    best,
+    everything,
+    first_filter,
+    is_dense,
+    no_numbers,
+)
 from engine.llama.lib import brief, library
 from engine.llama.vocab import LlamaVocab
 from engine.types import SamplerName, SamplingParams
@@ -290,22 +298,34 @@ class LlamaSampler:
         likeliest = best(logits)
         if self._chain is None and mask[likeliest >> 5] >> (likeliest & 31) & 1:
             return likeliest
-        allowed = allowed_tokens(mask, self._size)
-        if self._chain is not None and 2 * allowed.size > self._size:
+        if self._candidates is not None and self._chain is not None:
+            kept = self._candidates.kept_if_allowed(logits, mask)
+            if kept is not None:
+                token = self._candidates.draw(self._chain, logits, kept)
+                self._accept(self._chain, token)
+                return token
+        if self._chain is not None and is_dense(mask):
             forbidden = allowed_tokens(~mask, self._size)
             undo.append((forbidden, logits[forbidden]))
             logits[forbidden] = -float("inf")
-            return self._pick(context, row, logits)
+            try:
+                return self._pick(context, row, logits)
+            except DecodeError as error:  # they were numbers before
+                raise _nothing_allowed() from error
+        allowed = allowed_tokens(mask, self._size)
         if not allowed.size or logits[allowed].max() == -float("inf"):
-            raise RequestError(
-                "A logit_bias or a logits processor forbids every token that the constraint allows; leave one of them "
-                "out."
-            )
+            raise _nothing_allowed()
         if self._chain is None:
             return int(allowed[logits[allowed].argmax()])
         token = self._masked.draw(self._chain, logits, allowed)
         self._accept(self._chain, token)
         return token
+
+
+def _nothing_allowed() -> RequestError:
+    return RequestError(
+        "A logit_bias or a logits processor forbids every token that the constraint allows; leave one of them out."
+    )
 
 
 class _Tokens(Sequence[int]):

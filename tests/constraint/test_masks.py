@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine import _data
 from engine.errors import RequestError
+from engine.llama.candidates import all_allowed, allowed_tokens, is_dense
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
 from engine.runtime.backend import Row
@@ -101,6 +102,17 @@ def test_greedy_is_the_best_of_the_allowed(backend: LlamaBackend) -> None:
         assert backend.sample(sampler, ROW, mask_of(allowed, logits.size)) == allowed[0]
 
 
+def forbid_all(_: Sequence[int], logits: NDArray[np.float32]) -> None:
+    logits[1:] = -np.inf
+
+
+def test_nothing_left_of_nearly_all_is_an_error_too(backend: LlamaBackend) -> None:
+    size = backend.logits(ROW).size
+    sampler = backend.sampler(SamplingParams(temperature=1.0, logits_processors=(forbid_all,)))
+    with pytest.raises(RequestError, match="forbids every token that the constraint allows"):
+        backend.sample(sampler, ROW, mask_of(range(1, size), size))
+
+
 def forbid_seven(_: Sequence[int], logits: NDArray[np.float32]) -> None:
     logits[7] = -np.inf
 
@@ -109,7 +121,7 @@ def forbid_seven(_: Sequence[int], logits: NDArray[np.float32]) -> None:
 def test_nothing_allowed_is_an_error(backend: LlamaBackend, temperature: float) -> None:
     size = backend.logits(ROW).size
     sampler = backend.sampler(SamplingParams(temperature=temperature, logits_processors=(forbid_seven,)))
-    for mask in (mask_of([], size), mask_of([7], size)):
+    for mask in (mask_of([], size), mask_of([7], size), mask_of(range(7, 8), size)):
         with pytest.raises(RequestError, match="forbids every token that the constraint allows"):
             backend.sample(sampler, ROW, mask)
     assert math.isfinite(backend.logits(ROW)[7])
@@ -122,3 +134,16 @@ def test_penalties_look_at_what_was_drawn(backend: LlamaBackend) -> None:
     sampler = backend.sampler(SamplingParams(temperature=0, frequency_penalty=10.0))
     drawn = [backend.sample(sampler, ROW, mask_of(allowed, size)) for _ in range(4)]
     assert drawn == [*allowed, *allowed]
+
+
+@pytest.mark.parametrize("size", [1, 31, 33, 1355, 151_936])
+def test_masks_of_any_size_are_read(size: int) -> None:
+    rng = np.random.default_rng(size)
+    for share in (0.0, 0.001, 0.5, 0.999, 1.0):
+        tokens = np.flatnonzero(rng.random(size) < share)
+        mask = mask_of(tokens.tolist(), size)
+        assert np.array_equal(allowed_tokens(mask, size), tokens)
+        assert np.array_equal(allowed_tokens(~mask, size), np.setdiff1d(np.arange(size), tokens))
+        assert all_allowed(mask, tokens)
+        assert not all_allowed(mask, np.arange(size)) or tokens.size == size
+        assert is_dense(mask) == (share > 0.6) or share == 0.5 or size < 64
