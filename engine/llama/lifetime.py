@@ -89,7 +89,7 @@ def made_apart(
 
     llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
     threads wait spinning for one another only while there are no more of them than processors: with workers left
-    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/BENCHMARKS.md).
+    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/PERFORMANCE.md).
 
     The caller waits in Python, where Ctrl-C reaches it; raised in a callback from C it would be lost. Then `stop` is
     called, and what is made all the same is freed.

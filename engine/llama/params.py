@@ -9,7 +9,7 @@ llama.cpp's flash attention goes through prompts in tiles on the CPU, but throug
 two fifths longer without. It skips cells that a row must not see, though, which counts where many sequences share a
 pool; and it alone reads quantised values. Without it the scores of all cells are kept for every row of a micro-batch.
 Micro-batches of 256 rows need half the buffers of llama.cpp's 512, and prompts were read as fast in them, and without
-flash attention as fast in those of 64. The figures are in docs/BENCHMARKS.md.
+flash attention as fast in those of 64. The figures are in docs/PERFORMANCE.md.
 """
 
 import ctypes
