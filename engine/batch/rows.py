@@ -14,10 +14,11 @@ from typing import Any, Literal, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
 
-from engine.batch.chat import JsonObject, Turn, read_body, response_body, turn, usage_body
+from engine.batch.chat import JsonObject, Turn, read_body, response_body, turn
 from engine.errors import DecodeError, EngineError, RequestError
+from engine.openai.completions import usage_object
 from engine.tools import ToolLike
-from engine.types import Completion, Usage, whole_characters
+from engine.types import Completion, whole_characters
 
 Kind: TypeAlias = Literal["openai", "simple"]
 
@@ -165,7 +166,7 @@ def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> byte
         "finish_reason": whole.finish_reason,
         "parsed": to_jsonable_python(whole.parsed),
         "parse_error": whole.parse_error,
-        "usage": usage_body([whole.usage or Usage()]),
+        "usage": usage_object([whole.usage]),
     }
     return _simple_line(row.key, row.name, row.columns, completion, None)
 

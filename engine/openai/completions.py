@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
-from engine.openai.fields import CHAT_FIELDS, engine_options, given_fields
+from engine.openai.fields import CHAT_FIELDS, OTHER_NAMES, engine_options, given_fields
 from engine.openai.parameters import REASONING, read_response_format, read_tool_choice, read_tools
 from engine.openai.problems import Problem, bad
 from engine.openai.turns import CallText, Json, made_id
@@ -78,35 +78,53 @@ def _options(values: Json) -> tuple[Json, dict[str, str], tuple[Tool, ...]]:
     tools = read_tools(values.get("tools", []), "tools")
     found: Json = {}
     names: dict[str, str] = {}
-
-    def put(option: str, field: str, value: object) -> None:
+    for option, field, value in (*_of_openai(values, tools), *_of_servers(values)):
         if option in found and found[option] != value:
             raise bad(f"{names[option]} and {field} are given and differ; give one of them.", field)
         found[option], names[option] = value, field
+    return found, names, tools
 
+
+def _of_openai(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str, object]]:
+    """Options of the engine, the fields of OpenAI's that gave them, and their values."""
     for field in ("max_tokens", "max_completion_tokens"):
         if field in values:
-            put("max_tokens", field, values[field])
+            yield "max_tokens", field, values[field]
     if (effort := values.get("reasoning_effort")) is not None:
-        put("reasoning", "reasoning_effort", REASONING.get(effort, effort))
-    if "chat_template_kwargs" in values:
-        put("template_kwargs", "chat_template_kwargs", values["chat_template_kwargs"])
+        yield "reasoning", "reasoning_effort", REASONING.get(effort, effort)
     if "logit_bias" in values:
-        put("logit_bias", "logit_bias", _biases(values["logit_bias"]))
+        yield "logit_bias", "logit_bias", _biases(values["logit_bias"])
     if (logprobs := _logprobs(values)) is not None:
-        put("logprobs", "top_logprobs" if "top_logprobs" in values else "logprobs", logprobs)
+        yield "logprobs", "top_logprobs" if "top_logprobs" in values else "logprobs", logprobs
     if (format_ := read_response_format(values.get("response_format"), "response_format")) is not None:
-        put("response_format", "response_format", format_)
-    if "tool_choice" in values:
-        choice = read_tool_choice(values["tool_choice"], tools)
-        if choice != "auto":
-            put("tool_choice", "tool_choice", choice)
+        yield "response_format", "response_format", format_
+    if "tool_choice" in values and (choice := read_tool_choice(values["tool_choice"], tools)) != "auto":
+        yield "tool_choice", "tool_choice", choice
     if tools and "parallel_tool_calls" in values:
-        put("parallel_tool_calls", "parallel_tool_calls", values["parallel_tool_calls"])
+        yield "parallel_tool_calls", "parallel_tool_calls", values["parallel_tool_calls"]
+
+
+def _of_servers(values: Json) -> Iterator[tuple[str, str, object]]:
+    """The same of fields that other servers added to OpenAI's, and of the engine's own names."""
+    variables = dict(cast("Json", values.get("chat_template_kwargs", {})))
+    if isinstance(thinks := variables.get("enable_thinking"), bool):
+        yield "reasoning", "chat_template_kwargs", thinks
+        del variables["enable_thinking"]
+    if variables:
+        yield "template_kwargs", "chat_template_kwargs", variables
+    for field, option in OTHER_NAMES.items():
+        if field in values:
+            yield option, field, values[field]
     taken = {"logprobs", "logit_bias", "max_tokens", "tool_choice", "response_format", "parallel_tool_calls"}
     for option, value in engine_options(values, dict.fromkeys(taken)).items():
-        put(option, option, value)
-    return found, names, tools
+        yield option, option, _samplers(value) if option == "samplers" else value
+
+
+def _samplers(names: object) -> object:
+    """llama.cpp's server says "typ_p"."""
+    if not isinstance(names, list):
+        return names
+    return ["typical_p" if name == "typ_p" else name for name in cast("list[object]", names)]
 
 
 def _include_usage(options: Json | None, *, stream: bool) -> bool:

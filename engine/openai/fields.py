@@ -88,7 +88,9 @@ _OF_CHAT = (
     Field("web_search_options", "refused", Json, "there is no web search; give a tool"),
 )
 _OWN = (
-    Field("chat_template_kwargs", "honoured", Json, "variables for the chat template"),
+    Field(
+        "chat_template_kwargs", "honoured", Json, "variables for the chat template; `enable_thinking` is `reasoning`"
+    ),
     Field(
         "reasoning_field",
         "honoured",
@@ -96,6 +98,15 @@ _OWN = (
         "the field that reasoning comes back in",
     ),
 )
+OTHER_NAMES: Mapping[str, str] = {
+    "repetition_penalty": "repeat_penalty",
+    "repeat_last_n": "penalty_last_n",
+    "dry_penalty_last_n": "dry_last_n",
+    "dry_sequence_breakers": "dry_breakers",
+    "stop_token_ids": "stop_tokens",
+}
+"""Options of the engine under the names that llama.cpp's server (README of tools/server) and vLLM give them."""
+_OF_SERVERS = tuple(Field(name, "honoured", Any, f"the engine's `{option}`") for name, option in OTHER_NAMES.items())
 _NOT_IN_JSON = frozenset({"logits_processors", "progress", "template_kwargs"})
 
 
@@ -145,7 +156,7 @@ def _table(*rows: Field, without: Collection[str] = ()) -> Table:
     return table
 
 
-CHAT_FIELDS: Table = _table(*_OF_CHAT, *_OWN)
+CHAT_FIELDS: Table = _table(*_OF_CHAT, *_OWN, *_OF_SERVERS)
 RESPONSES_FIELDS: Table = _table(
     *_OF_RESPONSES, _OWN[0], without=("logit_bias", "logprobs", "max_tokens", "response_format")
 )

@@ -8,12 +8,13 @@ from engine import SamplingParams
 from engine.batch.chat import read_body, response_body
 from engine.openai import chat
 from engine.options import sampling_params
-from engine.types import Completion, ReasoningPart, TextPart, TokenLogprob, Usage
+from engine.types import Completion, ReasoningPart, ResponseFormat, TextPart, TokenLogprob, Usage
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "json_schema",
     "json_schema": {"name": "n", "schema": {"type": "object", "additionalProperties": False}},
 }
+HELD = ResponseFormat(type="json_schema", json_schema=SCHEMA["json_schema"]["schema"])
 ASKED = [{"role": "user", "content": "?"}]
 
 
@@ -22,7 +23,7 @@ ASKED = [{"role": "user", "content": "?"}]
     [
         ({}, {}),
         ({"temperature": None, "stop": None, "tools": None, "n": None}, {}),
-        ({"max_completion_tokens": 5, "stop": "a"}, {"max_tokens": 5, "stop": ["a"]}),
+        ({"max_completion_tokens": 5, "stop": "a"}, {"max_tokens": 5, "stop": "a"}),
         ({"logprobs": True, "top_logprobs": 3}, {"logprobs": 3}),
         ({"logprobs": True}, {"logprobs": 0}),
         ({"logprobs": False}, {}),
@@ -32,8 +33,15 @@ ASKED = [{"role": "user", "content": "?"}]
         ({"chat_template_kwargs": {"enable_thinking": True, "x": 1}}, {"reasoning": True, "template_kwargs": {"x": 1}}),
         ({"repeat_last_n": 9, "samplers": ["typ_p"]}, {"penalty_last_n": 9, "samplers": ["typical_p"]}),
         ({"model": "x", "user": "u", "stream": False}, {}),
-        ({"parallel_tool_calls": False, "tool_choice": "none"}, {"parallel_tool_calls": False, "tool_choice": "none"}),
-        ({"response_format": SCHEMA}, {"response_format": SCHEMA}),
+        ({"parallel_tool_calls": False, "tool_choice": "none"}, {"tool_choice": "none"}),
+        (
+            {"parallel_tool_calls": False, "tools": [{"type": "function", "function": {"name": "f"}}]},
+            {"parallel_tool_calls": False},
+        ),
+        (
+            {"response_format": SCHEMA},
+            {"response_format": ResponseFormat(type="json_schema", json_schema=SCHEMA["json_schema"]["schema"])},
+        ),
     ],
 )
 def test_fields_become_options(fields: dict[str, Any], options: dict[str, Any]) -> None:
