@@ -487,26 +487,16 @@ RUNS = {
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_twice_the_text_takes_about_twice_the_time(run: str) -> None:
-    """The best of several, each of the two in turn: other processes compute as well."""
+def test_long_text_is_not_read_over_and_over(run: str) -> None:
+    """About a second each. What looks at the rest of the text from each of its places takes minutes."""
     shown = "{{ '/no_think' in m.content }}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}"
-    source = "{% for m in messages %}" + shown + "{% endfor %}"
-    template = ChatTemplate(source, control_tokens=VOCABULARY)
-
-    def seconds(length: int) -> float:
-        text = run * (length // len(run))
-        calls = [{"id": "c1", "name": "look", "arguments": text}]
-        messages: list[Any] = [
-            {"role": "user", "content": text},
-            {"role": "assistant", "content": text, "tool_calls": calls},
-        ]
-        start = process_time()
-        template.render(messages, add_generation_prompt=False)
-        return process_time() - start
-
-    best = {10_000: 1e9, 20_000: 1e9}
-    for _ in range(20):
-        best = {length: min(known, seconds(length)) for length, known in best.items()}
-        if best[20_000] < 2.4 * best[10_000]:
-            return
-    pytest.fail(f"{best} seconds of processor time for so many characters of {run!r}")
+    template = ChatTemplate("{% for m in messages %}" + shown + "{% endfor %}", control_tokens=VOCABULARY)
+    text = run * (300_000 // len(run))
+    calls = [{"id": "c1", "name": "look", "arguments": text}]
+    messages: list[Any] = [
+        {"role": "user", "content": text},
+        {"role": "assistant", "content": text, "tool_calls": calls},
+    ]
+    start = process_time()
+    template.render(messages, add_generation_prompt=False)
+    assert process_time() - start < 30
