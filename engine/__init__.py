@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         fold,
     )
     from engine.families import Families, Family, Format
+    from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.parsing import Parser, Piece
     from engine.runtime.metrics import Metrics
     from engine.runtime.service import PinnedPrefix, Service, Stream, TurnRequest
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GBNF",
     "Agent",
+    "AgentOptions",
     "AllowedTools",
     "BatchInputError",
     "CallError",
@@ -101,6 +103,7 @@ __all__ = [
     "Inspection",
     "JsonSchema",
     "Lark",
+    "LoadOptions",
     "Message",
     "Metrics",
     "MissingTemplateError",
@@ -111,6 +114,7 @@ __all__ = [
     "PinnedPrefix",
     "Prompt",
     "QueueFullError",
+    "RawOptions",
     "ReasoningDelta",
     "ReasoningPart",
     "Regex",
@@ -137,6 +141,7 @@ __all__ = [
     "ToolName",
     "ToolResult",
     "Transcript",
+    "TurnOptions",
     "TurnRequest",
     "Usage",
     "as_tool",
@@ -158,6 +163,7 @@ _MODULES = {
     "engine.diagnose.explain": "Explanation",
     "engine.families": "Families Family Format",
     "engine.diagnose.inspect": "Inspection",
+    "engine.options": "AgentOptions LoadOptions RawOptions TurnOptions",
     "engine.parsing": "Parser Piece",
     "engine.runtime.metrics": "Metrics",
     "engine.runtime.service": "PinnedPrefix Service Stream TurnRequest",

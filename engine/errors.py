@@ -5,11 +5,19 @@ is that each says what was wrong (with the numbers) and what to do next; bad *mo
 data on the events (see `engine.events.ToolCallEnd`).
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
 from typing import Literal, TypeAlias
 
 DecodeFailure: TypeAlias = Literal["no_slot", "aborted", "invalid", "nan", "failed"]
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The end of a message about a name that is not known: the nearest one that is, or else another hint."""
+    near = get_close_matches(name, known, n=1, cutoff=0.75)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 class EngineError(Exception):

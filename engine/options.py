@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast, get_type_hints
 
 from pydantic import Field, ValidationError
 
 from engine.agent.options import RunArguments
-from engine.errors import RequestError
+from engine.errors import RequestError, did_you_mean
 from engine.families import FamilyLike
 from engine.runtime.options import (
     CacheType,
@@ -204,7 +205,8 @@ class AgentOptions(TurnOptions, RunArguments, total=False):
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
     """Raises RequestError for an option that is none of these."""
     if unknown := sorted(set(options) - names):
-        raise RequestError(f"There is no option {unknown[0]!r}; the options are {', '.join(sorted(names))}.")
+        hint = did_you_mean(unknown[0], names, f"the options are {', '.join(sorted(names))}.")
+        raise RequestError(f"There is no option {unknown[0]!r}; {hint}")
 
 
 def checked(options: Options, kind: type[Options]) -> Options:
@@ -296,7 +298,9 @@ def settings(options: Mapping[str, Any]) -> Settings:
     records = (ModelOptions, ContextOptions, LoopOptions)
     names = [{field.name for field in fields(record)} for record in records]
     if unknown := sorted(set(options).difference(*names)):
-        raise RequestError(f"There is no option {unknown[0]!r}; see LoadOptions for those there are.")
+        known = sorted({*LoadArguments.__annotations__, *chain(*names)})
+        hint = did_you_mean(unknown[0], known, f"the options are {', '.join(known)}.")
+        raise RequestError(f"There is no option {unknown[0]!r}; {hint}")
     given = dict(options)
     if isinstance(given.get("tensor_split"), list):
         given["tensor_split"] = tuple(given["tensor_split"])

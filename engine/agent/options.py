@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from engine.agent.transcript import Transcript
-from engine.errors import RequestError
+from engine.errors import RequestError, did_you_mean
 from engine.types import Tool, ToolCall
 
 Approval: TypeAlias = bool | str | dict[str, Any]
@@ -104,7 +104,11 @@ def run_options(max_steps: int, options: Mapping[str, Any], rest: type[Rest]) ->
     """The options of the run, and the rest, which its turns take. Raises RequestError for a value of the run's own that
     is not valid."""
     names = RunArguments.__annotations__
+    known = ["max_steps", *names, *rest.__annotations__]
     own = {name: value for name, value in options.items() if name in names}
+    if unknown := sorted(options.keys() - known):
+        hint = did_you_mean(unknown[0], known, f"the options are {', '.join(sorted(known))}.")
+        raise RequestError(f"There is no option {unknown[0]!r}; {hint}")
     others: Any = {name: value for name, value in options.items() if name not in names}
     return RunOptions(max_steps, **own), rest(**others)
 

@@ -12,7 +12,7 @@ from typing import Self, TypeAlias
 from pydantic import ValidationError
 
 from engine import _data
-from engine.errors import FamilyError
+from engine.errors import FamilyError, did_you_mean
 from engine.families.schema import Family, Format, quoted
 from engine.families.table import FamilyTables
 
@@ -53,7 +53,8 @@ class Families:
     def get(self, name: str) -> Family:
         """The family of that name. Raises FamilyError listing the known ones."""
         if name not in self._rows:
-            raise FamilyError(f"There is no family {name!r}. Known: {', '.join(sorted(self._rows))}. See models.toml.")
+            known = f"known are {', '.join(sorted(self._rows))} (models.toml)."
+            raise FamilyError(f"There is no family {name!r}; {did_you_mean(name, self._rows, known)}")
         return self._rows[name]
 
     def extended(self, other: "Families") -> "Families":

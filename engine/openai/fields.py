@@ -7,12 +7,12 @@ what a field's value turns into; `engine.openai.completions` and its like do tha
 
 import json
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from engine.errors import did_you_mean
 from engine.openai.problems import bad
 from engine.options import TurnOptions
 
@@ -204,8 +204,7 @@ def given_fields(table: Table, body: Json) -> Given:
 def _row(table: Table, name: str) -> Field:
     if (row := table.get(name)) is not None:
         return row
-    near = get_close_matches(name, table, n=1, cutoff=0.75)
-    hint = f"did you mean {near[0]!r}?" if near else "see the table in docs/openai.md for those there are."
+    hint = did_you_mean(name, table, "see the table in docs/openai.md for those there are.")
     raise bad(f"There is no field {name!r}; {hint}", name, "unknown_parameter")
 
 

@@ -220,3 +220,34 @@ def test_a_turn_request_checks_itself(llm: Engine) -> None:
         with pytest.raises(RequestError, match=f"{name}='x' is not valid"):
             TurnRequest(prompt, lambda: llm.template.parser(prompt), **{name: "x"})  # pyright: ignore[reportArgumentType]
     assert TurnRequest(prompt, lambda: llm.template.parser(prompt)).sampling == SamplingParams()
+
+
+LOAD: Any = Engine.load
+MISSPELT: list[tuple[str, str, Callable[[Any], object]]] = [
+    ("n_ctxx", "n_ctx", lambda _: LOAD(n_ctxx=1)),
+    ("n_sequence", "n_sequences", lambda _: LOAD(n_sequence=1)),
+    ("chat_templat", "chat_template", lambda _: LOAD(chat_templat="x")),
+    ("temperatur", "temperature", lambda llm: llm.chat("x", temperatur=0)),
+    ("max_token", "max_tokens", lambda llm: llm.stream("x", max_token=1)),
+    ("topp", "top_p", lambda llm: llm.complete("x", topp=1)),
+    ("max_step", "max_steps", lambda llm: llm.run("x", max_step=1)),
+    ("stop_onn", "stop_on", lambda llm: llm.run("x", stop_onn=["f"])),
+    ("qwen33", "qwen3", lambda _: ChatTemplate(None, family="qwen33")),
+    ("gpt_oss", "gpt-oss", lambda _: LOAD(family="gpt_oss")),
+]
+
+
+@pytest.mark.parametrize(("given", "meant", "call"), MISSPELT, ids=[case[0] for case in MISSPELT])
+def test_a_misspelt_name_is_told_the_right_one(
+    llm: Engine, given: str, meant: str, call: Callable[[Any], object]
+) -> None:
+    with pytest.raises(EngineError, match=f"'{given}'; did you mean '{meant}'"):
+        call(llm)
+
+
+def test_a_name_far_from_all_gets_the_list(llm: Engine) -> None:
+    misspelt: Any = {"zzz": 1}
+    with pytest.raises(RequestError, match=r"no option 'zzz'; the options are .*answer_reserve, "):
+        llm.chat("x", **misspelt)
+    with pytest.raises(RequestError, match=r"no option 'zzz'; the options are .*, n_batch, "):
+        LOAD(**misspelt)
