@@ -27,7 +27,7 @@ from engine.template.fit import Fitted, Prompts
 from engine.template.memory import ReasoningMemory
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, Message, MessagesLike, SamplingParams
+from engine.types import AllowedTools, Completion, Message, MessagesLike, SamplingParams, Tool, ToolChoice
 
 
 class Turns:
@@ -86,19 +86,9 @@ class Turns:
         sampling = self.check(options)
         known = as_tools(tools)
         asked = prompt_options(options)
-        response = response_of(options.get("response_format"), refusal)
+        demand = _demand(known, asked.tool_choice, sampling, options)
         restored = self._memory.restore(conversation_of(messages))
         fitted = self._prompts.fitted(restored, known, asked)
-        demand = Demand(
-            known,
-            asked.tool_choice,
-            options.get("parallel_tool_calls", True),
-            response,
-            options.get("strict_tools", False),
-            options.get("answer_reserve", RESERVE),
-            sampling.max_tokens,
-            options.get("reasoning") is not False,
-        )
         # The parser remembers the conversation as the caller has it, and will send it again.
         return [
             self._submit(fitted, restored.messages, demand, sampling.of_choice(number), options, offline=offline)
@@ -119,7 +109,7 @@ class Turns:
         parser = self.template.parser_recipe(
             prompt,
             demand.tools,
-            parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None),
+            _parser_choice(demand),
             reasoning_format=options.get("reasoning_format", "deepseek"),
             control_tokens=self._service.vocab.control_tokens,
             id_salt=_salt(prompt, sampling),
@@ -189,23 +179,46 @@ class Turns:
         options: TurnOptions,
     ) -> Asked:
         """What is to be explained of a conversation, and of an output that followed it."""
-        _ = self.check(options)
+        sampling = self.check(options)
+        known, choice = as_tools(tools), prompt_options(options).tool_choice
+        demand = _demand(known, choice, sampling, options)
         restored = self._memory.restore(conversation_of(messages))
-        prompt = self._prompts.rendered(restored, tools, prompt_options(options))
+        prompt = self._prompts.rendered(restored, known, prompt_options(options))
+        format_ = self.template.parser_recipe(prompt, known).format
         return Asked(
             restored.messages,
             prompt,
-            as_tools(tools),
-            parser_choice(prompt_options(options).tool_choice),
+            known,
+            _parser_choice(demand),
             options.get("builtin_tools", ()),
             output,
             self._service.tokens(prompt),
+            constraint_of(demand, format_, prompt.prefix, self._cut),
         )
 
     def _close(self) -> tuple[Piece, ...]:
         """What closes this family's reasoning from outside."""
         text = closing(self.template.format)
         return (Piece(text, True),) if text else ()
+
+
+def _demand(
+    tools: Sequence[Tool], choice: ToolChoice | AllowedTools, sampling: SamplingParams, options: TurnOptions
+) -> Demand:
+    return Demand(
+        tools,
+        choice,
+        options.get("parallel_tool_calls", True),
+        response_of(options.get("response_format"), refusal),
+        options.get("strict_tools", False),
+        options.get("answer_reserve", RESERVE),
+        sampling.max_tokens,
+        options.get("reasoning") is not False,
+    )
+
+
+def _parser_choice(demand: Demand) -> ToolChoice:
+    return parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None)
 
 
 def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[Sequence[Message], Message]:

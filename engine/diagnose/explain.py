@@ -1,5 +1,6 @@
 """How a conversation was understood, piece by piece: the prompt and who wrote what in it, its tokens, the format and
-where each field of it comes from, where the parser stands at the prompt's end, and what an output is taken for.
+where each field of it comes from, where the parser stands at the prompt's end, what the turn is held to, and what an
+output is taken for.
 
 Knows: which room tells what, what evidence for a field a template and a vocabulary can give, and how the report reads.
 Does not know: how any of it came about; nothing is decided here.
@@ -11,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias, cast
 
+from engine.constraint.guide import Constraint
+from engine.diagnose.constrained import Constrained, constrained
 from engine.display import fenced, preformatted, section_html, table_html
 from engine.events import Event, fold
 from engine.families import Format, Gate
@@ -174,7 +177,7 @@ class ParserState:
 class Explanation:
     """What was understood. `complete`: `prompt` tells all authors; else the template looks into callers' text, and some
     of that counts as its own. `output` and `completion` are there when an output was given. `tokens` is empty
-    without a vocabulary."""
+    without a vocabulary. `constraint` is there where the options ask for one."""
 
     family: str
     title: str
@@ -187,6 +190,7 @@ class Explanation:
     state: ParserState
     output: tuple[Classified, ...] | None = None
     completion: Completion | None = None
+    constraint: Constrained | None = None
 
     def text(self) -> str:
         """The report in lines; no control codes."""
@@ -218,11 +222,16 @@ class Asked:
     builtin_tools: Sequence[str] = ()
     output: str | Sequence[Piece] | None = None
     tokens: Sequence[int] = ()
+    constraint: Constraint | None = None
 
 
 def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = None) -> Explanation:
     """The explanation of one turn."""
-    output, completion = _read(template, asked, vocab)
+    pieces = _pieces(template, asked.output)
+    output, completion = _read(template, asked, vocab, pieces)
+    held = None
+    if asked.constraint is not None and vocab is not None:
+        held = constrained(asked.constraint, _parser(template, asked, vocab, asked.prompt), vocab, asked.output)
     return Explanation(
         family=template.family.name,
         title=template.family.title,
@@ -235,6 +244,7 @@ def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = Non
         state=_state(template, asked, vocab),
         output=output,
         completion=completion,
+        constraint=held,
     )
 
 
@@ -321,14 +331,16 @@ def _why(where: Where, tail: str, seed: Sequence[Classified], format_: Format) -
     return "the turn begins, and this family marks no reasoning"
 
 
+def _pieces(template: ChatTemplate, output: str | Sequence[Piece] | None) -> Sequence[Piece] | None:
+    """In text, the family's control markers count as the tokens."""
+    return prefix_of([Piece(output, True)], 0, template.format.control) if isinstance(output, str) else output
+
+
 def _read(
-    template: ChatTemplate, asked: Asked, vocab: Vocab | None
+    template: ChatTemplate, asked: Asked, vocab: Vocab | None, pieces: Sequence[Piece] | None
 ) -> tuple[tuple[Classified, ...] | None, Completion | None]:
-    if asked.output is None:
+    if pieces is None:
         return None, None
-    pieces = asked.output
-    if isinstance(pieces, str):
-        pieces = prefix_of([Piece(pieces, True)], 0, template.format.control)
     parser = _parser(template, asked, vocab, asked.prompt)
     events = [event for piece in pieces for event in parser.feed(piece.text, piece.special)]
     events += parser.close()
@@ -388,6 +400,9 @@ def _told(found: Explanation) -> Iterator[str]:
     yield from _segments(found.state.seed)
     if found.state.undecided:
         yield f"  {'undecided yet':<17} {found.state.undecided!r}"
+    if found.constraint is not None:
+        yield ""
+        yield from found.constraint.lines()
     if found.output is not None and found.completion is not None:
         yield from ("", f"output ({found.completion.finish_reason})")
         yield from _segments(found.output)

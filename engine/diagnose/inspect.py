@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from engine import _data
+from engine.constraint.demand import closing
 from engine.display import fenced, table_html
 from engine.families import Format
 from engine.llama.model import ModelInfo
@@ -57,6 +58,7 @@ class Inspection:
     starts_in_reasoning: bool
     history: str
     tool_calls: str
+    constraints: str
     markers: tuple[Marker, ...]
     capabilities: dict[str, Any]
 
@@ -92,6 +94,7 @@ class Inspection:
             ("starts in reasoning", "yes: the prompt leaves it open" if self.starts_in_reasoning else "no"),
             ("past reasoning", self.history),
             ("tool calls", self.tool_calls),
+            ("constraints", self.constraints),
             *self._marker_rows(),
             ("template takes", self._capable(_TAKES)),
             ("template needs", self._capable(_NEEDS)),
@@ -158,6 +161,7 @@ def inspect_model(template: ChatTemplate, info: ModelInfo, context: ContextInfo,
         starts_in_reasoning=prompt.in_reasoning,
         history=_HISTORY[format_.reasoning.history] if format_.reasoning else "there is none",
         tool_calls=_tool_calls(format_),
+        constraints=_constraints(template),
         markers=tuple(_markers(format_, template.control_tokens or frozenset())),
         capabilities=asdict(template.capabilities),
     )
@@ -202,6 +206,17 @@ def _tool_calls(format_: Format) -> str:
         return "none: the family writes none"
     several = "several in a turn" if format_.tools.parallel else "one in a turn"
     return f"{format_.tools.shape.replace('_', ' ')}, {several}"
+
+
+def _constraints(template: ChatTemplate) -> str:
+    """What answers and calls can be held to, and whether reasoning makes room for them."""
+    format_ = template.format
+    several = "one call in a turn" if format_.tools is not None and not format_.tools.parallel else "calls"
+    held = f"answers of a form; {several}, required, named or some of the tools"
+    if format_.reasoning is None and format_.channels is None:
+        return held
+    close = closing(format_)
+    return f"{held}; behind reasoning, which {f'is closed by {close!r}' if close else 'cannot be closed'} in time"
 
 
 def _markers(format_: Format, vocabulary: frozenset[str]) -> Iterator[Marker]:

@@ -13,6 +13,7 @@ from engine.families import builtin_families
 from engine.parsing import Piece
 from engine.template.chat_template import ChatTemplate
 from engine.testing import ByteVocab, ScriptedBackend
+from engine.types import JsonSchema
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 OURS = sorted((Path(__file__).parents[2] / "templates").glob("*.jinja"))
@@ -37,6 +38,68 @@ def engine(family: str = "qwen3", replies: Any = (), vocab: ByteVocab = QWEN) ->
 def explained(messages: Any, family: str = "qwen3", **options: Any) -> Explanation:
     with engine(family) as llm:
         return llm.explain(messages, **options)
+
+
+class TestConstraint:
+    SCHEMA = JsonSchema({"type": "object", "properties": {"mood": {"enum": ["glad", "calm"]}}, "required": ["mood"]})
+
+    def test_there_is_none_unless_asked_for(self) -> None:
+        assert explained("Hi", tools=[look]).constraint is None
+
+    def test_without_an_output_it_is_the_grammar(self) -> None:
+        found = explained("Hi", tools=[look], tool_choice="required", answer_reserve=99)
+        held = found.constraint
+        assert held is not None
+        assert (held.holds, held.reserve, held.woke, held.output) == ("answer", 99, None, None)
+        assert '"const": "look"' in held.grammar
+        assert held.opening is not None
+        assert "holds the answer; 99 tokens are kept for it" in found.text()
+
+    def test_strict_tools_hold_calls_only(self) -> None:
+        held = explained("Hi", tools=[look], strict_tools=True, output=f"Well.\n{CALL}").constraint
+        assert held is not None
+        assert held.output is not None
+        assert (held.holds, held.opening, held.refused) == ("calls", None, None)
+        assert [stretch.kind for stretch in held.output][:2] == ["free", "forced"]
+        assert "".join(stretch.text for stretch in held.output) == f"Well.\n{CALL}"
+        assert held.woke is not None
+        assert held.woke > len("Well.")
+
+    def test_it_sleeps_while_the_model_reasons(self) -> None:
+        output = '<think>\nHm.\n</think>\n\n{"mood": "glad"}'
+        held = explained("Hi", response_format=self.SCHEMA, output=output).constraint
+        assert held is not None
+        assert held.output is not None
+        assert held.refused is None
+        assert "".join(stretch.text for stretch in held.output) == output
+        kinds = {stretch.text: stretch.kind for stretch in held.output}
+        assert kinds["\nHm.\n</think>"] == "free"
+        assert kinds['mood"'] == "forced"
+        assert held.forced == sum(stretch.tokens for stretch in held.output if stretch.kind == "forced")
+        assert explained("Hi", response_format=self.SCHEMA, reasoning=False).constraint is not None
+
+    @pytest.mark.parametrize(
+        ("output", "refused", "why"),
+        [
+            ("<think>\nHm.\n</think>\n\nGlad.", "Glad.", "'G' is not allowed here"),
+            ('<think>\n</think>\n\n{"wood": "glad"}', 'wood": "glad"}', "only 'mood\"' may follow"),
+            ('{"mood": "glad"} Yes.', "", "the turn is over, and nothing may follow"),
+        ],
+    )
+    def test_what_could_not_have_been_written(self, output: str, refused: str, why: str) -> None:
+        found = explained("Hi", response_format=self.SCHEMA, output=output)
+        held = found.constraint
+        assert held is not None
+        assert held.output is not None
+        assert "".join(stretch.text for stretch in held.output) == output
+        assert held.output[-1].kind == "refused"
+        assert held.output[-1].text.endswith(refused)
+        assert held.refused == why
+        assert f"refused: {why}" in found.text()
+
+    def test_it_is_plain_data(self) -> None:
+        found = explained("Hi", response_format=self.SCHEMA, output='{"mood": "glad"}')
+        assert json.loads(json.dumps(found.data()))["constraint"]["woke"] == 0
 
 
 class TestPrompt:

@@ -21,7 +21,7 @@ import pytest
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 GUIDE = README.parent / "docs" / "GUIDE.md"
-PAGES = (README, GUIDE, README.parent / "docs" / "agents.md")
+PAGES = (README, GUIDE, README.parent / "docs" / "agents.md", README.parent / "docs" / "STRUCTURED.md")
 MOST_WORDS, MOST_LINES = 900, 150
 _BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (
