@@ -1,23 +1,37 @@
 """What constraints hold, and what they cost.
 
 `matrix`: families x schemas x states of reasoning, the wishes in turn, by a model that knows nothing; counts what came
-out whole, cut off, wrong. `cost MODEL.gguf`: a token under a mask beside a free one, sixteen streams, a forced call,
-compile times; best with a model of a large vocabulary, such as `tests/bench/models.py` writes of random weights.
+out whole, cut off, wrong. `weights MODEL.gguf`: the same of a model's random weights at temperature 1.5. `cost
+MODEL.gguf`: a token under a mask beside a free one, and llama.cpp's grammar sampler; sixteen streams, a forced call,
+compile times. `stall MODEL.gguf`: the largest gap in a stream beside hostile schemas. All best with a model of a large
+vocabulary, such as `tests/bench/models.py` writes of random weights.
 """
 
 import argparse
 import json
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support"), str(Path(__file__).resolve().parent)]
 
-from constrained import STATES, WISHES, Turn, callable_families, engine_of, options_of, reasons, wrong  # noqa: E402
+from constrained import (  # noqa: E402
+    STATES,
+    WISHES,
+    State,
+    Turn,
+    callable_families,
+    engine_of,
+    options_of,
+    reasons,
+    wrong,
+)
+from gbnf import gbnf_microseconds  # noqa: E402
 from schemas import SCHEMAS  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
@@ -96,82 +110,171 @@ def _speed(llm: Engine, tokens: int, **options: Any) -> float:
 
 def costs(path: Path, rounds: int) -> None:
     """Prints a table; every figure is a median of `rounds` rounds, all contenders in each."""
-    formats = {"free": None, "nearly all allowed": Regex(r"(?s:.{2000,})"), "few allowed": Regex(r"[0-9]{2000,}")}
     with Engine.load(path, n_ctx=1024, n_sequences=16, family="content-only", preflight=False, n_threads=1) as llm:
-        for name, sampling in {"greedy": {"temperature": 0}, "top_k=40": {"temperature": 0.8, "top_k": 40}}.items():
-            times: dict[str, list[float]] = {kind: [] for kind in formats}
-            for _ in range(rounds):
-                for kind, wanted in formats.items():
-                    extra = {} if wanted is None else {"response_format": wanted}
-                    times[kind].append(_speed(llm, 64, **sampling, **extra))
-            free = statistics.median(times["free"])
-            for kind, found in times.items():
-                added = statistics.median(each - base for each, base in zip(found, times["free"], strict=True))
-                print(
-                    f"{name:>10} {kind:<20} {statistics.median(found):8.0f} us a token, {added:+7.0f} ({free:.0f} free)"
-                )
-        ratios: list[float] = []
-        for _ in range(rounds):
-            spans: list[float] = []
-            for extra in ({}, {"response_format": Regex(r"(?s:.{2000,})")}):
-                began = time.perf_counter()
-                options: Any = {"max_tokens": 48, "ignore_eos": True, "temperature": 0.8, "seed": 1, **extra}
-                streams = [llm.stream_complete(f"Once {number}", **options) for number in range(16)]
-                for stream in streams:
-                    stream.result()
-                spans.append(time.perf_counter() - began)
-            ratios.append(spans[0] / spans[1])
-        print(f"sixteen streams constrained against free: {statistics.median(ratios):.2f}")
-        table = Compiler(llm._service.vocab)  # pyright: ignore[reportPrivateUsage]
-        began = time.perf_counter()
-        size = table.table.size
-        print(f"the vocabulary's table, {size:,} tokens: {time.perf_counter() - began:.2f} s, once for a model")
-        compiled: list[float] = []
-        steps: list[float] = []
-        for schema in SCHEMAS:
-            began = time.perf_counter()
-            matcher = table.compiled(json.dumps({"grammars": [{"json_schema": schema}]}))
-            compiled.append(time.perf_counter() - began)
-            began = time.perf_counter()
-            masks([matcher])
-            steps.append((time.perf_counter() - began) * 1e6)
-        compiled.sort()
-        print(
-            f"compiling {len(SCHEMAS)} schemas: p50 {statistics.median(compiled) * 1e3:.1f} ms, largest "
-            f"{compiled[-1] * 1e3:.1f} ms"
-        )
-        print(f"a first mask: p50 {statistics.median(steps):.0f} us, largest {max(steps):.0f} us")
+        _a_token(llm, rounds)
+        _sixteen(llm, rounds)
+        _compiling(llm)
     with Engine.load(path, n_ctx=1024, family="qwen3", preflight=False, n_threads=1) as llm:
-        forced: list[float] = []
-        tokens = 0
+        _a_call(llm, rounds)
+    print(f"llama.cpp's own grammar sampler, one token: {gbnf_microseconds(path, SCHEMAS[0], 60):,.0f} us")
+
+
+def _a_token(llm: Engine, rounds: int) -> None:
+    formats = {"free": None, "nearly all allowed": Regex(r"(?s:.{2000,})"), "few allowed": Regex(r"[0-9]{2000,}")}
+    draws = {"greedy": {"temperature": 0}, "top_k=40": {"temperature": 0.8, "top_k": 40}}
+    for name, sampling in draws.items():
+        times: dict[str, list[float]] = {kind: [] for kind in formats}
         for _ in range(rounds):
-            called = llm.chat(
-                "Hi", [TOOL], tool_choice="required", parallel_tool_calls=False, reasoning=False, temperature=0
-            )
-            assert called.usage is not None
-            tokens = called.usage.completion_tokens
-            free = llm.chat("Hi", reasoning=False, temperature=0, max_tokens=tokens, ignore_eos=True)
-            assert free.usage is not None
-            forced.append(called.usage.decode_seconds / free.usage.decode_seconds)
-        print(
-            f"a forced call of {tokens} tokens against as many free ones: {statistics.median(forced):.2f} of the time"
+            for kind, wanted in formats.items():
+                extra = {} if wanted is None else {"response_format": wanted}
+                times[kind].append(_speed(llm, 64, **sampling, **extra))
+        free = statistics.median(times["free"])
+        for kind, found in times.items():
+            added = statistics.median(each - base for each, base in zip(found, times["free"], strict=True))
+            print(f"{name:>10} {kind:<20} {statistics.median(found):8.0f} us a token, {added:+7.0f} ({free:.0f} free)")
+
+
+def _sixteen(llm: Engine, rounds: int) -> None:
+    ratios: list[float] = []
+    for _ in range(rounds):
+        spans: list[float] = []
+        for extra in ({}, {"response_format": Regex(r"(?s:.{2000,})")}):
+            began = time.perf_counter()
+            options: Any = {"max_tokens": 48, "ignore_eos": True, "temperature": 0.8, "seed": 1, **extra}
+            streams = [llm.stream_complete(f"Once {number}", **options) for number in range(16)]
+            for stream in streams:
+                stream.result()
+            spans.append(time.perf_counter() - began)
+        ratios.append(spans[0] / spans[1])
+    print(f"sixteen streams constrained against free: {statistics.median(ratios):.2f}")
+
+
+def _compiling(llm: Engine) -> None:
+    compiler = Compiler(llm._service.vocab)  # pyright: ignore[reportPrivateUsage]
+    began = time.perf_counter()
+    size = compiler.table.size
+    print(f"the vocabulary's table, {size:,} tokens: {time.perf_counter() - began:.2f} s, once for a model")
+    compiled: list[float] = []
+    steps: list[float] = []
+    for schema in SCHEMAS:
+        began = time.perf_counter()
+        matcher = compiler.compiled(json.dumps({"grammars": [{"json_schema": schema}]}))
+        compiled.append((time.perf_counter() - began) * 1e3)
+        began = time.perf_counter()
+        masks([matcher])
+        steps.append((time.perf_counter() - began) * 1e6)
+    print(f"compiling {len(SCHEMAS)} schemas: p50 {statistics.median(compiled):.1f} ms, largest {max(compiled):.1f} ms")
+    print(f"a first mask: p50 {statistics.median(steps):.0f} us, largest {max(steps):.0f} us")
+
+
+def _a_call(llm: Engine, rounds: int) -> None:
+    forced: list[float] = []
+    tokens = 0
+    for _ in range(rounds):
+        called = llm.chat(
+            "Hi", [TOOL], tool_choice="required", parallel_tool_calls=False, reasoning=False, temperature=0
         )
-        answer = llm.chat("Hi", response_format=JsonSchema(SCHEMAS[0]), reasoning=False, temperature=0, max_tokens=300)
-        print("an answer under the first schema:", answer.content[:80].replace("\n", " "))
+        assert called.usage is not None
+        tokens = called.usage.completion_tokens
+        free = llm.chat("Hi", reasoning=False, temperature=0, max_tokens=tokens, ignore_eos=True)
+        assert free.usage is not None
+        forced.append(called.usage.decode_seconds / free.usage.decode_seconds)
+    print(f"a forced call of {tokens} tokens against as many free ones: {statistics.median(forced):.2f} of the time")
+
+
+def weights(path: Path, count: int) -> int:
+    """Turns of a model of random weights at temperature 1.5, sixteen at once; prints the counts and those that are
+    wrong; how many these are."""
+    counts: Counter[str] = Counter()
+    bad: list[str] = []
+    states: tuple[State, ...] = ("default", "on", "off")
+    turns = [
+        Turn("qwen3", states[number % 3], WISHES[number % len(WISHES)], _object(schema), schema)
+        for number in range(count)
+        for schema in [SCHEMAS[number % len(SCHEMAS)]]
+    ]
+    with Engine.load(path, n_ctx=4096, n_sequences=16, family="qwen3", preflight=False) as llm:
+        for begin in range(0, count, 16):
+            some = turns[begin : begin + 16]
+            streams = [llm.stream(f"Turn {begin + place}", **_drawn(turn, begin)) for place, turn in enumerate(some)]
+            for turn, stream in zip(some, streams, strict=True):
+                counts[_judged(turn, stream.result(), bad)] += 1
+            print(f"\r{sum(counts.values()):,} turns: {dict(counts)}", end="", file=sys.stderr, flush=True)
+    print(f"\n{count:,} turns at temperature 1.5:", dict(counts))
+    print("\n".join(bad[:50]))
+    return len(bad)
+
+
+def _drawn(turn: Turn, seed: int) -> dict[str, Any]:
+    switch = {"on": True, "off": False}
+    said = {"reasoning": switch[turn.state]} if turn.state in switch else {}
+    own = {"max_tokens": 700, "seed": seed, "temperature": 1.5, "reasoning_budget": 20}
+    return {**options_of(turn), **own, "top_k": 0, "top_p": 1.0, **said}
+
+
+def _judged(turn: Turn, completion: Completion, bad: list[str]) -> str:
+    if completion.finish_reason == "length":
+        if turn.wish in ("required", "named") and not completion.tool_calls:
+            bad.append(f"no call within max_tokens: {turn}")
+        return "length"
+    said = wrong(turn, completion)
+    bad += [said] if said else []
+    return "wrong" if said else "whole"
+
+
+def stall(path: Path, rounds: int) -> None:
+    """The largest time between two tokens of a stream on one thread, beside others whose schemas are hostile, and
+    beside the same others without."""
+    found: dict[str, list[float]] = {"free neighbours": [], "hostile schemas": []}
+    hostile = [
+        JsonSchema({"type": "object", "properties": {f"p{round_}_{n}": {"type": "string"} for n in range(size)}})
+        for round_, size in enumerate((1498, 1499, 1500, 3000))
+    ]
+    with Engine.load(path, n_ctx=2048, n_sequences=2, family="qwen3", preflight=False, n_threads=1) as llm:
+        llm.chat("Hi", response_format=JsonSchema({"type": "object"}), max_tokens=5)  # the vocabulary's table is made
+        for _ in range(rounds):
+            for kind, gaps in found.items():
+                gaps.append(_largest_gap(llm, hostile if kind == "hostile schemas" else [None] * len(hostile)))
+    for kind, gaps in found.items():
+        print(f"{kind}: largest gap {statistics.median(gaps) * 1e3:.0f} ms (median of {rounds})")
+    added = statistics.median(b - a for a, b in zip(*found.values(), strict=True))
+    print(f"added: {added * 1e3:+.0f} ms")
+
+
+def _largest_gap(llm: Engine, beside: Sequence[JsonSchema | None]) -> float:
+    gaps: list[float] = []
+
+    def read() -> None:
+        last = time.perf_counter()
+        for _ in llm.stream_complete("Once", max_tokens=400, ignore_eos=True, seed=1):
+            gaps.append((now := time.perf_counter()) - last)
+            last = now
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for schema in beside:
+        if reader.is_alive():
+            extra: Any = {} if schema is None else {"response_format": schema}
+            llm.chat("Hi", reasoning=False, max_tokens=12, seed=1, ignore_eos=schema is None, **extra)
+    reader.join()
+    return max(gaps[1:])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["matrix", "cost"])
+    parser.add_argument("part", choices=["matrix", "cost", "weights", "stall"])
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--families", nargs="*", default=None)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--count", type=int, default=1000, help="turns of `weights`")
     given = parser.parse_args()
     if given.part == "matrix":
         return min(1, matrix(given.families or callable_families()))
     if given.model is None:
-        parser.error("cost needs a model")
-    costs(given.model, given.rounds)
+        parser.error(f"{given.part} needs a model")
+    if given.part == "weights":
+        return min(1, weights(given.model, given.count))
+    (costs if given.part == "cost" else stall)(given.model, given.rounds)
     return 0
 
 
