@@ -5,7 +5,7 @@ Knows: which room does what, and the options a caller may give. Does not know: h
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import Field
 
@@ -25,6 +25,7 @@ from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import (
     AgentOptions,
     ContextLoadOptions,
+    FreeTurnOptions,
     LoadOptions,
     RawOptions,
     TurnOptions,
@@ -43,6 +44,11 @@ from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
 from engine.turns import Turns
 from engine.types import Completion, Message, MessagesLike
+
+if TYPE_CHECKING:
+    from engine.types import ParsedCompletion
+
+Answer = TypeVar("Answer")
 
 
 class _Choices(TypedDict):
@@ -167,9 +173,22 @@ class Engine(Facts):
         weights, backend, template = loaded.weights, loaded.backend, loaded.template
         return cls(backend, template, model=weights, seed=seed, options=options)
 
+    @overload
+    def chat(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: type[Answer],
+        **options: Unpack[FreeTurnOptions],
+    ) -> "ParsedCompletion[Answer]": ...
+    @overload
     def chat(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Completion:
+    ) -> Completion: ...
+    def chat(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Any:
         """One turn: the model's answer to a user's text or a list of messages. Raises what `stream` raises."""
         return self.stream(messages, tools, **options).result()
 
@@ -290,9 +309,22 @@ class Engine(Facts):
         """
         return self._turns.start_raw(prompt, options)
 
+    @overload
+    async def achat(
+        self,
+        messages: MessagesLike,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        response_format: type[Answer],
+        **options: Unpack[FreeTurnOptions],
+    ) -> "ParsedCompletion[Answer]": ...
+    @overload
     async def achat(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Completion:
+    ) -> Completion: ...
+    async def achat(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+    ) -> Any:
         """`chat` for an event loop; cancelling the task stops the turn."""
         return await (await self.astream(messages, tools, **options))
 

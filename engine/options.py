@@ -137,16 +137,36 @@ class SamplingOptions(TypedDict, total=False):
     max_tokens: int | None
 
 
-class RawOptions(SamplingOptions, total=False):
-    """What the continuation of a raw prompt takes, beside the sampling; as in `TurnOptions`."""
-
+class _FreeRawOptions(SamplingOptions, total=False):
     priority: int
     deadline: Annotated[float, Field(gt=0)] | None
     progress: Progress | None
+
+
+class RawOptions(_FreeRawOptions, total=False):
+    """What the continuation of a raw prompt takes, beside the sampling; as in `TurnOptions`."""
+
     response_format: Any
 
 
-class TurnOptions(RawOptions, total=False):
+class FreeTurnOptions(_FreeRawOptions, total=False):
+    """`TurnOptions` less `response_format`, which signatures that type the answer state themselves."""
+
+    reasoning: Reasoning | None
+    reasoning_budget: Annotated[int, Field(ge=0)] | None
+    reasoning_format: ReasoningFormat
+    tool_choice: AllowedChoice
+    template_kwargs: Mapping[str, Any] | None
+    documents: Sequence[DocumentLike] | None
+    builtin_tools: Annotated[Sequence[str], Field(max_length=100)]
+    overflow: Overflow
+    continue_final_message: bool
+    strict_tools: bool
+    parallel_tool_calls: bool
+    answer_reserve: Annotated[int, Field(ge=1)]
+
+
+class TurnOptions(FreeTurnOptions, total=False):
     """What every way of generating takes, beside the sampling.
 
     - `reasoning`: None is the model's default; True, False, "low", "medium", "high" where its template can.
@@ -178,18 +198,7 @@ class TurnOptions(RawOptions, total=False):
       quick, and not wait for this engine. It stops the turn by returning False.
     """
 
-    reasoning: Reasoning | None
-    reasoning_budget: Annotated[int, Field(ge=0)] | None
-    reasoning_format: ReasoningFormat
-    tool_choice: AllowedChoice
-    template_kwargs: Mapping[str, Any] | None
-    documents: Sequence[DocumentLike] | None
-    builtin_tools: Annotated[Sequence[str], Field(max_length=100)]
-    overflow: Overflow
-    continue_final_message: bool
-    strict_tools: bool
-    parallel_tool_calls: bool
-    answer_reserve: Annotated[int, Field(ge=1)]
+    response_format: Any
 
 
 class ChoicesArguments(TypedDict):

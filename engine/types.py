@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -480,6 +480,15 @@ class Completion(Record):
 
     def _repr_markdown_(self) -> str:
         return page_markdown(blocks_of(self), figures([self.usage]) if self.usage else "")
+
+
+if TYPE_CHECKING:
+    Answer = TypeVar("Answer")
+
+    class ParsedCompletion(Completion, Generic[Answer]):
+        """A Completion of which a type checker knows what `parsed` is."""
+
+        parsed: Answer | None = None
 
 
 def blocks_of(completion: Completion) -> list[Block]:

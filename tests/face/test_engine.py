@@ -304,7 +304,7 @@ def test_options_that_make_no_sense() -> None:
     with scripted([]) as llm:
         for options, words in (
             ({"temperature": -1}, "temperature=-1 is not valid"),
-            ({"temprature": 1}, "no option 'temprature'; the options are"),
+            ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
             ({"tool_choice": "required"}, 'tool_choice="required" needs tools'),
             ({"tool_choice": "requird"}, "is no choice of tools"),
             ({"response_format": {"type": "object"}}, "for a JSON Schema write JsonSchema"),
@@ -328,7 +328,7 @@ def test_options_that_make_no_sense() -> None:
         ):
             for call in (llm.chat, llm.run):
                 with pytest.raises(RequestError) as caught:
-                    call("x", **options)  # pyright: ignore[reportArgumentType]
+                    call("x", **options)  # pyright: ignore[reportArgumentType, reportCallIssue]
                 assert words in str(caught.value)
         assert not backend_of(llm).decodes, "all of that is refused before any decode"
         with pytest.raises(RequestError, match="no option 'n_contexts'"):

@@ -78,9 +78,10 @@ def test_it_answers_as_one_here(here: Engine, apart: Engine) -> None:
     asked = "What is the weather in Paris?"
     assert (apart.n_ctx, apart.info, apart.family) == (here.n_ctx, here.info, here.family)
     assert apart.inspect() == here.inspect()
-    for options in ({"temperature": 0}, {"temperature": 0.8, "seed": 7, "top_p": 0.9, "logprobs": 2}):
-        there = apart.chat(asked, [get_weather], **options)  # pyright: ignore[reportArgumentType]
-        expected = here.chat(asked, [get_weather], **options)  # pyright: ignore[reportArgumentType]
+    drawn: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.8, "seed": 7, "top_p": 0.9, "logprobs": 2}]
+    for options in drawn:
+        there = apart.chat(asked, [get_weather], **options)
+        expected = here.chat(asked, [get_weather], **options)
         assert there.parts == expected.parts
         assert there.finish_reason == expected.finish_reason
         assert len(there.logprobs) == len(expected.logprobs)

@@ -1,0 +1,21 @@
+"""What a type checker knows of `completion.parsed`: checked by basedpyright, which `.ci/run` runs; nothing here runs."""
+
+from typing import Any, Literal, assert_type
+
+from pydantic import BaseModel
+
+from engine import Completion, Engine, JsonSchema
+
+
+class Mood(BaseModel):
+    mood: Literal["glad", "calm"]
+
+
+def parsed_is_typed(llm: Engine) -> None:
+    assert_type(llm.chat("?", response_format=Mood, temperature=0, max_tokens=5).parsed, Mood | None)
+    assert_type(llm.chat("?", response_format=JsonSchema({})).parsed, Any)
+    assert_type(llm.chat("?", temperature=1), Completion)
+
+
+async def parsed_is_typed_for_an_event_loop(llm: Engine) -> None:
+    assert_type((await llm.achat("?", response_format=int)).parsed, int | None)
