@@ -42,6 +42,10 @@ def asked(name: str, text: str, **body: Any) -> dict[str, Any]:
     return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": whole}
 
 
+def asked_response(name: str, text: str, **body: Any) -> dict[str, Any]:
+    return {"custom_id": name, "method": "POST", "url": "/v1/responses", "body": {"model": "m", "input": text, **body}}
+
+
 def write(path: Path, rows: Sequence[Mapping[str, Any] | str]) -> Path:
     path.write_text(
         "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
@@ -89,6 +93,23 @@ def test_openai_rows_come_back_as_openai_writes_them(tmp_path: Path, llm: Engine
     assert usage["completion_tokens_details"]["reasoning_tokens"] > 0
     assert [each["index"] for each in two["response"]["body"]["choices"]] == [0, 1]
     assert not (tmp_path / "out.errors.jsonl").exists()
+
+
+def test_rows_of_responses_come_back_as_responses(tmp_path: Path, llm: Engine) -> None:
+    rows = [asked_response("a", "one", instructions="i"), asked("b", "two"), asked_response("c", LONG)]
+    report = run(write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl", llm, in_order=True)
+    assert (report.done, report.failed) == (2, 1)
+    one, two = read(tmp_path / "out.jsonl")
+    assert list(one) == ["id", "custom_id", "response", "error"]
+    assert (one["custom_id"], one["error"], one["response"]["status_code"]) == ("a", None, 200)
+    body = one["response"]["body"]
+    assert (body["object"], body["status"], body["instructions"]) == ("response", "completed", "i")
+    assert [item["content"][0]["text"] for item in body["output"]] == ["I know.", "The answer to one."]
+    assert body["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    assert two["response"]["body"]["object"] == "chat.completion"
+    [row] = read(tmp_path / "out.errors.jsonl")
+    error = row["response"]["body"]["error"]
+    assert (row["response"]["status_code"], error["code"], error["param"]) == (400, "context_length_exceeded", "input")
 
 
 def test_a_call_and_its_arguments(tmp_path: Path) -> None:
@@ -152,7 +173,10 @@ BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
     ("a list", "[]", "a list; a row is a JSON object"),
     ("deep", '{"prompt": "x", "y": ' + "[" * 5000 + "]" * 5000 + "}", "not JSON"),
     ("method", {**asked("x", "y"), "method": "GET"}, '"POST"'),
-    ("url", {**asked("x", "y"), "url": "/v1/embeddings"}, "only"),
+    ("url", {**asked("x", "y"), "url": "/v1/embeddings"}, "/v1/embeddings.*/v1/chat/completions, /v1/responses"),
+    ("url, a number", {**asked("x", "y"), "url": 7}, '"url" is a number'),
+    ("a body of the other endpoint", {**asked("x", "y"), "url": "/v1/responses"}, "messages"),
+    ("previous", asked_response("x", "y", previous_response_id="r"), "stands alone"),
     ("body", {**asked("x", "y"), "body": []}, '"body" is a list'),
     ("key", {**asked("x", "y"), "extra": 1}, '"extra"'),
     ("custom_id", {**asked("x", "y"), "custom_id": 7}, '"custom_id" is 7'),
@@ -271,7 +295,7 @@ def test_a_success_replaces_the_failure(tmp_path: Path, llm: Engine) -> None:
     assert (report.done, report.failed) == (1, 1)
     [row] = read(tmp_path / "out.errors.jsonl")
     assert row["response"]["status_code"] == 400
-    assert row["response"]["body"]["error"]["code"] == "ContextOverflowError"
+    assert row["response"]["body"]["error"]["code"] == "context_length_exceeded"
     assert run(rows, out, llm).ran == 0
     assert run(rows, out, llm, retry_failed=True).failed == 1
     assert len(read(tmp_path / "out.errors.jsonl")) == 1
