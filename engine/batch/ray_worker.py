@@ -126,7 +126,7 @@ _NONE = Completion()
 
 
 def _columns(batch: object) -> dict[str, Sequence[Any]]:
-    """The columns of a batch; those that are arrays of objects as lists, since Ray writes these as Arrow's own types."""
+    """The columns of a batch; arrays of objects become lists, which Ray writes as types of Arrow's."""
     if not isinstance(batch, Mapping):
         raise RequestError(f'A batch is a {type(batch).__name__}; call map_batches with batch_format="numpy".')
     columns = cast("Mapping[str, Any]", batch)
@@ -138,7 +138,7 @@ def _columns(batch: object) -> dict[str, Sequence[Any]]:
 
 
 def _holds_objects(column: Any) -> bool:
-    return isinstance(column, list) or getattr(column, "dtype", None) == object
+    return isinstance(column, list) or getattr(getattr(column, "dtype", None), "kind", "") == "O"
 
 
 def _plain(value: Any) -> Any:
