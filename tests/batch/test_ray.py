@@ -129,7 +129,8 @@ def test_rays_checkpoint_goes_on(tmp_path: Path) -> None:
     )
     try:
         for dies_at in (ROWS // 2, None):
-            source = data.read_parquet(str(tmp_path / "in"), override_num_blocks=ROWS // BATCH)
+            # What is written of a block counts when all of it is: blocks must be small.
+            source = data.read_parquet(str(tmp_path / "in")).repartition(target_num_rows_per_block=BATCH)
             run = answered(source, 1, model=counting(asked, dies_at))
             if dies_at is None:
                 before = {path.name for path in asked.iterdir()}
