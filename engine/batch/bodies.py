@@ -77,13 +77,15 @@ def read_body(
 ) -> Request:
     """What a body of that endpoint asks for. `defaults` are options, and `tools` tools, for a body that names none.
 
-    A null counts as absent. Raises RequestError, naming the field, for what is not valid and for what this engine
-    cannot do.
+    A null counts as absent, of whatever field: Parquet gives a row those of all rows. Raises RequestError, naming the
+    field, for what is not valid and for what this engine cannot do.
     """
     if (read := _READERS.get(url)) is None:
         raise RequestError(f'"url" is {url!r}; these are served: {", ".join(ENDPOINTS)}.')
     known = as_tools(tools) if body.get("tools") is None else None
-    given = {**body, "tools": [tool.openai() for tool in known]} if known else dict(body)
+    given = {name: value for name, value in body.items() if value is not None}
+    if known:
+        given["tools"] = [tool.openai() for tool in known]
     try:
         if given.get("stream"):
             raise bad("stream is true; a batch returns whole responses: remove it.", "stream")
@@ -106,7 +108,7 @@ def _chat_response(asked: ChatRequest, id_: str, model: str, completions: Sequen
     """The `chat.completion` object, with every field of OpenAI's: null where there is nothing."""
     whole = ChatAnswer(asked, model).whole(completions)
     choices = [{**choice, "message": {"refusal": None, **choice["message"]}} for choice in whole["choices"]]
-    rest = {"service_tier": None, "timings": _timings(completions)}
+    rest = {"service_tier": None, "timings": timings(completions)}
     return {**whole, "id": f"chatcmpl-{id_}", "choices": choices, **rest}
 
 
@@ -125,7 +127,7 @@ def _responses(body: JsonObject, defaults: Mapping[str, Any], tools: Sequence[To
 
 def _responses_response(asked: ResponsesRequest, id_: str, model: str, completions: Sequence[Completion]) -> JsonObject:
     whole = ResponsesAnswer(asked, model, Seal(), lambda _: None).whole(completions)
-    return {**whole, "id": f"resp_{id_}", "timings": _timings(completions)}
+    return {**whole, "id": f"resp_{id_}", "timings": timings(completions)}
 
 
 _READERS = {"/v1/chat/completions": _chat, "/v1/responses": _responses}
@@ -133,7 +135,7 @@ ENDPOINTS = tuple(_READERS)
 """What the `url` of a row may be."""
 
 
-def _timings(completions: Sequence[Completion]) -> JsonObject:
+def timings(completions: Sequence[Completion]) -> JsonObject:
     """Milliseconds, of the answer that took longest."""
     usages = [completion.usage or Usage() for completion in completions]
     return {

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
 
-from engine.batch.bodies import ENDPOINTS, JsonObject, Request, Turn, read_body, turn
+from engine.batch.bodies import ENDPOINTS, JsonObject, Request, Turn, read_body, timings, turn
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
 from engine.openai.completions import usage_object
 from engine.openai.problems import problem_of
@@ -175,6 +175,7 @@ def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> byte
         "parsed": to_jsonable_python(whole.parsed),
         "parse_error": whole.parse_error,
         "usage": usage_object([whole.usage]),
+        "timings": timings([whole]),
     }
     return _simple_line(row.key, row.name, row.columns, completion, None)
 
@@ -233,9 +234,17 @@ def identity(line: bytes) -> tuple[str, str | None] | None:
 
 
 def dump(value: object, *, sort_keys: bool = False) -> bytes:
-    """JSON on one line, in UTF-8. Raises RequestError for what JSON does not hold, but NaN and infinity become null."""
+    """JSON on one line, in UTF-8. NaN and infinity become null; dates, decimals, paths and the like become text, as
+    pydantic writes them, and arrays lists. Raises RequestError for anything else that JSON does not hold."""
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False)
+        text = json.dumps(
+            value,
+            ensure_ascii=False,
+            separators=(",", ":"),
+            sort_keys=sort_keys,
+            allow_nan=False,
+            default=_converted,
+        )
     except ValueError:
         try:
             return dump(_finite(value), sort_keys=sort_keys)
@@ -248,7 +257,16 @@ def dump(value: object, *, sort_keys: bool = False) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
-        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys).encode()
+        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, default=_converted).encode()
+
+
+def _converted(value: Any) -> object:
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
+        return _finite(value.tolist())
+    try:
+        return to_jsonable_python(value)
+    except ValueError as error:
+        raise TypeError(str(error)) from error
 
 
 def _finite(value: object) -> object:

@@ -1,13 +1,16 @@
 """Batches over a scripted backend: formats, resuming, failures, interrupts, locks."""
 
+import datetime
 import json
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineError, RequestError, batch
@@ -139,6 +142,7 @@ def test_simple_rows_carry_their_columns(tmp_path: Path, llm: Engine) -> None:
     assert (one["tag"], one["ü"]) == ({"a": [1, None]}, "line\u2028break")
     assert one["completion"]["content"] == "The answer to one."
     assert one["completion"]["reasoning"] == "I know."
+    assert one["completion"]["timings"].keys() == {"prompt_ms", "predicted_ms"}
     assert (two["custom_id"], two["x"], two["error"]) == ("mine", None, None)
 
 
@@ -151,6 +155,35 @@ def test_parquet(tmp_path: Path, llm: Engine) -> None:
     parquet.write_table(table, tmp_path / "in.parquet")
     run(tmp_path / "in.parquet", tmp_path / "out.jsonl", llm, in_order=True)
     assert [row["n"] for row in read(tmp_path / "out.jsonl")] == [1, 2]
+
+
+def test_parquet_of_openai_rows_and_dates(tmp_path: Path, llm: Engine) -> None:
+    """Parquet gives every row the fields of all rows, with nulls, and JSON has no dates."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        asked("a", "one", temperature=0.5),
+        asked("b", "two", max_tokens=50, stop=["x"]),
+        asked_response("c", "three"),
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "openai.parquet")
+    assert run(tmp_path / "openai.parquet", tmp_path / "a.jsonl", llm).done == 3
+    simple = [{"prompt": "one", "day": datetime.date(2026, 1, 2), "price": Decimal("1.50")}]
+    parquet.write_table(pyarrow.Table.from_pylist(simple), tmp_path / "simple.parquet")
+    assert run(tmp_path / "simple.parquet", tmp_path / "b.jsonl", llm).done == 1
+    [row] = read(tmp_path / "b.jsonl")
+    assert (row["day"], row["price"]) == ("2026-01-02", "1.50")
+
+
+def test_rows_of_data_frames_and_arrays(tmp_path: Path, llm: Engine) -> None:
+    """What `df.to_dict("records")` and NumPy hold; the same rows are the same work the next time."""
+    values = {"day": datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC), "vector": np.array([1.5, np.nan])}
+    rows = [{"prompt": "one", "whole": np.int64(3), "half": np.float32(0.5), "path": Path("a"), **values}]
+    for ran in (1, 0):
+        assert run(iter(rows), tmp_path / "out.jsonl", llm).ran == ran
+    [row] = read(tmp_path / "out.jsonl")
+    assert (row["whole"], row["half"], row["path"], row["vector"]) == (3, 0.5, "a", [1.5, None])
+    assert row["day"] == "2026-01-02T03:00:00Z"
 
 
 def test_answers_are_json_where_the_row_says_so(tmp_path: Path) -> None:
