@@ -34,6 +34,8 @@ class Generates(Protocol):
     @property
     def generate(self) -> Callable[..., Sequence[Completion | EngineError]]: ...
 
+    def close(self) -> None: ...
+
 
 class RayWorker:
     """Answers the rows of a Ray dataset: `dataset.map_batches(RayWorker, fn_constructor_kwargs={"model": ...}, ...)`.
@@ -51,8 +53,8 @@ class RayWorker:
     "" where there is nothing.
 
     Only these arguments travel: the engine is loaded by the first call in each process, and no pickle holds it.
-    Raises RequestError for options that are not valid; a call raises what stops the engine, so that Ray may begin the
-    batch again elsewhere.
+    Raises RequestError for options that are not valid. A call raises what stops the engine, which ends the job unless
+    Ray was told to try again (`actor_task_retry_on_errors`); the next call loads another.
     """
 
     def __init__(
@@ -108,17 +110,25 @@ class RayWorker:
         answers = self._engine().generate(rows, on_error="return")
         for answer in answers:
             if isinstance(answer, EngineError) and not isinstance(answer, ROW_ERRORS):
-                raise answer
+                raise self._ended(answer)
             if isinstance(answer, Completion) and answer.finish_reason == "cancelled":
-                raise EngineError("The engine was closed while it answered a batch.")
+                raise self._ended(EngineError("The engine was closed while it answered a batch."))
         return answers
+
+    def _ended(self, error: EngineError) -> EngineError:
+        """Give the engine up; the next call loads another."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.close()
+        return error
 
     def _engine(self) -> Generates:
         if self._llm is None:
             if callable(self._model):
                 self._llm = self._model()
             else:
-                self._llm = Engine.load(self._model, **{**_threads(), **self._load})
+                options: Json = {**_threads(), **self._load}
+                self._llm = Engine.load(self._model, **options)
         return self._llm
 
 

@@ -5,6 +5,7 @@ the file is skipped.
 """
 
 import os
+import re
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_engines import counting, said, scripted
+from ray_engines import TellingWorker, counting, said, scripted
 
 from engine.batch import RayWorker
 
@@ -127,6 +128,7 @@ def test_rays_checkpoint_goes_on(tmp_path: Path) -> None:
     context.checkpoint_config = config(
         id_column="id", checkpoint_path=str(tmp_path / "checkpoint"), delete_checkpoint_on_success=False
     )
+    before: set[str] = set()
     try:
         for dies_at in (ROWS // 2, None):
             # What is written of a block counts when all of it is: blocks must be small.
@@ -147,17 +149,30 @@ def test_rays_checkpoint_goes_on(tmp_path: Path) -> None:
     assert again <= 3 * BATCH, f"{again} rows were computed twice"
 
 
-def test_an_actor_uses_as_many_threads_as_it_has_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told by the engine of an actor that Ray gave two."""
+def test_an_actor_uses_as_many_threads_as_it_has_cpus() -> None:
+    """Two, where Ray gave it two; told by the options that it loads with."""
+    source = data.from_items([{"messages": [{"role": "user", "content": "a"}]}])
+    for load, threads in (({}, 2), ({"n_threads": 1}, 1)):
+        run = source.map_batches(
+            TellingWorker,
+            fn_constructor_kwargs={"load": load},
+            compute=data.ActorPoolStrategy(size=1),
+            num_cpus=2,
+        )
+        assert [row["generated_text"] for row in run.take_all()] == [said(f"threads {threads}")]
 
-    @ray.remote(num_cpus=2)
-    def threads() -> Any:
-        from engine.batch import ray_worker
 
-        return ray_worker._threads()
-
-    assert ray.get(threads.remote()) == {"n_threads": 2}
-    assert "n_threads" not in RayWorker()._load
+def test_the_page_runs(tmp_path: Path, repository: Path) -> None:
+    """The first block on Ray of docs/batches.md, with the built-in model and a folder of the test's."""
+    page = (repository / "docs" / "batches.md").read_text(encoding="utf-8")
+    block = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    for shown, used in (('"owner/repo:Q4_K_M"', "None"), ('"answers"', repr(str(tmp_path / "answers")))):
+        assert shown in block
+        block = block.replace(shown, used)
+    exec(block, {})
+    found = data.read_parquet(str(tmp_path / "answers")).take_all()
+    assert sorted(row["id"] for row in found) == list(range(24))
+    assert {row["__inference_error__"] for row in found} == {""}
 
 
 def test_the_built_in_model(tmp_path: Path) -> None:

@@ -62,6 +62,10 @@ class Recorder:
     def __init__(self, *answers: Completion | EngineError) -> None:
         self.rows: Column = []
         self._answers = answers
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def generate(self, rows: Column, on_error: str) -> Column:
         assert on_error == "return"
@@ -71,16 +75,22 @@ class Recorder:
         ]
 
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {}}}}}
-FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"a": {}}}}}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {}}}},
+}
+FORMAT: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"a": {}}}},
+}
 
 
 @pytest.mark.parametrize("as_text", [False, True])
 def test_what_a_row_says_reaches_the_engine(as_text: bool) -> None:
     """Arrow gives every row the keys of all rows, with nulls; JSON text it leaves alone."""
     recorder = Recorder()
-    first = {"temperature": 0.5, "max_tokens": 3, "repetition_penalty": 1.5, "stop_token_ids": [7]}
-    second = {"response_format": FORMAT, "seed": 5}
+    first: dict[str, Any] = {"temperature": 0.5, "max_tokens": 3, "repetition_penalty": 1.5, "stop_token_ids": [7]}
+    second: dict[str, Any] = {"response_format": FORMAT, "seed": 5}
     none = dict.fromkeys([*first, *second])
     params: Column = [first, second] if as_text else [{**none, **first}, {**none, **second}]
     tools: Column = [[TOOL], None]
@@ -93,7 +103,7 @@ def test_what_a_row_says_reaches_the_engine(as_text: bool) -> None:
     assert [tool.name for tool in of_one.pop("tools")] == ["f"]
     assert of_one == {"temperature": 0.5, "max_tokens": 3, "repeat_penalty": 1.5, "stop_tokens": [7]}
     assert [tool.name for tool in of_two.pop("tools")] == ["default"]
-    assert of_two.pop("response_format").json_schema == FORMAT["json_schema"]["schema"]  # type: ignore[index]
+    assert of_two.pop("response_format").json_schema == SCHEMA
     assert of_two == {"temperature": 1.0, "seed": 5}
 
 
@@ -134,10 +144,17 @@ def test_an_error_of_one_row_is_a_value_and_one_of_the_engine_is_raised() -> Non
     broken = DecodeError("llama.cpp said 1")
     out = RayWorker(lambda: Recorder(Completion(), broken))({"messages": asked("a", "b")})
     assert sorted(out["__inference_error__"]) == ["", "DecodeError: llama.cpp said 1"]
-    with pytest.raises(EngineError, match="is closed"):
-        RayWorker(lambda: Recorder(EngineError("The engine is closed.")))({"messages": asked("a")})
-    with pytest.raises(EngineError, match="closed while"):
-        RayWorker(lambda: Recorder(Completion(finish_reason="cancelled")))({"messages": asked("a")})
+    for answer, message in (
+        (EngineError("llama.cpp died"), "llama.cpp died"),
+        (Completion(finish_reason="cancelled"), "closed while"),
+    ):
+        made = [Recorder(answer), Recorder(Completion())]
+        loads = iter(made)
+        worker = RayWorker(lambda loads=loads: next(loads))
+        with pytest.raises(EngineError, match=message):
+            worker({"messages": asked("a")})
+        assert made[0].closed
+        assert worker({"messages": asked("a")})["__inference_error__"] == [""], "the next call has another engine"
 
 
 def test_batches_that_are_none() -> None:

@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,9 +48,11 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 @dataclass
 class Measure:
-    """One way's figures: tokens written, tokens of the prompts and those of them that were cached."""
+    """One way's figures: seconds by the clock and of this process's processor time (on a busy machine the latter tells
+    more), tokens written, tokens of the prompts and those of them that were cached."""
 
     seconds: float
+    cpu: float
     written: int
     prompts: int
     cached: int
@@ -63,7 +65,7 @@ class Slots:
         self.seen: list[tuple[float, int]] = []
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Generator[None]:
         loop: Any = Loop
         decode, began = loop._decode, time.perf_counter()
 
@@ -124,7 +126,7 @@ class Task:
 
     def batched(self, *, group: bool, slots: Slots) -> Measure:
         with self.load(self.sequences) as llm, tempfile.TemporaryDirectory() as folder, slots.watching():
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), time.process_time()
             report = batch.run(
                 self.asked,
                 Path(folder) / "out.jsonl",
@@ -135,15 +137,16 @@ class Task:
                 temperature=0,
                 max_tokens=self.steps,
             )
-            seconds = time.perf_counter() - began
+            seconds, cpu = time.perf_counter() - began, time.process_time() - worked
         assert report.done == len(self.asked), report
-        return Measure(seconds, report.completion_tokens, report.prompt_tokens, report.cached_tokens)
+        return Measure(seconds, cpu, report.completion_tokens, report.prompt_tokens, report.cached_tokens)
 
     def _each(self, ask: Callable[[dict[str, Any]], Any], at_once: int) -> Measure:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         with ThreadPoolExecutor(at_once) as pool:
             usages = [_counts(usage) for usage in pool.map(ask, self.asked)]
-        return Measure(time.perf_counter() - began, *map(sum, zip(*usages, strict=True)))
+        seconds, cpu = time.perf_counter() - began, time.process_time() - worked
+        return Measure(seconds, cpu, *map(sum, zip(*usages, strict=True)))
 
 
 def _messages(row: dict[str, Any]) -> list[dict[str, str]]:
@@ -174,15 +177,14 @@ def throughput(task: Task, server: Path | None, picture: Path | None) -> None:
     """Each way in a process of its own: threads that another left behind change how OpenMP's wait for one another."""
     names = ["one by one", "llama-cpp-python", "batch, input order", "batch, grouped"]
     print(f"{len(task.asked)} rows, {task.sequences} sequences, {task.path.name}, {task.threads} threads", flush=True)
-    first, slots = 0.0, dict[str, Slots]()
+    slots: dict[str, Slots] = {}
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
         for name in [*names, *(["llama-server"] if server else [])]:
             found, slots[name] = processes.submit(one_way, task, name, server).result()
-            first = first or found.seconds
+            cpu = "elsewhere" if name == "llama-server" else f"{found.cpu:6.1f} s"
             print(
-                f"  {name:20} {found.seconds:8.2f} s {len(task.asked) / found.seconds:7.2f} rows/s "
-                f"{found.written / found.seconds:7.0f} tokens/s, {found.cached / found.prompts:4.0%} of the prompts "
-                f"cached, {first / found.seconds:.2f} times as fast as one by one",
+                f"  {name:20} {found.seconds:7.1f} s, processor {cpu}, {len(task.asked) / found.seconds:6.2f} rows/s, "
+                f"{found.written / found.seconds:5.0f} tokens/s, {found.cached / found.prompts:4.0%} of prompts cached",
                 flush=True,
             )
     used = {name: seen for name, seen in slots.items() if seen.seen}

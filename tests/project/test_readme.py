@@ -1,4 +1,4 @@
-"""Every block of README.md, docs/GUIDE.md, docs/agents.md and docs/batches.md runs, and prints what the page says it prints.
+"""Every block of the README and of some pages runs, and prints what the page says it prints.
 
 `console` blocks are commands after `$ ` with their output; `python` blocks run in order in one namespace, and a `text`
 block right after one is what it printed. Times, speeds, sizes of memory and made-up ids are masked before comparing.

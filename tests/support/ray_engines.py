@@ -1,11 +1,14 @@
 """Engines for actors of Ray: made in the actor's process, by a function that travels by its name."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from engine import ChatTemplate, Engine
+from engine.batch import RayWorker
 from engine.testing import ByteVocab, ScriptedBackend
 
 
@@ -46,3 +49,16 @@ def _counting(folder: Path, dies_at: int | None) -> Engine:
 
     backend = ScriptedBackend(reply, vocab=ByteVocab(["<|im_start|>"]), n_sequences=4)
     return Engine(backend, ChatTemplate(None, family="qwen3"))
+
+
+class TellingWorker(RayWorker):
+    """Loads nothing: its engine answers with the number of threads that it was to be loaded with."""
+
+    def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+        def load(_: object, **options: Any) -> Engine:
+            text = said(f"threads {options['n_threads']}")
+            backend = ScriptedBackend(lambda _: text, vocab=ByteVocab(["<|im_start|>"]))
+            return Engine(backend, ChatTemplate(None, family="qwen3"))
+
+        with patch.object(Engine, "load", load):
+            return super().__call__(batch)
