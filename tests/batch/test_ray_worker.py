@@ -75,14 +75,9 @@ class Recorder:
         ]
 
 
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {}}}},
-}
-FORMAT: dict[str, Any] = {
-    "type": "json_schema",
-    "json_schema": {"name": "n", "schema": {"type": "object", "properties": {"a": {}}}},
-}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"x": {}}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+FORMAT: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
 
 
 @pytest.mark.parametrize("as_text", [False, True])
