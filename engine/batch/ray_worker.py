@@ -92,7 +92,7 @@ class RayWorker:
         """What a row asks for, or what is wrong with it."""
         try:
             params = _given(row, "sampling_params", dict)
-            body = {**(params or {}), "messages": _given(row, "messages", list)}
+            body: Json = {**(params or {}), "messages": _given(row, "messages", list)}
             if (tools := _given(row, "tools", list)) is not None:
                 body["tools"] = tools
             asked = read_body("/v1/chat/completions", body, self._defaults, self._tools).turn

@@ -86,7 +86,10 @@ def test_what_a_row_says_reaches_the_engine(as_text: bool) -> None:
     recorder = Recorder()
     first: dict[str, Any] = {"temperature": 0.5, "max_tokens": 3, "repetition_penalty": 1.5, "stop_token_ids": [7]}
     second: dict[str, Any] = {"response_format": FORMAT, "seed": 5}
-    none = dict.fromkeys([*first, *second])
+    none: dict[str, Any] = dict.fromkeys([*first, *second])
+    if not as_text:  # another row's schema has a property "y"
+        schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "y": None}}
+        second["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     params: Column = [first, second] if as_text else [{**none, **first}, {**none, **second}]
     tools: Column = [[TOOL], None]
     columns: dict[str, Column] = {"messages": asked("a", "b"), "sampling_params": params, "tools": tools}
