@@ -19,7 +19,7 @@ from ray_engines import TellingWorker, counting, said, scripted
 from engine.batch import RayWorker
 
 # Ray's own warnings are no failures of ours.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 ray: Any = pytest.importorskip("ray", reason="needs the extra ray")
 data: Any = pytest.importorskip("ray.data", reason="needs the extra ray")
 
