@@ -19,11 +19,11 @@ from typing import Any, Protocol, TypeAlias, Unpack, cast
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from engine.batch.chat import Turn, turn
+from engine.batch.bodies import Turn, turn
 from engine.batch.files import Files, IfChanged, Lines, Syncer
-from engine.batch.rows import Defaults, Row, answer_line, failure_line
+from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, failure_line
 from engine.batch.source import BadRow, Index, Plan, RowsLike, Source
-from engine.errors import ContextOverflowError, DecodeError, EngineError, QueueFullError, RequestError, TemplateError
+from engine.errors import EngineError, QueueFullError, RequestError
 from engine.families import Family
 from engine.hub.progress import Screen, duration_text, screen_for
 from engine.options import TurnOptions
@@ -243,7 +243,7 @@ class _Work:
                 continue
             try:
                 completions = self._answers(row)
-            except (RequestError, ContextOverflowError, TemplateError, DecodeError) as error:
+            except ROW_ERRORS as error:
                 self._errors.append(failure_line(row, error))
                 self._add((), failed=True)
                 continue

@@ -14,15 +14,17 @@ from typing import Any, Literal, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
 
-from engine.batch.chat import JsonObject, Turn, read_body, response_body, turn
-from engine.errors import DecodeError, EngineError, RequestError
+from engine.batch.bodies import ENDPOINTS, JsonObject, Request, Turn, read_body, timings, turn
+from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
 from engine.openai.completions import usage_object
+from engine.openai.problems import problem_of
 from engine.tools import ToolLike
 from engine.types import Completion, whole_characters
 
 Kind: TypeAlias = Literal["openai", "simple"]
 
-URL = "/v1/chat/completions"
+ROW_ERRORS = (RequestError, ContextOverflowError, TemplateError, DecodeError)
+"""What fails one row; other errors of the engine stop the whole."""
 _RESERVED = ("request_id", "completion", "error")
 _OPENAI = frozenset({"custom_id", "method", "url", "body"})
 _PREFIX = "batch_req_"
@@ -32,13 +34,18 @@ _BREAKS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the input. `key` identifies its content, `columns` are those of a simple row."""
+    """A row of the input. `key` identifies its content. `request` is what a row of OpenAI's format asks for, None for a
+    simple row, whose `columns` are carried through."""
 
     name: str
     key: str
-    kind: Kind
     turn: Turn
+    request: Request | None
     columns: Mapping[str, Any]
+
+    @property
+    def kind(self) -> Kind:
+        return "simple" if self.request is None else "openai"
 
 
 class BadRowError(RequestError):
@@ -66,13 +73,14 @@ def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
         columns = _object(raw)
         kind: Kind = "openai" if _OPENAI & columns.keys() - {"custom_id"} else "simple"
         name = _name(columns, kind, number)
-        asked = _openai_turn(columns, defaults) if kind == "openai" else _simple_turn(columns, defaults)
+        request = _request(columns, defaults) if kind == "openai" else None
+        asked = _simple_turn(columns, defaults) if request is None else request.turn
         key = _PREFIX + _digest(dump({**columns, "custom_id": name}, sort_keys=True))
     except RequestError as error:
         known = columns.get("custom_id")
         name = whole_characters(known) if isinstance(known, str) else None
         raise BadRowError(whole_characters(str(error)), name, columns) from error
-    return Row(name, key, kind, asked, columns)
+    return Row(name, key, asked, request, columns)
 
 
 def bad_key(raw: bytes, number: int) -> str:
@@ -112,17 +120,17 @@ def _name(columns: Mapping[str, Any], kind: Kind, number: int) -> str:
     return name
 
 
-def _openai_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
+def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
     if unknown := sorted(columns.keys() - _OPENAI):
         raise RequestError(f'There is a field "{unknown[0]}" beside custom_id, method, url and body; remove it.')
     if columns.get("method") != "POST":
         raise RequestError(f'"method" is {columns.get("method")!r}; it must be "POST".')
-    if columns.get("url") != URL:
-        raise RequestError(f'"url" is {columns.get("url")!r}; only "{URL}" is served.')
-    body = columns.get("body")
+    url, body = columns.get("url"), columns.get("body")
+    if not isinstance(url, str):
+        raise RequestError(f'"url" is {_kind_of(url)}; it must be one of {", ".join(ENDPOINTS)}.')
     if not isinstance(body, dict):
-        raise RequestError(f'"body" is {_kind_of(body)}; it must be the object of a Chat Completions request.')
-    return read_body(cast("JsonObject", body), defaults.options, defaults.tools)
+        raise RequestError(f'"body" is {_kind_of(body)}; it must be the object of a request.')
+    return read_body(url, cast("JsonObject", body), defaults.options, defaults.tools)
 
 
 def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
@@ -155,8 +163,8 @@ def sort_key(asked: Turn) -> bytes:
 
 def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> bytes:
     """The output's line of a row that was answered."""
-    if row.kind == "openai":
-        body = response_body(row.key.removeprefix(_PREFIX), model, completions)
+    if row.request is not None:
+        body = row.request.response(row.key.removeprefix(_PREFIX), model, completions)
         return _openai_line(row.key, row.name, _response(row.key, 200, body), None)
     whole = completions[0]
     completion = {
@@ -167,18 +175,19 @@ def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> byte
         "parsed": to_jsonable_python(whole.parsed),
         "parse_error": whole.parse_error,
         "usage": usage_object([whole.usage]),
+        "timings": timings([whole]),
     }
     return _simple_line(row.key, row.name, row.columns, completion, None)
 
 
 def failure_line(row: Row, error: EngineError) -> bytes:
     """The error file's line of a row that failed, as OpenAI's: a response with the status that a server would give."""
-    status = 500 if isinstance(error, DecodeError) else 400
     message = " ".join(str(error).split())
-    if row.kind == "openai":
-        kind = "invalid_request_error" if status == 400 else "server_error"
-        body = {"error": {"message": message, "type": kind, "param": None, "code": type(error).__name__}}
-        return _openai_line(row.key, row.name, _response(row.key, status, body), None)
+    if row.request is not None:
+        problem = problem_of(error, row.request.names)
+        told = problem.body()
+        body = {**told, "error": {**told["error"], "message": message}}
+        return _openai_line(row.key, row.name, _response(row.key, problem.status, body), None)
     return _simple_line(row.key, row.name, row.columns, None, {"code": type(error).__name__, "message": message})
 
 
@@ -225,9 +234,17 @@ def identity(line: bytes) -> tuple[str, str | None] | None:
 
 
 def dump(value: object, *, sort_keys: bool = False) -> bytes:
-    """JSON on one line, in UTF-8. Raises RequestError for what JSON does not hold, but NaN and infinity become null."""
+    """JSON on one line, in UTF-8. NaN and infinity become null; dates, decimals, paths and the like become text, as
+    pydantic writes them, and arrays lists. Raises RequestError for anything else that JSON does not hold."""
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False)
+        text = json.dumps(
+            value,
+            ensure_ascii=False,
+            separators=(",", ":"),
+            sort_keys=sort_keys,
+            allow_nan=False,
+            default=_converted,
+        )
     except ValueError:
         try:
             return dump(_finite(value), sort_keys=sort_keys)
@@ -240,7 +257,16 @@ def dump(value: object, *, sort_keys: bool = False) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
-        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys).encode()
+        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, default=_converted).encode()
+
+
+def _converted(value: Any) -> object:
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
+        return _finite(value.tolist())
+    try:
+        return to_jsonable_python(value)
+    except ValueError as error:
+        raise TypeError(str(error)) from error
 
 
 def _finite(value: object) -> object:

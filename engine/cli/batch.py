@@ -9,9 +9,11 @@ full, 130 interrupted.
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from engine.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
+from engine.options import LoadOptions
 
 BAD_INPUT, SOME_FAILED, DISK_FULL, INTERRUPTED = 2, 3, 4, 130
 _SEQUENCES = 8
@@ -54,12 +56,13 @@ def batch(options: argparse.Namespace) -> int:
     loaded: list[Engine] = []
 
     def load(plan: batches.Plan) -> Engine:
-        try:
-            loaded.append(commands.load(options, n_sequences=options.sequences or min(_SEQUENCES, plan.total)))
-        except ContextOverflowError:
-            if options.sequences:
-                raise
-            loaded.append(commands.load(options, n_sequences=None))  # as many as fit
+        for choice in _layouts(options.sequences, plan.total):
+            try:
+                loaded.append(commands.load(options, **choice))
+                break
+            except ContextOverflowError:
+                if options.sequences or not choice:
+                    raise
         return loaded[0]
 
     try:
@@ -86,6 +89,20 @@ def batch(options: argparse.Namespace) -> int:
         for engine in loaded:
             engine.close()
     return _exit_code(report)
+
+
+def _layouts(asked: int | None, rows: int) -> Iterator[LoadOptions]:
+    """What to load with, the next where one does not fit: what was asked for; else a buffer for each of eight rows, or
+    of four, then one pool for eight (as much memory as one buffer, slower on the CPU), then what fits."""
+    if asked:
+        yield {"n_sequences": asked}
+        return
+    most = min(_SEQUENCES, rows)
+    yield {"n_sequences": most}
+    if most > _SEQUENCES // 2:
+        yield {"n_sequences": _SEQUENCES // 2}
+    yield {"n_sequences": most, "kv_unified": True}
+    yield {}
 
 
 def _exit_code(report: Any) -> int:

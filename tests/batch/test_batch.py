@@ -1,13 +1,16 @@
 """Batches over a scripted backend: formats, resuming, failures, interrupts, locks."""
 
+import datetime
 import json
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineError, RequestError, batch
@@ -40,6 +43,10 @@ def asked(name: str, text: str, **body: Any) -> dict[str, Any]:
     """A row in OpenAI's format."""
     whole = {"model": "m", "messages": [{"role": "user", "content": text}], **body}
     return {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": whole}
+
+
+def asked_response(name: str, text: str, **body: Any) -> dict[str, Any]:
+    return {"custom_id": name, "method": "POST", "url": "/v1/responses", "body": {"model": "m", "input": text, **body}}
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any] | str]) -> Path:
@@ -91,6 +98,23 @@ def test_openai_rows_come_back_as_openai_writes_them(tmp_path: Path, llm: Engine
     assert not (tmp_path / "out.errors.jsonl").exists()
 
 
+def test_rows_of_responses_come_back_as_responses(tmp_path: Path, llm: Engine) -> None:
+    rows = [asked_response("a", "one", instructions="i"), asked("b", "two"), asked_response("c", LONG)]
+    report = run(write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl", llm, in_order=True)
+    assert (report.done, report.failed) == (2, 1)
+    one, two = read(tmp_path / "out.jsonl")
+    assert list(one) == ["id", "custom_id", "response", "error"]
+    assert (one["custom_id"], one["error"], one["response"]["status_code"]) == ("a", None, 200)
+    body = one["response"]["body"]
+    assert (body["object"], body["status"], body["instructions"]) == ("response", "completed", "i")
+    assert [item["content"][0]["text"] for item in body["output"]] == ["I know.", "The answer to one."]
+    assert body["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    assert two["response"]["body"]["object"] == "chat.completion"
+    [row] = read(tmp_path / "out.errors.jsonl")
+    error = row["response"]["body"]["error"]
+    assert (row["response"]["status_code"], error["code"], error["param"]) == (400, "context_length_exceeded", "input")
+
+
 def test_a_call_and_its_arguments(tmp_path: Path) -> None:
     call = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
     backend = ScriptedBackend(lambda _: call, vocab=ByteVocab(["<|im_start|>", "<tool_call>", "</tool_call>"]))
@@ -118,6 +142,7 @@ def test_simple_rows_carry_their_columns(tmp_path: Path, llm: Engine) -> None:
     assert (one["tag"], one["ü"]) == ({"a": [1, None]}, "line\u2028break")
     assert one["completion"]["content"] == "The answer to one."
     assert one["completion"]["reasoning"] == "I know."
+    assert one["completion"]["timings"].keys() == {"prompt_ms", "predicted_ms"}
     assert (two["custom_id"], two["x"], two["error"]) == ("mine", None, None)
 
 
@@ -130,6 +155,35 @@ def test_parquet(tmp_path: Path, llm: Engine) -> None:
     parquet.write_table(table, tmp_path / "in.parquet")
     run(tmp_path / "in.parquet", tmp_path / "out.jsonl", llm, in_order=True)
     assert [row["n"] for row in read(tmp_path / "out.jsonl")] == [1, 2]
+
+
+def test_parquet_of_openai_rows_and_dates(tmp_path: Path, llm: Engine) -> None:
+    """Parquet gives every row the fields of all rows, with nulls, and JSON has no dates."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [
+        asked("a", "one", temperature=0.5),
+        asked("b", "two", max_tokens=50, stop=["x"]),
+        asked_response("c", "three"),
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "openai.parquet")
+    assert run(tmp_path / "openai.parquet", tmp_path / "a.jsonl", llm).done == 3
+    simple = [{"prompt": "one", "day": datetime.date(2026, 1, 2), "price": Decimal("1.50")}]
+    parquet.write_table(pyarrow.Table.from_pylist(simple), tmp_path / "simple.parquet")
+    assert run(tmp_path / "simple.parquet", tmp_path / "b.jsonl", llm).done == 1
+    [row] = read(tmp_path / "b.jsonl")
+    assert (row["day"], row["price"]) == ("2026-01-02", "1.50")
+
+
+def test_rows_of_data_frames_and_arrays(tmp_path: Path, llm: Engine) -> None:
+    """What `df.to_dict("records")` and NumPy hold; the same rows are the same work the next time."""
+    values = {"day": datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC), "vector": np.array([1.5, np.nan])}
+    rows = [{"prompt": "one", "whole": np.int64(3), "half": np.float32(0.5), "path": Path("a"), **values}]
+    for ran in (1, 0):
+        assert run(iter(rows), tmp_path / "out.jsonl", llm).ran == ran
+    [row] = read(tmp_path / "out.jsonl")
+    assert (row["whole"], row["half"], row["path"], row["vector"]) == (3, 0.5, "a", [1.5, None])
+    assert row["day"] == "2026-01-02T03:00:00Z"
 
 
 def test_answers_are_json_where_the_row_says_so(tmp_path: Path) -> None:
@@ -152,7 +206,10 @@ BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
     ("a list", "[]", "a list; a row is a JSON object"),
     ("deep", '{"prompt": "x", "y": ' + "[" * 5000 + "]" * 5000 + "}", "not JSON"),
     ("method", {**asked("x", "y"), "method": "GET"}, '"POST"'),
-    ("url", {**asked("x", "y"), "url": "/v1/embeddings"}, "only"),
+    ("url", {**asked("x", "y"), "url": "/v1/embeddings"}, "/v1/embeddings.*/v1/chat/completions, /v1/responses"),
+    ("url, a number", {**asked("x", "y"), "url": 7}, '"url" is a number'),
+    ("a body of the other endpoint", {**asked("x", "y"), "url": "/v1/responses"}, "messages"),
+    ("previous", asked_response("x", "y", previous_response_id="r"), "stands alone"),
     ("body", {**asked("x", "y"), "body": []}, '"body" is a list'),
     ("key", {**asked("x", "y"), "extra": 1}, '"extra"'),
     ("custom_id", {**asked("x", "y"), "custom_id": 7}, '"custom_id" is 7'),
@@ -271,7 +328,7 @@ def test_a_success_replaces_the_failure(tmp_path: Path, llm: Engine) -> None:
     assert (report.done, report.failed) == (1, 1)
     [row] = read(tmp_path / "out.errors.jsonl")
     assert row["response"]["status_code"] == 400
-    assert row["response"]["body"]["error"]["code"] == "ContextOverflowError"
+    assert row["response"]["body"]["error"]["code"] == "context_length_exceeded"
     assert run(rows, out, llm).ran == 0
     assert run(rows, out, llm, retry_failed=True).failed == 1
     assert len(read(tmp_path / "out.errors.jsonl")) == 1

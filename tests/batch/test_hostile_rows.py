@@ -52,6 +52,28 @@ BODY: dict[str, Any] = {
     "stream": False,
     "metadata": {},
 }
+RESPONSES_BODY: dict[str, Any] = {
+    "model": "m",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "u"}]},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "r"},
+    ],
+    "instructions": "i",
+    "include": [],
+    "max_output_tokens": 4,
+    "metadata": {},
+    "reasoning": {"effort": "none"},
+    "text": {"format": {"type": "text"}},
+    "tools": [{"type": "function", **TOOL["function"]}],
+    "tool_choice": "auto",
+    "truncation": "disabled",
+    "temperature": 0.5,
+    "store": False,
+    "stream": False,
+}
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 VALUES: list[Any] = [
     None,
     True,
@@ -132,7 +154,8 @@ def rows(rng: random.Random, kind: str) -> list[bytes]:
     found = [line for line in RAW if line]
     for number in range(ROWS):
         if kind == "openai":
-            whole: dict[str, Any] = {"method": "POST", "url": "/v1/chat/completions", "body": BODY}
+            url, body = (CHAT, BODY) if number % 3 else (RESPONSES, RESPONSES_BODY)
+            whole: dict[str, Any] = {"method": "POST", "url": url, "body": body}
         else:
             whole = {"messages": BODY["messages"]} if number % 2 else {"prompt": "u", "tag": [1, {"a": None}]}
         found.append(damaged({"custom_id": f"r{number}", **whole}, rng))
@@ -142,7 +165,7 @@ def rows(rng: random.Random, kind: str) -> list[bytes]:
 @pytest.mark.parametrize("kind", ["openai", "simple"])
 def test_every_row_becomes_a_line(tmp_path: Path, kind: str) -> None:
     lines = rows(random.Random(26), kind)
-    first = {"custom_id": "first", "method": "POST", "url": "/v1/chat/completions", "body": BODY}
+    first = {"custom_id": "first", "method": "POST", "url": CHAT, "body": BODY}
     good = first if kind == "openai" else {"custom_id": "first", "prompt": "u"}
     (tmp_path / "in.jsonl").write_bytes(b"\n".join([json.dumps(good).encode(), *lines]))
     backend = ScriptedBackend(lambda _: "Yes.", vocab=ByteVocab(["<|im_start|>"]), n_sequences=8, n_ctx=2000)

@@ -50,6 +50,10 @@ class LlamaPython:
             stream=True,
         )
 
+    def chat(self, messages: Sequence[Any], steps: int) -> dict[str, int]:
+        """The usage of one greedy answer, not streamed."""
+        return self._llama.create_chat_completion(list(messages), max_tokens=steps, temperature=0.0)["usage"]
+
     def close(self) -> None:
         self._llama.close()
 
@@ -108,6 +112,15 @@ class LlamaServer:
         for thread in threads:
             thread.join()
         return sum(made)
+
+    def chat(self, messages: Sequence[Any], steps: int) -> dict[str, Any]:
+        """The usage of one greedy answer, not streamed; call it from as many threads as there are slots, or more."""
+        body = {"messages": list(messages), "max_tokens": steps, "temperature": 0, "cache_prompt": True}
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=600)
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        found = json.loads(connection.getresponse().read())
+        connection.close()
+        return found["usage"]
 
     def forget(self) -> None:
         """Empty the slots' caches, so that no run profits from the one before."""

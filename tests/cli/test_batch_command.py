@@ -55,21 +55,37 @@ def test_all_good_then_some_failed_then_another_job(
 def test_sequences_are_as_asked_for_or_as_fit(
     tmp_path: Path, loaded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load = commands.load
+    """One after the other: a buffer for each of eight rows, for four, one pool for all, what fits."""
+    load, room = commands.load, [2]
 
     def crowded(options: Any, **more: Any) -> Engine:
-        if (more["n_sequences"] or 0) > 2:
+        buffers = 1 if more.get("kv_unified") else more.get("n_sequences", 1)
+        if buffers > room[0]:
             loaded.append(more)
             raise ContextOverflowError("no room")
         return load(options, **more)
 
     monkeypatch.setattr(commands, "load", crowded)
     source = write(tmp_path / "in.jsonl", *({"prompt": f"{number}"} for number in range(20)))
-    command = ["batch", source, "-o", str(tmp_path / "out.jsonl"), "--quiet"]
+    command = ["batch", source, "-o", str(tmp_path / "out.jsonl"), "--quiet", "--if-changed", "restart"]
+    ladder: list[dict[str, Any]] = [
+        {"n_sequences": 8},
+        {"n_sequences": 4},
+        {"n_sequences": 8, "kv_unified": True},
+        {},
+    ]
     assert main([*command, "--sequences", "5"]) == 1
     assert "no room" in capsys.readouterr().err
-    assert main(command) == 0
-    assert [more["n_sequences"] for more in loaded] == [5, 8, None]
+    assert loaded == [{"n_sequences": 5}]
+    for fits, tried in ((8, 1), (4, 2), (1, 3)):
+        room[0] = fits
+        loaded.clear()
+        assert main(command) == 0
+        assert loaded == ladder[:tried]
+    room[0] = 0
+    loaded.clear()
+    assert main(command) == 1
+    assert loaded == ladder
 
 
 def test_bad_input(tmp_path: Path, loaded: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

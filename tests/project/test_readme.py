@@ -1,4 +1,4 @@
-"""Every block of README.md, docs/GUIDE.md and docs/agents.md runs, and prints what the page says it prints.
+"""Every block of the README and of some pages of docs runs, and prints what the page says it prints.
 
 `console` blocks are commands after `$ ` with their output; `python` blocks run in order in one namespace, and a `text`
 block right after one is what it printed. Times, speeds, sizes of memory and made-up ids are masked before comparing.
@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-GUIDE = README.parent / "docs" / "GUIDE.md"
-PAGES = (README, GUIDE, README.parent / "docs" / "agents.md", README.parent / "docs" / "STRUCTURED.md")
+PAGES = (README, *(README.parent / "docs" / f"{name}.md" for name in ("GUIDE", "agents", "STRUCTURED", "batches")))
 MOST_WORDS, MOST_LINES = 900, 150
 _BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (

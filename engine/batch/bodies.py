@@ -1,0 +1,144 @@
+"""The bodies of OpenAI's requests as turns, and finished turns as the bodies of responses in a file.
+
+Knows: what a batch adds to `engine.openai`, which reads and writes the fields: defaults for all rows, what a row that
+stands alone cannot ask for, and `timings`, as llama.cpp's server has them. Does not know: batches, files, engines.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, TypeAlias, cast
+
+from engine.constraint.matcher import refusal
+from engine.constraint.response import response_of
+from engine.errors import RequestError
+from engine.openai.completions import ChatAnswer, ChatRequest, read_chat
+from engine.openai.items import Seal, messages_of
+from engine.openai.problems import Problem, bad
+from engine.openai.responses import ResponsesAnswer, ResponsesRequest, read_responses
+from engine.options import TurnOptions, checked, prompt_options, sampling_params
+from engine.template.conversation import check_last, conversation_of
+from engine.tools import ToolLike, as_tools
+from engine.types import Completion, Message, MessagesLike, ResponseFormat, Tool, Usage
+
+JsonObject: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one request asks for: `n` answers to `messages`. `options` are those of `Engine.stream`."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    options: Mapping[str, Any]
+    n: int = 1
+
+
+def turn(
+    messages: MessagesLike,
+    tools: Sequence[ToolLike] | None = None,
+    options: Mapping[str, Any] | None = None,
+    n: int = 1,
+) -> Turn:
+    """A turn, checked as far as that is possible without a model. Raises RequestError for what is not valid."""
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    _ = sampling_params(given), prompt_options(checked(cast("TurnOptions", given), TurnOptions))
+    _check_format(given.get("response_format"))
+    conversation = conversation_of(messages)
+    check_last(conversation, generates=True, continues=bool(given.get("continue_final_message", False)))
+    return Turn(conversation, as_tools(tools), given, n)
+
+
+def _check_format(asked: object) -> None:
+    """Raises RequestError for a `response_format` that cannot be held."""
+    if isinstance(asked, ResponseFormat):  # most rows of a batch have the same
+        _check_written_format(asked.model_dump_json())
+    elif asked is not None:
+        _ = response_of(asked, refusal)
+
+
+@lru_cache(maxsize=64)
+def _check_written_format(text: str) -> None:
+    _ = response_of(ResponseFormat.model_validate_json(text), refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A body, read. `names` tell which field gave each option; `response(id, model, completions)` is the body of the
+    response."""
+
+    turn: Turn
+    names: Mapping[str, str]
+    response: Callable[[str, str, Sequence[Completion]], JsonObject]
+
+
+def read_body(
+    url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None = None
+) -> Request:
+    """What a body of that endpoint asks for. `defaults` are options, and `tools` tools, for a body that names none.
+
+    A null counts as absent, of whatever field: Parquet gives a row those of all rows. Raises RequestError, naming the
+    field, for what is not valid and for what this engine cannot do.
+    """
+    if (read := _READERS.get(url)) is None:
+        raise RequestError(f'"url" is {url!r}; these are served: {", ".join(ENDPOINTS)}.')
+    known = as_tools(tools) if body.get("tools") is None else None
+    given = {name: value for name, value in body.items() if value is not None}
+    if known:
+        given["tools"] = [tool.openai() for tool in known]
+    try:
+        if given.get("stream"):
+            raise bad("stream is true; a batch returns whole responses: remove it.", "stream")
+        return read(given, defaults, known)
+    except Problem as problem:
+        raise RequestError(problem.message) from problem
+
+
+def _chat(body: JsonObject, defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None) -> Request:
+    asked = read_chat(body)
+    known = asked.tools if tools is None else tools
+    return Request(
+        turn(asked.messages, known, {**defaults, **asked.options}, asked.n),
+        asked.names,
+        partial(_chat_response, asked),
+    )
+
+
+def _chat_response(asked: ChatRequest, id_: str, model: str, completions: Sequence[Completion]) -> JsonObject:
+    """The `chat.completion` object, with every field of OpenAI's: null where there is nothing."""
+    whole = ChatAnswer(asked, model).whole(completions)
+    choices = [{**choice, "message": {"refusal": None, **choice["message"]}} for choice in whole["choices"]]
+    rest = {"service_tier": None, "timings": timings(completions)}
+    return {**whole, "id": f"chatcmpl-{id_}", "choices": choices, **rest}
+
+
+def _responses(body: JsonObject, defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None) -> Request:
+    asked = read_responses({**body, "store": False})  # a file is all that keeps it
+    if asked.previous is not None:
+        raise bad("previous_response_id is given, and a row stands alone: send the items before it as input.")
+    if asked.sealed:
+        raise bad("encrypted_content is only opened by the process that made it; leave it out of include.", "include")
+    messages = messages_of((), asked.items, Seal(), asked.instructions)
+    known = asked.tools if tools is None else tools
+    return Request(
+        turn(messages, known, {**defaults, **asked.options}), asked.names, partial(_responses_response, asked)
+    )
+
+
+def _responses_response(asked: ResponsesRequest, id_: str, model: str, completions: Sequence[Completion]) -> JsonObject:
+    whole = ResponsesAnswer(asked, model, Seal(), lambda _: None).whole(completions)
+    return {**whole, "id": f"resp_{id_}", "timings": timings(completions)}
+
+
+_READERS = {"/v1/chat/completions": _chat, "/v1/responses": _responses}
+ENDPOINTS = tuple(_READERS)
+"""What the `url` of a row may be."""
+
+
+def timings(completions: Sequence[Completion]) -> JsonObject:
+    """Milliseconds, of the answer that took longest."""
+    usages = [completion.usage or Usage() for completion in completions]
+    return {
+        "prompt_ms": round(1000 * max((usage.prefill_seconds for usage in usages), default=0.0), 1),
+        "predicted_ms": round(1000 * max((usage.decode_seconds for usage in usages), default=0.0), 1),
+    }
