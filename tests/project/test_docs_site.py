@@ -89,7 +89,17 @@ def test_the_reference_shows_every_public_name(pages: dict[Path, Page]) -> None:
     import engine
 
     shown = {found.rpartition(".")[2] for page in pages.values() for found in page.ids if found.startswith("engine.")}
-    left_out = {"CallError", "FinishReason", "Family", "Part", "Role", "ToolChoice", "ToolLike", "TurnRequest", "Service"}
+    left_out = {
+        "CallError",
+        "FinishReason",
+        "Family",
+        "Part",
+        "Role",
+        "ToolChoice",
+        "ToolLike",
+        "TurnRequest",
+        "Service",
+    }
     assert set(engine.__all__) - left_out <= shown
     assert "Family" in shown, "a name is left out that is there"
 

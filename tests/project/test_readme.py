@@ -2,10 +2,10 @@
 
 A page runs in an empty folder that holds the built-in model as `model.gguf`. A block with a title, as in
 ```` ```toml title="parrot.toml" ````, is a file of that name there. `console` blocks are commands after `$ ` with their
-output; `python` blocks run in order in one namespace, and a `text` block right after one is what it printed. `sh` blocks
-show commands whose output is nobody's promise: they are not run, but each `llama-engine` in them must be understood, and
-each extra must exist. Times, speeds, sizes of memory and made-up ids are masked before comparing. Run as a script
-(`python tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages.
+output; `python` blocks run in order in one namespace, and a `text` block right after one is what it printed. `sh`
+blocks show commands whose output is nobody's promise: they are not run, but each `llama-engine` in them must be
+understood, and each extra must exist. Times, speeds, sizes of memory and made-up ids are masked before comparing. Run
+as a script (`python tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def blocks(source: str) -> list[Block]:
 
 
 @contextlib.contextmanager
-def workplace() -> Iterator[Path]:
+def workplace() -> Generator[Path]:
     """The folder that a page runs in, as the current directory."""
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         Path("model.gguf").symlink_to(_data.builtin_model())
