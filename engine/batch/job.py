@@ -25,9 +25,9 @@ from engine.batch.rows import Defaults, Row, answer_line, failure_line
 from engine.batch.source import BadRow, Index, Plan, RowsLike, Source
 from engine.errors import ContextOverflowError, DecodeError, EngineError, QueueFullError, RequestError, TemplateError
 from engine.families import Family
-from engine.hub.progress import Screen, duration_text, screen_for
 from engine.options import TurnOptions
 from engine.runtime.service import Stream
+from engine.screens import Screen, duration_text, screen_for
 from engine.template.chat_template import ChatTemplate
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, MessagesLike
