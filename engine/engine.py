@@ -477,6 +477,11 @@ class Engine(Facts):
         """Sums over the turns finished so far; `.prometheus()` is their text for a scraper."""
         return self._service.metrics
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests: it was closed, or it broke."""
+        return self._service.closed
+
     def close(self) -> None:
         """Cancel what runs and free the memory; twice is fine."""
         self._service.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from engine import _data
+from engine import _data, screens
 from engine.diagnose import preflight as checks
 from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError
 from engine.families import Families, FamilyLike
@@ -21,6 +21,7 @@ from engine.llama.gguf import read_gguf
 from engine.llama.lib import library
 from engine.llama.memory import available_memory
 from engine.llama.model import Model, ModelInfo
+from engine.notebook.reload import tell_open
 from engine.options import Settings, settings
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.template import remote
@@ -59,6 +60,7 @@ def load(
 ) -> Loaded:
     """Load a GGUF file, here or in a child process; None is the built-in model. Raises as `Engine.load` says."""
     path = _file(model, revision)
+    tell_open(path)
     load_options, context = options.model, options.context
     _warn_without_gpu(load_options)
     _prepare(reading, builtin=model is None)
@@ -66,8 +68,21 @@ def load(
         file = read_gguf(path)  # what is no model is refused before anything else is tried
         load_options = checks.prepare(load_options, context)
         checks.try_file(file, load_options, context)
-    weights = (IsolatedModel if isolated else Model).load(path, load_options, progress=progress)
+    weights = _weights(path, load_options, progress, isolated=isolated)
     return _completed(weights, _few_threads(context, weights.info), reading)
+
+
+def _weights(
+    path: Path, options: ModelOptions, progress: Callable[[float], bool | None] | None, *, isolated: bool
+) -> Model | IsolatedModel:
+    """The weights of a file. In a notebook it is shown how far that is, unless the caller wants to be told himself."""
+    kind = IsolatedModel if isolated else Model
+    if progress is not None or (screen := screens.notebook()) is None:
+        return kind.load(path, options, progress=progress)
+    shown = screens.Loading(screen, path.name)
+    weights = kind.load(path, options, progress=shown)
+    shown.end()
+    return weights
 
 
 def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight: bool = True) -> Loaded:

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from engine import spelling
-from engine.display import Block, figures, page_html, page_markdown
+from engine.display import Block, figures, page_html, page_markdown, short
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
@@ -474,6 +474,14 @@ class Completion(Record):
             tool_calls=self.tool_calls,
             parts=self.parts,
         )
+
+    def __repr__(self) -> str:
+        """Short, for a prompt; `str` shows every field."""
+        told = [f"finish_reason={self.finish_reason!r}"]
+        told += [f"{name}={short(text)!r}" for name in ("reasoning", "content") if (text := getattr(self, name))]
+        told += [f"tool_calls={[call.name for call in self.tool_calls]}"] if self.tool_calls else []
+        told += [f"completion_tokens={self.usage.completion_tokens}"] if self.usage else []
+        return f"Completion({', '.join(told)})"
 
     def _repr_html_(self) -> str:
         return page_html(blocks_of(self), figures([self.usage]) if self.usage else "")

@@ -25,9 +25,9 @@ from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, failure_li
 from engine.batch.source import BadRow, Index, Plan, RowsLike, Source
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.families import Family
-from engine.hub.progress import Screen, duration_text, screen_for
 from engine.options import TurnOptions
 from engine.runtime.service import Stream
+from engine.screens import Screen, duration_text, screen_for
 from engine.template.chat_template import ChatTemplate
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, MessagesLike

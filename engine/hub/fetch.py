@@ -16,10 +16,11 @@ from typing import TypeVar
 from engine.errors import ModelLoadError, RequestError
 from engine.hub import cache, download, remote
 from engine.hub.names import Name, parse
-from engine.hub.progress import Progress, screen_for
+from engine.hub.progress import Progress
 from engine.hub.remote import Listing, Unavailable
 from engine.hub.variants import File, Variant, select, size_text, variants_of
 from engine.offloop import is_unwanted
+from engine.screens import screen_for
 
 _log = logging.getLogger("engine.hub")
 

@@ -197,6 +197,11 @@ class IsolatedRunner:
         """Close a request's reasoning after its next token."""
         self._tell(EndReasoning(id_))
 
+    @property
+    def closed(self) -> bool:
+        """Whether `submit` refuses: after `close`, or when the child died."""
+        return self._refusal is not None
+
     def close(self) -> None:
         """Cancel what runs, end the child, join the thread; twice is fine. A child that is stuck is ended by force."""
         with self._gate:

@@ -3,6 +3,7 @@
 Knows: which properties of an engine say what it is. Does not know: how they are found.
 """
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,28 @@ from engine.display import page_markdown, table_html, visible
 from engine.errors import RequestError
 
 
-class Facts:
+class Facts(ABC):
     """The base of what has an engine's properties: a short `repr`, and a table in notebooks."""
 
     @property
+    @abstractmethod
     def info(self) -> Any:
         """What the model is; raises RequestError where there is none."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def family(self) -> Any:
         """The family that its output is read as."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+
+    @property
+    @abstractmethod
     def n_ctx(self) -> int:
         """Tokens that one conversation may have."""
-        raise NotImplementedError
 
     def _facts(self) -> list[tuple[str, str]]:
         try:

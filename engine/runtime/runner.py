@@ -22,6 +22,8 @@ _log = logging.getLogger("engine.runner")
 class LoopHandle(Protocol):
     """What submits to a loop, wherever it runs; `Runner` says what each method does."""
 
+    @property
+    def closed(self) -> bool: ...
     def submit(self, request: Request) -> None: ...
     def save(self, id_: int, pin: int) -> None: ...
     def unpin(self, id_: int) -> None: ...
@@ -95,6 +97,11 @@ class Runner:
     def end_reasoning(self, id_: int) -> None:
         """Close a request's reasoning after its next token, where its limits say how."""
         self._inbox.put(EndReasoning(id_))
+
+    @property
+    def closed(self) -> bool:
+        """Whether `submit` refuses: after `close`, or when the loop broke."""
+        return self._refusal is not None
 
     def close(self) -> None:
         """Cancel what runs, free the backend, wait for the thread's end. Twice is fine; from the thread itself it does

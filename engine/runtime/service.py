@@ -191,6 +191,11 @@ class Service:
         """What was done so far, in numbers."""
         return self._post.metrics
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests: it was closed, or its loop broke."""
+        return self._runner.closed
+
     def check(self) -> None:
         """Raise EngineError in a fork of the process that the context belongs to."""
         self._home.check()

@@ -343,8 +343,10 @@ def test_priority_and_deadline() -> None:
 
 def test_a_closed_engine_says_so() -> None:
     llm = scripted([ANSWER])
+    assert not llm.closed
     llm.close()
     llm.close()
+    assert llm.closed
     with pytest.raises(EngineError, match="closed"):
         llm.chat("x")
     assert backend_of(llm).closed

@@ -1,4 +1,4 @@
-"""What a type checker knows of `completion.parsed`: checked by basedpyright, which `.ci/run` runs; nothing here runs."""
+"""What a type checker knows of `completion.parsed`: checked by basedpyright (`.ci/run` runs it); nothing here runs."""
 
 from typing import Any, Literal, assert_type
 

@@ -4,7 +4,7 @@ it."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.families import Detect, Families, Family, Gate, ReasoningSyntax, ToolSyntax, builtin_families
+from engine.families import Detect, Family, Gate, ReasoningSyntax, ToolSyntax, builtin_families
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "FAMILIES.md"
 HEAD = """# Families
@@ -44,49 +44,6 @@ syntax or, where it has none, the generic one.
 
 | family | reasoning off | after a result | call in reasoning | opened again | calls | stops | control tokens |
 |---|---|---|---|---|---|---|---|
-"""
-OWN = """
-## Families of one's own
-
-A file of the same form as `models.toml` adds families, or changes shipped ones. A row may be `like` another, shipped or
-not, and state only what differs; one that is like its own name changes that row. Every decision must be stated, by the
-row or by the one it is like: unknown keys, missing decisions and contradictions are a `FamilyError` that names file and
-line.
-
-```toml
-[family.parrot]
-title = "Parrot"
-verified = "its own template, by hand"
-like = "qwen3"
-respell = [["tool_call", "parrot_call"]]
-
-[family.parrot.detect]
-template = ["<parrot_call>"]
-
-[family.parrot.format.reasoning]
-gate = "not applicable"
-off = "close"
-
-[family.qwen3]
-like = "qwen3"
-
-[family.qwen3.format]
-stops = ["<|im_end|>", "<|endoftext|>"]
-```
-
-```python
-from engine import ChatTemplate, Engine, Families, Parser
-from engine.families import builtin_families
-
-families = builtin_families().extended(Families.load("parrot.toml"))  # one's own are asked first
-llm = Engine.load("parrot.gguf", family=families)  # found by its template
-template = ChatTemplate(source, family=families)
-parser = Parser(families.get("parrot"))
-```
-
-The same records can be made in Python: `Families([Family(name=.., title=.., verified=.., detect=Detect(..),
-format=Format(..))])`; a single `Family` or `Format` may be given as `family=` too. `engine/families/schema.py`
-documents every field.
 """
 OFF = {
     "gate": "by the switch",
@@ -174,7 +131,7 @@ def decisions(family: Family) -> str:
 
 def page() -> str:
     families = [builtin_families().get(name) for name in builtin_families().names()]
-    return HEAD + "".join(map(row, families)) + DECISIONS + "".join(map(decisions, families)) + OWN
+    return HEAD + "".join(map(row, families)) + DECISIONS + "".join(map(decisions, families))
 
 
 def test_the_page_says_what_models_toml_says() -> None:
@@ -184,24 +141,12 @@ def test_the_page_says_what_models_toml_says() -> None:
 
 
 def test_each_row_is_one_line_with_its_cells() -> None:
-    first, _, second = page().partition(OWN)[0].partition(DECISIONS)
+    first, _, second = page().partition(DECISIONS)
     for table, cells in ((first, 7), (second, 8)):
         rows = [line for line in table.splitlines() if line.startswith("| `")]
         assert len(rows) == len(builtin_families().names())
         for line in rows:
             assert line.replace("\\|", "").count("|") == cells + 1, line
-
-
-def test_the_example_of_ones_own_families_works(tmp_path: Path) -> None:
-    path = tmp_path / "parrot.toml"
-    path.write_text(OWN.partition("```toml\n")[2].partition("```")[0], encoding="utf-8")
-    families = builtin_families().extended(Families.load(path))
-    parrot, changed = families.get("parrot"), families.get("qwen3")
-    assert families.detect("<parrot_call>").family is parrot
-    assert parrot.format.tools is not None
-    assert parrot.format.tools.section == ("\n<parrot_call>\n", "\n</parrot_call>")
-    assert changed.format.stops == ("<|im_end|>", "<|endoftext|>")
-    assert changed.detect == builtin_families().get("qwen3").detect
 
 
 if __name__ == "__main__":

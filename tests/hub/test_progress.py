@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine.hub.progress import Lines, Notebook, Progress, Screen, Terminal, duration_text, screen_for
+from engine.hub.progress import Progress
+from engine.screens import Lines, Loading, Notebook, Screen, Terminal, duration_text, screen_for
 
 MB = 10**6
 NAME = "m-Q4_K_M.gguf"
@@ -169,3 +170,25 @@ def test_the_screen_is_chosen_by_where_this_runs(monkeypatch: pytest.MonkeyPatch
 def test_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
     assert re.fullmatch(r"[\d. a-z]+", text)
+
+
+def test_a_load_is_shown_after_a_second() -> None:
+    clock, out = Clock(), io.StringIO()
+    loading = Loading(Lines(out), "m.gguf", clock)
+    for seconds, share in ((0.5, 0.1), (0.6, 0.3), (0.6, 0.5), (6, 0.9)):
+        clock.now += seconds
+        loading(share)
+    loading.end()
+    assert out.getvalue().splitlines() == [
+        "m.gguf  loading, 30%",
+        "m.gguf  loading, 90%",
+        "m.gguf  loaded in 8 s",
+    ]
+
+
+def test_a_load_that_was_quick_is_not_shown() -> None:
+    out = io.StringIO()
+    loading = Loading(Lines(out), "m.gguf", Clock())
+    loading(1.0)
+    loading.end()
+    assert out.getvalue() == ""

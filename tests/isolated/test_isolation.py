@@ -344,6 +344,7 @@ def test_closing_ends_the_process_and_cancels_what_runs(builtin_model_path: Path
     assert next(reading)
     llm.close()
     assert child.returncode == 0
+    assert llm.closed
     assert stream.result().finish_reason == "cancelled"
     with pytest.raises(EngineError, match="closed"):
         llm.chat("Hello!")

@@ -196,6 +196,16 @@ def test_engine_stream_and_run_have_short_reprs() -> None:
         assert asyncio.run(finished(llm)) == "<Stream: stop, content='Three.'>"
 
 
+def test_a_completion_has_a_short_repr_and_a_whole_str() -> None:
+    call = ToolCall(id="call_1", name="look", arguments="{}")
+    parts = (ReasoningPart(text="Hm. " * 1000), TextPart(text="Yes."), call)
+    turn = Completion(parts=parts, finish_reason="tool_calls", usage=Usage(completion_tokens=9))
+    assert repr(turn).startswith("Completion(finish_reason='tool_calls', reasoning='Hm. Hm. ")
+    assert repr(turn).endswith("content='Yes.', tool_calls=['look'], completion_tokens=9)")
+    assert len(repr(turn)) < 300
+    assert "Hm. " * 1000 in str(turn)
+
+
 async def finished(llm: Engine) -> str:
     stream = await llm.astream("Hello", reasoning=False)
     await stream

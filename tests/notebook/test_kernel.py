@@ -20,7 +20,15 @@ llm = Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.co
 """
 SHORT = "llm.stream('A question', reasoning=False)"
 LONG = "llm.stream('A long one', reasoning=False)"
-AWAITED = "print('begun')\nawait llm.achat('A long one', reasoning=False)"
+BEGUN = "print('begun')\n"
+WAITING = (
+    "await llm.achat('A long one', reasoning=False)",
+    "await llm.stream('A long one', reasoning=False)",
+    "async for _ in llm.stream('A long one', reasoning=False): pass",
+    "await llm.arun('A long one', reasoning=False)",
+    "llm.chat('A long one', reasoning=False)",
+    "llm.generate(['A long one', 'A long two'], reasoning=False)",
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +60,7 @@ def run(kernel: Any, code: str, *, interrupt: bool = False) -> tuple[list[dict[s
         kind, content = message["msg_type"], message["content"]
         if kind in ("display_data", "update_display_data", "execute_result", "stream", "error"):
             shown.append({"kind": kind, **content})
-        if interrupt and kind == ("stream" if "await" in code else "display_data"):
+        if interrupt and kind == ("stream" if code.startswith(BEGUN) else "display_data"):
             time.sleep(0.7)
             made.interrupt_kernel()
             interrupt, at = False, time.monotonic()
@@ -84,10 +92,41 @@ def test_interrupting_a_live_stream_leaves_the_engine_usable(kernel: Any) -> Non
     assert "Short" in html(run(kernel, SHORT)[0][-1])
 
 
-def test_interrupting_an_await_leaves_the_engine_usable(kernel: Any) -> None:
-    _, seconds = run(kernel, AWAITED, interrupt=True)
-    assert seconds < 2, "an interrupt ends the request at once"
+def test_interrupting_any_wait_leaves_the_engine_usable(kernel: Any) -> None:
+    for code in WAITING:
+        shown, seconds = run(kernel, BEGUN + code, interrupt=True)
+        assert seconds < 2, f"an interrupt ends the request at once: {code}"
+        assert shown[-1]["ename"] in ("KeyboardInterrupt", "CancelledError"), code
+        (running,) = run(kernel, "print(llm.metrics.running)")[0]
+        assert running["text"] == "0\n", f"the request went on: {code}"
     assert "Short" in html(run(kernel, SHORT)[0][-1])
+
+
+def test_a_loading_cell_that_is_run_again_says_what_is_open(kernel: Any, builtin_model_path: object) -> None:
+    quiet = "preflight=False, progress=lambda share: None"
+    load = f"real = Engine.load({str(builtin_model_path)!r}, {quiet})"
+    assert run(kernel, load)[0] == []
+    (told,) = run(kernel, load)[0]
+    assert told["data"]["text/plain"].startswith("real still has builtin-q8_0.gguf in memory (6 MB)")
+    assert run(kernel, f"real.close()\n{load}")[0] == []
+    assert run(kernel, "real.close()")[0] == []
+
+
+def test_a_load_that_takes_long_is_shown_in_the_cell(kernel: Any, builtin_model_path: object) -> None:
+    told, *_, last = run(
+        kernel,
+        "from engine import screens\nscreens._LOAD_SHOWN_AFTER = 0\n"
+        f"slow = Engine.load({str(builtin_model_path)!r}, preflight=False)\nslow.close()",
+    )[0]
+    assert told["kind"] == "display_data"
+    assert "builtin-q8_0.gguf  loading, " in told["data"]["text/plain"]
+    assert last["kind"] == "update_display_data"
+    assert "builtin-q8_0.gguf  loaded in " in last["data"]["text/plain"]
+
+
+def test_what_is_imported_for_the_hub_says_nothing(kernel: Any) -> None:
+    """tqdm warns in a notebook without widgets, whoever imports it."""
+    assert run(kernel, "import engine.hub, engine.batch")[0] == []
 
 
 def test_an_error_of_ours_is_a_few_lines(kernel: Any) -> None:

@@ -1,15 +1,11 @@
 """The examples run on the built-in model and print what a reader expects."""
 
-import ast
-import asyncio
-import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -71,34 +67,3 @@ def test_batch(repository: Path, builtin_model_path: Path) -> None:
     found = [line.strip() for line in lines if re.match(r"    2026-\d\d-\d\d  \w", line)]
     assert len(found) >= 4, "\n".join(lines)
     assert re.match(r"6 answers, \d{3,} tokens", lines[-1])
-
-
-def cells(path: Path) -> list[str]:
-    notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    assert notebook["nbformat"] == 4
-    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
-    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-
-
-async def test_notebook(
-    repository: Path, builtin_model_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each cell as a kernel runs it: in one namespace, with a running event loop and top-level await."""
-    from engine import _data
-
-    monkeypatch.setattr(_data, "builtin_model", lambda: builtin_model_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    printed: list[str] = []
-    for number, source in enumerate(cells(repository / "examples" / "notebook.ipynb")):
-        compiled = compile(source, f"cell {number}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        result = eval(compiled, names)
-        if inspect.isawaitable(result):
-            await asyncio.wait_for(result, 120)
-        printed.append(capsys.readouterr().out)
-    assert 'get_weather {"city": "Oslo"}\ntool_calls ' in printed[1]
-    assert 'get_weather {"city": "Cairo"}' in printed[2]
-    assert """assistant: ['get_weather {"city": "Lima"}']""" in printed[3]
-    assert 'tool: {"temperature": 12, "sky": "clear"}' in printed[3]
-    assert re.search(r"assistant: .*\b12\b", printed[3])
-    assert printed[4].splitlines()[0] == 'Paris [\'{"city": "Paris"}\']'
-    assert len(printed[4].splitlines()) == 6

@@ -1,8 +1,11 @@
-"""Every block of the README and of some pages of docs runs, and prints what the page says it prints.
+"""Every block of README.md and of the pages in docs/ runs, and prints what the page says it prints.
 
-`console` blocks are commands after `$ ` with their output; `python` blocks run in order in one namespace, and a `text`
-block right after one is what it printed. Times, speeds, sizes of memory and made-up ids are masked before comparing.
-Run as a script (`python tests/project/test_readme.py`) this file writes the present outputs into the pages.
+A page runs in an empty folder that holds the built-in model as `model.gguf`. A block with a title, as in
+```` ```toml title="parrot.toml" ````, is a file of that name there. `console` blocks are commands after `$ ` with their
+output; `python` blocks run in order in one namespace, and a `text` block right after one is what it printed. `sh`
+blocks show commands whose output is nobody's promise: they are not run, but each `llama-engine` in them must be
+understood, and each extra must exist. `py` blocks need what is not installed here; tests elsewhere run them. Times, speeds, sizes of memory and made-up ids are masked before comparing. Run
+as a script (`python tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages.
 """
 
 import contextlib
@@ -12,17 +15,24 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import tomllib
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-PAGES = (README, *(README.parent / "docs" / f"{name}.md" for name in ("GUIDE", "agents", "STRUCTURED", "batches")))
+from engine import _data
+from engine.cli.arguments import parser
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
+LANGUAGES = {"console", "json", "py", "python", "sh", "text", "toml"}
 MOST_WORDS, MOST_LINES = 900, 150
-_BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (
     (re.compile(r"\bcall_[A-Za-z0-9]+"), "call_#"),
     (re.compile(r"\d[\d,]*(?:\.\d+)?(?= ?(?:ms|s|seconds|tokens/s|tok/s|MiB|GiB)\b)"), "#"),
@@ -31,16 +41,27 @@ _MASKS = (
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, its text, and where the text lies in README.md."""
+    """A fenced block: its language, the file that it is (or ""), its text, and where the text lies in its page."""
 
     language: str
+    file: str
     text: str
     start: int
     end: int
 
 
 def blocks(source: str) -> list[Block]:
-    return [Block(found[1], found[2], found.start(2), found.end(2)) for found in _BLOCK.finditer(source)]
+    return [
+        Block(found[1], found[2] or "", found[3], found.start(3), found.end(3)) for found in _BLOCK.finditer(source)
+    ]
+
+
+@contextlib.contextmanager
+def workplace() -> Generator[Path]:
+    """The folder that a page runs in, as the current directory."""
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        Path("model.gguf").symlink_to(_data.builtin_model())
+        yield Path(name)
 
 
 def masked(text: str) -> str:
@@ -56,9 +77,9 @@ def shell(command: str) -> str:
         words = [sys.executable, "-m", "engine", *words[1:]]
     elif words[0] == "python":
         words[0] = sys.executable
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "COLUMNS": "100", "NO_COLOR": "1"}
+    wide = {"PYTHONIOENCODING": "utf-8", "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        words, capture_output=True, text=True, encoding="utf-8", cwd=README.parent, env=environment, check=False
+        words, capture_output=True, text=True, encoding="utf-8", env={**os.environ, **wide}, check=False
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -74,17 +95,20 @@ def console(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def refreshed(source: str) -> Iterator[tuple[Block, str]]:
-    """Each block whose text is an output, with the text it has now."""
+def refreshed(page: Path) -> Iterator[tuple[Block, str]]:
+    """Each block of a page whose text is an output, with the text it has now. Runs in the current directory."""
+    source = page.read_text(encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": "__readme__"}
     before: tuple[Block, str] | None = None
     for block in blocks(source):
+        if block.file:
+            Path(block.file).write_text(block.text, encoding="utf-8")
         if block.language == "console":
             yield block, console(block.text)
         elif block.language == "python":
             printed = io.StringIO()
             line = source[: block.start].count("\n")
-            code = compile("\n" * line + block.text, str(README), "exec")
+            code = compile("\n" * line + block.text, str(page), "exec")
             with contextlib.redirect_stdout(printed):
                 exec(code, namespace)
             before = block, printed.getvalue()
@@ -95,14 +119,25 @@ def refreshed(source: str) -> Iterator[tuple[Block, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_prints_what_it_says(monkeypatch: pytest.MonkeyPatch, page: Path) -> None:
-    monkeypatch.chdir(README.parent)
+def test_a_page_prints_what_it_says(page: Path) -> None:
     source = page.read_text(encoding="utf-8")
-    languages = {block.language for block in blocks(source)}
-    assert {"python", "text"} <= languages <= {"console", "python", "text"}
-    for block, now in refreshed(source):
-        line = source[: block.start].count("\n") + 1
-        assert masked(now) == masked(block.text), f"{page.name}:{line} is out of date: run {Path(__file__).name}"
+    assert {block.language for block in blocks(source)} <= LANGUAGES
+    with workplace():
+        for block, now in refreshed(page):
+            line = source[: block.start].count("\n") + 1
+            assert masked(now) == masked(block.text), f"{page.name}:{line} is out of date: run {Path(__file__).name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_that_are_not_run_are_understood(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.language != "sh":
+            continue
+        for command in re.findall(r"(?:^|/|&& )llama-engine (.+?)(?: &&|$)", block.text, re.MULTILINE):
+            _ = parser().parse_args(shlex.split(command, comments=True))  # exits where it is wrong
+        for named in re.findall(r"(?:llama-engine|\.)\[([\w,]+)\]", block.text):
+            assert set(named.split(",")) <= set(extras), f"{page.name} names an extra that does not exist: {named}"
 
 
 def test_the_readme_is_short() -> None:
@@ -124,14 +159,16 @@ def test_the_mask_hides_figures_and_nothing_else() -> None:
     assert masked("12 tokens in 0.31 s, 1,042.5 tokens/s, call_aB3") == "12 tokens in # s, # tokens/s, call_#"
 
 
-def write() -> None:
+def write(pages: Sequence[Path]) -> None:
     """Put the present outputs into the pages."""
-    for page in PAGES:
+    for page in pages:
+        with workplace():
+            now = list(refreshed(page))
         source = page.read_text(encoding="utf-8")
-        for block, now in reversed(list(refreshed(source))):
-            source = source[: block.start] + now + source[block.end :]
+        for block, text in reversed(now):
+            source = source[: block.start] + text + source[block.end :]
         page.write_text(source, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write()
+    write([Path(name).resolve() for name in sys.argv[1:]] or PAGES)

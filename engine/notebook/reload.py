@@ -1,0 +1,34 @@
+"""A cell that loads a model, run again: the engine that it made before is still open while the new one is loaded.
+
+Knows: the names of the notebook that this process is the kernel of. Does not know: how a model is loaded.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from engine.errors import RequestError
+from engine.notebook.facts import Facts
+from engine.screens import notebook
+
+
+def tell_open(path: Path) -> None:
+    """In a notebook, name the variables whose open engines have this file in memory already; elsewhere nothing."""
+    screen = notebook()
+    if screen is None:
+        return
+    names: dict[str, Any] = sys.modules["IPython"].get_ipython().user_ns
+    for name, value in list(names.items()):
+        if not name.startswith("_") and isinstance(value, Facts) and _has(value, path):
+            size = value.info.size_bytes / 1e6
+            screen.line(
+                f"{name} still has {path.name} in memory ({size:,.0f} MB), until it is loaded again. {name}.close() "
+                "before this line frees that first."
+            )
+
+
+def _has(llm: Facts, path: Path) -> bool:
+    try:
+        return not llm.closed and Path(llm.info.path).samefile(path)
+    except (RequestError, OSError):  # it has no file, or that is gone
+        return False

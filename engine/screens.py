@@ -1,0 +1,145 @@
+"""Where what takes long is shown: a terminal's line, the output of a notebook's cell, or plain lines.
+
+Knows: one line that is written over on a terminal, a display that is updated in a notebook, plain lines every few
+seconds anywhere else, and when a load is worth showing. Does not know: what it is that takes long. Times are seconds.
+"""
+
+import importlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TextIO
+
+_TERMINAL_EVERY, _NOTEBOOK_EVERY, _LINES_EVERY = 0.1, 0.25, 5.0
+_LOAD_SHOWN_AFTER = 1.0  # what is there sooner needs no telling
+
+
+class Screen(Protocol):
+    """Where progress is shown. `every`: the least seconds between two states that are worth showing."""
+
+    every: float
+
+    def state(self, text: str) -> None:
+        """Show where a download is, in place of what was shown before."""
+        ...
+
+    def line(self, text: str) -> None:
+        """Show a text that stays, after whatever was shown."""
+        ...
+
+
+class Terminal:
+    """One line of a terminal, written over."""
+
+    every = _TERMINAL_EVERY
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._shown = 0
+
+    def state(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        if len(text) > width:
+            text = f"…{text[len(text) - width + 1 :]}"
+        self._out.write(f"\r{text.ljust(self._shown)}")
+        self._out.flush()
+        self._shown = len(text)
+
+    def line(self, text: str) -> None:
+        if self._shown:
+            self._out.write("\r" + " " * self._shown + "\r")
+        self._shown = 0
+        self._out.write(f"{text}\n")
+        self._out.flush()
+
+
+class Lines:
+    """Plain lines, for logs and pipes."""
+
+    every = _LINES_EVERY
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def state(self, text: str) -> None:
+        self.line(text)
+
+    def line(self, text: str) -> None:
+        self._out.write(f"{text}\n")
+        self._out.flush()
+
+
+class Notebook:
+    """The output of a notebook's cell: a display that is updated."""
+
+    every = _NOTEBOOK_EVERY
+
+    def __init__(self, display: Callable[..., Any]) -> None:
+        self._display = display
+        self._handle: Any = None
+
+    def state(self, text: str) -> None:
+        if self._handle is None:
+            self._handle = self._display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)
+
+    def line(self, text: str) -> None:
+        if self._handle is None:
+            self._display({"text/plain": text}, raw=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)
+        self._handle = None
+
+
+def notebook() -> Notebook | None:
+    """The notebook that this process is the kernel of, if it is one."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is None:
+        return None
+    # IPython is loaded already where there is a notebook; nobody else needs it.
+    return Notebook(importlib.import_module("IPython.display").display)
+
+
+def screen_for(out: TextIO) -> Screen:
+    """The notebook that this process is the kernel of; else `out`, as a terminal if it is one."""
+    if (cell := notebook()) is not None:
+        return cell
+    if out.isatty() and os.environ.get("TERM") != "dumb":
+        return Terminal(out)
+    return Lines(out)
+
+
+class Loading:
+    """How far the load of a model is, for who waits longer than a second: called with 0.0 to 1.0."""
+
+    def __init__(self, screen: Screen, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._screen = screen
+        self._name = name
+        self._clock = clock
+        self._began = clock()
+        self._shown: float | None = None
+
+    def __call__(self, share: float) -> None:
+        now = self._clock()
+        if now - self._began < _LOAD_SHOWN_AFTER or (self._shown and now - self._shown < self._screen.every):
+            return
+        self._shown = now
+        self._screen.state(f"{self._name}  loading, {share:.0%}")
+
+    def end(self) -> None:
+        """It is loaded."""
+        if self._shown:
+            self._screen.line(f"{self._name}  loaded in {duration_text(self._clock() - self._began)}")
+
+
+def duration_text(seconds: float) -> str:
+    """Such as "42 s", "3 min 05 s" or "1 h 20 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s" if whole or not seconds else f"{max(seconds, 0.1):.1f} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

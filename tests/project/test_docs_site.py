@@ -1,0 +1,148 @@
+"""The site that is made of docs/: it builds without a warning, its links lead somewhere, it loads nothing from
+elsewhere, and the messages that it explains are those that the engine prints."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+LOADS = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
+NO_LOAD = {"canonical", "prev", "next", "alternate"}
+
+
+class Page(HTMLParser):
+    """A built page: the ids that it has, where its links lead, and what a browser loads with it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids.update(given[name] for name in ("id", "name") if name in given)
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if LOADS.get(tag) in given and given.get("rel") not in NO_LOAD:
+            self.loaded.append(given[LOADS[tag]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    folder = tmp_path_factory.mktemp("site")
+    command = ["mkdocs", "build", "--strict", "--quiet", "-f", DOCS / "site" / "mkdocs.yml", "--site-dir", folder]
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, command)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout + done.stderr == ""
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def test_every_link_leads_somewhere(pages: dict[Path, Page], site: Path) -> None:
+    assert len(pages) >= len(list(DOCS.rglob("*.md")))
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme:
+                assert parts.scheme in ("http", "https", "mailto"), f"{path.name}: {link}"
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            assert target.exists(), f"{path.relative_to(site)}: {link}"
+            if parts.fragment and target in pages:
+                assert unquote(parts.fragment) in pages[target].ids | {"__skip"}, f"{path.relative_to(site)}: {link}"
+
+
+def test_nothing_is_loaded_from_elsewhere(pages: dict[Path, Page], site: Path) -> None:
+    for path, page in pages.items():
+        for address in page.loaded:
+            assert not urlsplit(address).netloc, f"{path.relative_to(site)} loads {address}"
+    for path in site.rglob("*.css"):
+        assert not re.search(r"url\(\s*['\"]?https?:|@import", path.read_text(encoding="utf-8")), path.name
+
+
+def test_the_reference_shows_every_public_name(pages: dict[Path, Page]) -> None:
+    """Or, of unions and other aliases, the records that they are made of."""
+    import engine
+
+    shown = {found.rpartition(".")[2] for page in pages.values() for found in page.ids if found.startswith("engine.")}
+    left_out = {
+        "CallError",
+        "FinishReason",
+        "Family",
+        "Part",
+        "Role",
+        "ToolChoice",
+        "ToolLike",
+        "TurnRequest",
+        "Service",
+    }
+    assert set(engine.__all__) - left_out <= shown
+    assert "Family" in shown, "a name is left out that is there"
+
+
+def test_the_links_of_the_readme_and_of_the_pages_work_on_github() -> None:
+    for path in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"
+
+
+def test_the_first_page_needs_two_commands() -> None:
+    """From the first page to an own GGUF that answers: install, ask. The second is run by test_readme.py."""
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    section = page.partition("in two commands")[2].partition("\n## ")[0]
+    commands = [
+        line.removeprefix("$ ")
+        for language, text in re.findall(r"^```(sh|console)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        for line in text.splitlines()
+        if language == "sh" or line.startswith("$ ")
+    ]
+    assert commands[0] == "pip install ."
+    assert commands[1].startswith("llama-engine run model.gguf ")
+    assert len(commands) == 2
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """The texts of a module, whole: `…` where an f-string has a value."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            parts: list[Any] = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+            yield "".join(parts)
+
+
+def test_every_message_that_is_explained_is_one_of_the_engines() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"^> (.+)$", page, re.MULTILINE)
+    printed = [
+        text
+        for path in (ROOT / "engine").rglob("*.py")
+        for text in texts(ast.parse(path.read_text(encoding="utf-8")))
+        if len(text) > 20
+    ]
+    assert len(quoted) > 25
+    assert [message for message in quoted if not any(message in text for text in printed)] == []
