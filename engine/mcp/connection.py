@@ -44,6 +44,7 @@ class Connection:
         self._seconds = seconds
         self._sample = sample
         self._stderr = Stderr()
+        self._unreadable = ""
         self._client: Client | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -72,7 +73,9 @@ class Connection:
         if wait:
             self._thread.join(_CLOSE_SECONDS)
             if self._thread.is_alive():
-                _log.warning("%s has not ended within %g seconds; it is left behind.", self._target.label, _CLOSE_SECONDS)
+                _log.warning(
+                    "%s has not ended within %g seconds; it is left behind.", self._target.label, _CLOSE_SECONDS
+                )
 
     def _submit(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         try:
@@ -104,7 +107,7 @@ class Connection:
                     self._client = await stack.enter_async_context(self._made())
                     await self._relist()
             except TimeoutError:
-                raise Lost(f"it did not answer within {self._seconds:g} seconds") from None
+                raise Lost(f"it did not answer within {self._seconds:g} seconds{self._unreadable}") from None
             self.ready.set_result(None)
             listening = asyncio.create_task(self._listen(self._client))
             try:
@@ -164,6 +167,8 @@ class Connection:
 
         if isinstance(message, ToolListChangedNotification):
             self.changed = True
+        elif isinstance(message, Exception):
+            self._unreadable = f". What it sent last cannot be read: {reason_of(message)}"
 
     async def _listen(self, client: "Client") -> None:
         """Newer servers tell of changes to whoever subscribes; older ones to everybody (`_heard`)."""
@@ -222,7 +227,11 @@ def reason_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(str(error).split()).rstrip(".")
-    return text[:400] if isinstance(error, Lost | EngineError) and text else f"{type(error).__name__}: {text[:400]}".removesuffix(": ")
+    return (
+        text[:400]
+        if isinstance(error, Lost | EngineError) and text
+        else f"{type(error).__name__}: {text[:400]}".removesuffix(": ")
+    )
 
 
 def _capital(text: str) -> str:

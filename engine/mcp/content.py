@@ -42,7 +42,9 @@ def _shown(block: "ContentBlock") -> str:
         case "text":
             return block.text
         case "image" | "audio":
-            return f"({block.type.capitalize()}, {block.mime_type}, {_size(block.data)}: not shown, as only text can be.)"
+            return (
+                f"({block.type.capitalize()}, {block.mime_type}, {_size(block.data)}: not shown, as only text can be.)"
+            )
         case "resource_link":
             kind = f", {block.mime_type}" if block.mime_type else ""
             return f"(Link to the resource {block.name!r}: {block.uri}{kind}.)"

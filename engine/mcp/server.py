@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mcp.types import Tool as Listed
 
 _log = logging.getLogger("engine.mcp")
+_PREFIX = re.compile(r"[\w./-]{0,64}")
 _LONGEST_TOOL = 50_000  # characters of one tool's description and schema: every prompt holds them
 
 
@@ -80,6 +82,10 @@ class MCP:
         _check_counts(max_result=max_result, sampling_requests=sampling_requests, sampling_tokens=sampling_tokens)
         if isinstance(only, str) or not all(isinstance(name, str) for name in only or ()):
             raise RequestError(f"only={only!r} is not valid; give the names of tools in a list.")
+        if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise RequestError(f"prefix={prefix!r} is not valid; give letters, digits, and _ . / -, like 'files_'.")
+        if allow_sampling not in (True, False):
+            raise RequestError(f"allow_sampling={allow_sampling!r} is not valid; give True or False.")
         self._prefix, self._only = prefix, None if only is None else tuple(only)
         self._timeout, self._connect_timeout, self._max_result = timeout, connect_timeout, max_result
         self._allow_sampling, self._limits = allow_sampling, (sampling_requests, sampling_tokens)
@@ -195,7 +201,9 @@ class MCP:
         wanted = self._only
         if first and (missing := [name for name in wanted or () if name not in {tool.name for tool in listed}]):
             known = ", ".join(tool.name for tool in listed) or "none"
-            raise RequestError(f"only= names {missing[0]!r}, which {self.label} does not list. Its tools are: {known:.2000}.")
+            raise RequestError(
+                f"only= names {missing[0]!r}, which {self.label} does not list. Its tools are: {known:.2000}."
+            )
         found: dict[str, Tool] = {}
         for tool in listed:
             if wanted is not None and tool.name not in wanted:
@@ -218,7 +226,9 @@ class MCP:
         except (ValueError, RecursionError):
             size = 0  # judged below
         if size > _LONGEST_TOOL:
-            raise RequestError(f"its description and schema have {size:,} characters, and {_LONGEST_TOOL:,} are allowed.")
+            raise RequestError(
+                f"its description and schema have {size:,} characters, and {_LONGEST_TOOL:,} are allowed."
+            )
         name = listed.name
 
         async def call(**arguments: Any) -> ToolOutcome:
@@ -242,7 +252,9 @@ class MCP:
                     return _failed(f"the server is lost, and connecting again failed: {error}")
                 result = await asyncio.wrap_future(connection.call(name, arguments))
         except TimeoutError:
-            return _failed(f"the server did not answer within {self._timeout:g} seconds. The call may still take effect.")
+            return _failed(
+                f"the server did not answer within {self._timeout:g} seconds. The call may still take effect."
+            )
         except Lost as error:
             return _failed(
                 f"the server was lost during the call ({reason_of(error)}), and what came of it is not known. The next "
@@ -267,7 +279,9 @@ class MCP:
 async def _waited(connection: Connection) -> None:
     """Wait until it is ready, without ending it for those who wait beside this one. Raises what `ready` holds."""
     ready = asyncio.wrap_future(connection.ready)
-    ready.add_done_callback(lambda done: done.cancelled() or done.exception())  # taken note of, if nobody waits any more
+    ready.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # taken note of, if nobody waits any more
     await asyncio.shield(ready)
 
 

@@ -83,7 +83,11 @@ def target_of(
     """What the caller means. Raises RequestError for what cannot be a server, and for options that do not belong to
     it."""
     kind, found, label = _read(server)
-    for name, value, owner in (("env", environment, "command"), ("cwd", folder, "command"), ("headers", headers, "URL")):
+    for name, value, owner in (
+        ("env", environment, "command"),
+        ("cwd", folder, "command"),
+        ("headers", headers, "URL"),
+    ):
         if value is not None and kind != owner:
             raise RequestError(f"{name}= is for a server given as a {owner}, and {label} is none; leave it out.")
     return Target(found, label, environment, folder, headers)
@@ -99,7 +103,9 @@ def _read(server: object) -> tuple[str, Any, str]:
     if isinstance(server, str | list | tuple):
         words: Sequence[Any] = _words(server) if isinstance(server, str) else server
         if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
-            raise RequestError(f"{server!r} is no command; give one like 'python server.py' or ['python', 'server.py'].")
+            raise RequestError(
+                f"{server!r} is no command; give one like 'python server.py' or ['python', 'server.py']."
+            )
         shown = shlex.join(words)
         return "command", tuple(words), f"the MCP server `{shown if len(shown) <= 80 else f'{shown[:77]}...'}`"
     if hasattr(server, "run") and hasattr(server, "name"):

@@ -6,7 +6,7 @@ source is connected to (`engine.mcp`), the agent loop.
 
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -92,6 +92,13 @@ class Toolbox:
         while self._ends:
             self._ends.pop()()
 
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _merged(self, clash: Callable[[str, str, ToolSource], None]) -> tuple[Tool, ...]:
         found = {tool.name: ("your own", tool) for tool in self._own}
         for source in self._sources:
@@ -116,5 +123,3 @@ def _leave_out(name: str, first: str, source: ToolSource) -> None:
         EngineWarning,
         stacklevel=2,
     )
-
-
