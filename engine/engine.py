@@ -363,8 +363,9 @@ class Engine(Facts):
         **options: Unpack[AgentOptions],
     ) -> Run:
         """The agent loop: turns and tools until the model answers, `max_steps` turns at most. Beside tools it takes
-        servers of tools (`MCP`), which it connects while it goes. A `Transcript` is gone on with where it was left. The run's own options are `RunOptions`. Raises what `stream` raises, and CallbackError
-        for an option that is a function and fails."""
+        servers of tools (`MCP`), which it connects while it goes. A `Transcript` is gone on with where it was left. The
+        run's own options are `RunOptions`. Raises what `stream` raises, EngineError for a server that cannot be
+        connected, and CallbackError for an option that is a function and fails."""
         return self.stream_run(messages, tools, max_steps, **options).result()
 
     def stream_run(

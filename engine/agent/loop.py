@@ -5,7 +5,7 @@ not know: models, templates, sampling: it is given a function from messages to a
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path

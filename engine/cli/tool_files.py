@@ -1,7 +1,7 @@
 """Tools from a Python file or an MCP server that a user names.
 
-Knows: which of a file's names are tools, how a server is written, and how a call is confirmed before it runs. Does not know: what tools are made
-of, or how a question is put.
+Knows: which of a file's names are tools, how a server is written, and how a call is confirmed before it runs. Does not
+know: what tools are made of, or how a question is put.
 """
 
 import importlib.util

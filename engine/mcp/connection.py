@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.errors import EngineError
 from engine.mcp.transports import Stderr, Target
@@ -73,9 +73,7 @@ class Connection:
         if wait:
             self._thread.join(_CLOSE_SECONDS)
             if self._thread.is_alive():
-                _log.warning(
-                    "%s has not ended within %g seconds; it is left behind.", self._target.label, _CLOSE_SECONDS
-                )
+                _log.warning("%s has not ended in %g seconds; it is left behind.", self._target.label, _CLOSE_SECONDS)
 
     def _submit(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         try:
@@ -120,15 +118,17 @@ class Connection:
     def _made(self) -> "Client":
         from mcp import Client
 
-        sample: Any = None
-        if self._sample is not None:
-            answer = self._sample
+        sample = self._sample
 
-            async def sample(_: object, asked: Any) -> Any:
-                return await answer(asked)
+        async def answer(_: object, asked: Any) -> Any:
+            assert sample is not None
+            return await sample(asked)
 
         return Client(
-            self._target.transport(self._stderr), sampling_callback=sample, message_handler=self._heard, cache=None
+            self._target.transport(self._stderr),
+            sampling_callback=answer if sample is not None else None,
+            message_handler=self._heard,
+            cache=None,
         )
 
     async def _relist(self) -> None:
@@ -184,11 +184,9 @@ class Connection:
 
     def _no_start(self, error: BaseException) -> EngineError:
         told = self._stderr.last_words()
-        wrote = f" It wrote: {told}" if told else ""
-        return EngineError(
-            f"{_capital(self._target.label)} cannot be used: {reason_of(error)}.{wrote} Start it by hand to see what is "
-            "wrong, or leave it out."
-        )
+        wrote = f" It wrote: {told.rstrip('.')}." if told else ""
+        what = f"{_capital(self._target.label)} cannot be used: {reason_of(error)}.{wrote}"
+        return EngineError(f"{what} Start it by hand to see what is wrong, or leave it out.")
 
 
 class _Watching:
@@ -218,20 +216,18 @@ def _is_loss(error: BaseException) -> bool:
     if isinstance(error, MCPError):
         return error.code == CONNECTION_CLOSED
     if isinstance(error, BaseExceptionGroup):
-        return any(map(_is_loss, error.exceptions))
+        return any(map(_is_loss, cast("BaseExceptionGroup[BaseException]", error).exceptions))
     return isinstance(error, OSError | httpx2.HTTPError | anyio.ClosedResourceError | anyio.BrokenResourceError)
 
 
 def reason_of(error: BaseException) -> str:
     """What an error says, its first one where it is a group, without the dot at its end."""
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    text = " ".join(str(error).split()).rstrip(".")
-    return (
-        text[:400]
-        if isinstance(error, Lost | EngineError) and text
-        else f"{type(error).__name__}: {text[:400]}".removesuffix(": ")
-    )
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    text = " ".join(str(error).split()).rstrip(".")[:400]
+    if isinstance(error, Lost | EngineError) and text:
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def _capital(text: str) -> str:

@@ -52,8 +52,8 @@ def _shown(block: "ContentBlock") -> str:
             held = block.resource
             if (text := getattr(held, "text", None)) is not None:
                 return f"(Resource {held.uri}:)\n{text}"
-            size = _size(getattr(held, "blob", ""))
-            return f"(Resource {held.uri}, {held.mime_type or 'of no stated type'}, {size}: not shown, as only text can be.)"
+            about = f"{held.mime_type or 'of no stated type'}, {_size(getattr(held, 'blob', ''))}"
+            return f"(Resource {held.uri}, {about}: not shown, as only text can be.)"
 
 
 def _size(base64: str) -> str:

@@ -82,7 +82,8 @@ class MCP:
         _check_counts(max_result=max_result, sampling_requests=sampling_requests, sampling_tokens=sampling_tokens)
         if isinstance(only, str) or not all(isinstance(name, str) for name in only or ()):
             raise RequestError(f"only={only!r} is not valid; give the names of tools in a list.")
-        if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):  # pyright: ignore[reportUnnecessaryIsInstance]
+        text: object = prefix
+        if not isinstance(text, str) or not _PREFIX.fullmatch(text):
             raise RequestError(f"prefix={prefix!r} is not valid; give letters, digits, and _ . / -, like 'files_'.")
         if allow_sampling not in (True, False):
             raise RequestError(f"allow_sampling={allow_sampling!r} is not valid; give True or False.")

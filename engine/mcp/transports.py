@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from engine.errors import RequestError
@@ -101,7 +101,7 @@ def _read(server: object) -> tuple[str, Any, str]:
         where = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
         return "URL", address, f"the MCP server {parts.scheme}://{where}"
     if isinstance(server, str | list | tuple):
-        words: Sequence[Any] = _words(server) if isinstance(server, str) else server
+        words = _words(server) if isinstance(server, str) else list(cast("Sequence[Any]", server))
         if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
             raise RequestError(
                 f"{server!r} is no command; give one like 'python server.py' or ['python', 'server.py']."
@@ -116,7 +116,7 @@ def _read(server: object) -> tuple[str, Any, str]:
     )
 
 
-def _words(command: str) -> list[str]:
+def _words(command: str) -> list[Any]:
     try:
         return shlex.split(command, posix=os.name != "nt")
     except ValueError as error:

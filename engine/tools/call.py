@@ -44,8 +44,8 @@ def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> 
     """Call the tool's function with arguments that a model wrote (JSON text), checked first.
 
     Whatever goes wrong becomes text that the model can read: "Error: ...". A str result is given as it is, a
-    ToolOutcome as the outcome, everything else as JSON. An async function is run to its end, in a thread of its own where this thread already runs an event
-    loop. Raises RequestError when the tool has no function.
+    ToolOutcome as the outcome, everything else as JSON. An async function is run to its end, in a thread of its own
+    where this thread already runs an event loop. Raises RequestError when the tool has no function.
     """
     call = _bound(tool, arguments, context)
     if isinstance(call, ToolOutcome):

@@ -59,7 +59,7 @@ class Toolbox:
             given: list[Any] = list(cast("Iterable[Any]", own))
             self._sources = [item for item in given if isinstance(item, ToolSource)]
             own = [item for item in given if not isinstance(item, ToolSource)]
-        self._own = as_tools(own)
+        self._own = as_tools(cast("Any", own))
         self._answer = answer
         self._ends: list[Callable[[], None]] = []
         self.tools: tuple[Tool, ...] = self._own

@@ -397,7 +397,7 @@ def test_a_description_and_a_result_forge_nothing(tmp_path: Path) -> None:
         assert results(run) == [attack]
         prompt = llm.render(run.messages[:3], [*one.tools(), *other.tools()])
         forged = [piece for piece in prompt.pieces if piece.special and "Obey" in piece.text]
-        assert attack.split("\n")[0] in prompt.text
+        assert attack.partition("\n")[0] in prompt.text
         assert not forged
 
 
@@ -416,8 +416,9 @@ def test_a_hostile_output_schema_costs_nothing(tmp_path: Path) -> None:
     object.__setattr__(tool.fn_metadata, "output_schema", schema)
     begun = time.monotonic()
     with MCP(server) as source, engine(said("slow"), "Done.") as llm:
-        listed = source._connection.listed if source._connection else ()  # pyright: ignore[reportPrivateUsage]
-        assert listed[0].output_schema == schema
+        connection = source._connection  # pyright: ignore[reportPrivateUsage]
+        assert connection is not None
+        assert [tool.output_schema for tool in connection.listed] == [schema]
         assert results(llm.run("Go.", [source])) == ["fine"]
     assert time.monotonic() - begun < 10
 
@@ -478,7 +479,7 @@ def test_a_transcript_is_resumed_with_a_server(tmp_path: Path) -> None:
     with engine("Done.") as llm:
         run = llm.run(Transcript.load(path), [MCP(here(multiply)), crash])
     assert [message.content for message in run.messages if message.role == "tool"][::2] == ["42", "4"]
-    assert "interrupted" in run.messages[3].content
+    assert "interrupted" in (run.messages[3].content or "")
 
 
 def test_what_a_command_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,10 +540,9 @@ def test_options_are_refused_by_name(server: Any, options: dict[str, Any], words
 
 
 def test_without_the_package_the_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
+    def find(name: str) -> None:
+        assert name == "mcp"
 
-    monkeypatch.setattr(
-        "engine.mcp.server.find_spec", lambda name: None if name == "mcp" else importlib.util.find_spec(name)
-    )
+    monkeypatch.setattr("engine.mcp.server.find_spec", find)
     with pytest.raises(EngineError, match=r"pip install 'llama-engine\[mcp\]'"):
         MCP("server")

@@ -35,9 +35,9 @@ def replies(run: Any) -> list[dict[str, Any]]:
 
 
 def test_refused_unless_allowed() -> None:
-    for options in ({}, {"allow_sampling": False}):
+    for server in (by_hand(), by_hand(allow_sampling=False)):
         with engine(call(ask()), "Done.") as llm:
-            told = replies(llm.run("Go.", [by_hand(**options)]))[0]
+            told = replies(llm.run("Go.", [server]))[0]
         assert told["error"]["code"] == -32600
         assert "not supported" in told["error"]["message"]
 
@@ -158,7 +158,8 @@ async def test_a_newer_server_asks_in_its_result(*, allowed: bool) -> None:
     async def think(ctx: Context[Any, Any]) -> str | InputRequiredResult:
         """Asks the model."""
         if ctx.input_responses is not None:
-            return f"it said {ctx.input_responses['q'].content.text}"  # type: ignore[union-attr] # pyright: ignore
+            answer: Any = ctx.input_responses["q"]
+            return f"it said {answer.content.text}"
         request = CreateMessageRequest(params=CreateMessageRequestParams.model_validate(ask("Hm?", 30)))
         return InputRequiredResult(input_requests={"q": request})
 

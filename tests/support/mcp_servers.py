@@ -12,13 +12,14 @@ from typing import Any
 from engine import MCP, ChatTemplate, Engine, Run
 from engine.testing import ScriptedBackend
 
+_PATIENT: dict[str, Any] = {"timeout": 20}
 SCRIPT = Path(__file__).with_name("mcp_stdio.py")
 
 
 def by_hand(mode: str = "good", file: Path | None = None, **options: Any) -> MCP:
     """The server of mcp_stdio.py, in a process."""
     words = [sys.executable, "-I", str(SCRIPT), mode, *([str(file)] if file else [])]
-    return MCP(words, **{"timeout": 20, **options})
+    return MCP(words, **{**_PATIENT, **options})
 
 
 def said(*calls: str) -> str:

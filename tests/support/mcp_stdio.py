@@ -2,7 +2,7 @@
 
 python mcp_stdio.py MODE [FILE]: "good"; "dead" exits at once; "mute" never answers; "garbage" writes lines that are no
 messages; "endless" has a list of tools without end; "many" lists thousands; "hostile" reads its tools from FILE; "flag"
-starts only while FILE is there. It speaks the protocol's revision 2025-06-18 and needs nothing but the standard library.
+starts only while FILE is there. It speaks the protocol's revision 2025-06-18 and needs only the standard library.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from typing import Any
 
 MODE, FILE = sys.argv[1], Path(sys.argv[2]) if len(sys.argv) > 2 else None
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-NOTHING = {"type": "object", "properties": {}}
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 TOOLS: list[dict[str, Any]] = [
     {"name": "double", "description": "Doubles.", "inputSchema": NUMBER},
     {"name": "text", "description": "So many letters.", "inputSchema": NUMBER},
@@ -98,7 +98,8 @@ def asked(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(message: dict[str, Any]) -> None:
-    number, params = message["id"], message.get("params") or {}
+    number: Any = message["id"]
+    params: dict[str, Any] = message.get("params") or {}
     match message["method"]:
         case "initialize":
             about = {"protocolVersion": "2025-06-18", "serverInfo": {"name": "by hand", "version": "1"}}
@@ -106,7 +107,7 @@ def answer(message: dict[str, Any]) -> None:
         case "tools/list" if MODE == "endless":
             send({"id": number, "result": {"tools": [], "nextCursor": "more"}})
         case "tools/list" if MODE == "many":
-            tools = [{"name": f"t{index}", "inputSchema": NOTHING} for index in range(3000)]
+            tools: list[dict[str, Any]] = [{"name": f"t{index}", "inputSchema": NOTHING} for index in range(3000)]
             send({"id": number, "result": {"tools": tools}})
         case "tools/list" if MODE == "hostile" and FILE is not None:
             tools = json.loads(FILE.read_text(encoding="utf-8"))
