@@ -45,6 +45,7 @@ class Connection:
         self._sample = sample
         self._stderr = Stderr()
         self._unreadable = ""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._client: Client | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -76,13 +77,38 @@ class Connection:
                 _log.warning("%s has not ended in %g seconds; it is left behind.", self._target.label, _CLOSE_SECONDS)
 
     def _submit(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        """Do it on the connection's loop."""
+        future: Future[Any] = Future()
+
+        async def settled() -> None:
+            """Tells the future what came of it; the task itself fails for nobody."""
+            try:
+                result = await work
+            except BaseException as error:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(Lost("its connection was closed") if _is_cancellation(error) else error)
+                if _is_cancellation(error):
+                    raise
+            else:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(result)
+
+        def begin() -> None:
+            task = self._loop.create_task(settled())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            future.add_done_callback(lambda done: self._cancel(task) if done.cancelled() else None)
+
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._loop.call_soon_threadsafe(begin)
         except RuntimeError:
             work.close()
-            gone: Future[Any] = Future()
-            gone.set_exception(Lost("its connection is closed"))
-            return gone
+            future.set_exception(Lost("its connection is closed"))
+        return future
+
+    def _cancel(self, task: "asyncio.Task[None]") -> None:
+        with suppress(RuntimeError):  # its loop is closed, and the task with it
+            self._loop.call_soon_threadsafe(task.cancel)
 
     def _body(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -120,9 +146,10 @@ class Connection:
 
         sample = self._sample
 
-        async def answer(_: object, asked: Any) -> Any:
+        async def answer(context: object, params: Any) -> Any:
+            del context
             assert sample is not None
-            return await sample(asked)
+            return await sample(params)
 
         return Client(
             self._target.transport(self._stderr),
@@ -201,8 +228,7 @@ class _Watching:
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None or isinstance(error, Lost):
             return
-        ending = isinstance(error, asyncio.CancelledError) and self._connection.lost
-        if ending or _is_loss(error):
+        if _is_loss(error):
             self._connection.lost = True
             raise Lost(reason_of(error)) from error
 
@@ -228,6 +254,10 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, Lost | EngineError) and text:
         return text
     return f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    return isinstance(error, asyncio.CancelledError)
 
 
 def _capital(text: str) -> str:

@@ -80,11 +80,7 @@ class MCP:
         self._target = target_of(server, env, cwd, headers)
         _check_seconds(timeout=timeout, connect_timeout=connect_timeout)
         _check_counts(max_result=max_result, sampling_requests=sampling_requests, sampling_tokens=sampling_tokens)
-        if isinstance(only, str) or not all(isinstance(name, str) for name in only or ()):
-            raise RequestError(f"only={only!r} is not valid; give the names of tools in a list.")
-        text: object = prefix
-        if not isinstance(text, str) or not _PREFIX.fullmatch(text):
-            raise RequestError(f"prefix={prefix!r} is not valid; give letters, digits, and _ . / -, like 'files_'.")
+        _check_names(prefix, only)
         if allow_sampling not in (True, False):
             raise RequestError(f"allow_sampling={allow_sampling!r} is not valid; give True or False.")
         self._prefix, self._only = prefix, None if only is None else tuple(only)
@@ -294,6 +290,13 @@ def _check_seconds(**options: Any) -> None:
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise RequestError(f"{name}={value!r} is not valid; give seconds above 0.")
+
+
+def _check_names(prefix: Any, only: Any) -> None:
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise RequestError(f"prefix={prefix!r} is not valid; give letters, digits, and _ . / -, like 'files_'.")
+    if isinstance(only, str) or not all(isinstance(name, str) for name in only or ()):
+        raise RequestError(f"only={only!r} is not valid; give the names of tools in a list.")
 
 
 def _check_counts(**options: Any) -> None:
