@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -284,6 +285,39 @@ async def test_cancelling_while_a_server_starts_leaves_nothing() -> None:
             await asyncio.gather(task, return_exceptions=True)
     assert cancelled > 1
     await asyncio.to_thread(wait_for, lambda: not threads())
+
+
+LEFT = """
+import os, signal, sys, threading
+sys.path.insert(0, {support!r})
+from mcp_servers import by_hand, engine, said, wait_for
+from pathlib import Path
+path = Path({path!r})
+
+def interrupt():
+    wait_for(lambda: path.exists() and path.read_text())
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+with engine(said("hang")) as llm:
+    try:
+        llm.run("Go.", [by_hand("good", path)])
+    except KeyboardInterrupt:
+        print("interrupted")
+by_hand().__enter__()
+print("left open")
+"""
+
+
+def test_an_interrupt_and_the_end_of_a_process_are_quiet(tmp_path: Path, repository: Path) -> None:
+    code = LEFT.format(support=str(repository / "tests" / "support"), path=str(tmp_path / "pid"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.split("\n"), done.stderr) == (["interrupted", "left open", ""], "")
+    assert done.returncode == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), 0)
 
 
 def test_names_that_clash_are_refused_by_name_and_a_prefix_helps() -> None:
