@@ -41,8 +41,8 @@ if TYPE_CHECKING:
         fold,
     )
     from engine.families import Families, Family, Format
-    from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.mcp import MCP
+    from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.parsing import Parser, Piece
     from engine.runtime.metrics import Metrics
     from engine.runtime.service import PinnedPrefix, Service, Stream, TurnRequest
