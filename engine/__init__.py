@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         fold,
     )
     from engine.families import Families, Family, Format
+    from engine.mcp import MCP
     from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.parsing import Parser, Piece
     from engine.runtime.metrics import Metrics
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GBNF",
+    "MCP",
     "Agent",
     "AgentOptions",
     "AllowedTools",
@@ -164,6 +166,7 @@ _MODULES = {
     "engine.families": "Families Family Format",
     "engine.diagnose.inspect": "Inspection",
     "engine.options": "AgentOptions LoadOptions RawOptions TurnOptions",
+    "engine.mcp": "MCP",
     "engine.parsing": "Parser Piece",
     "engine.runtime.metrics": "Metrics",
     "engine.runtime.service": "PinnedPrefix Service Stream TurnRequest",

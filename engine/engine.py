@@ -41,7 +41,7 @@ from engine.runtime.service import PinnedPrefix, Service, Stream, detokenize, to
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.prompt import Prompt
-from engine.tools import ToolLike, as_tools
+from engine.tools import RunTool, Toolbox, ToolLike, as_tools
 from engine.turns import Turns
 from engine.types import Completion, Message, MessagesLike
 
@@ -341,7 +341,7 @@ class Engine(Facts):
     async def arun(
         self,
         messages: RunInput,
-        tools: Sequence[ToolLike] | None = None,
+        tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
         **options: Unpack[AgentOptions],
     ) -> Run:
@@ -390,35 +390,36 @@ class Engine(Facts):
     def run(
         self,
         messages: RunInput,
-        tools: Sequence[ToolLike] | None = None,
+        tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
         **options: Unpack[AgentOptions],
     ) -> Run:
-        """The agent loop: turns and tools until the model answers, `max_steps` turns at most. A `Transcript` is gone on
-        with where it was left. The run's own options are `RunOptions`. Raises what `stream` raises, and CallbackError
-        for an option that is a function and fails."""
+        """The agent loop: turns and tools until the model answers, `max_steps` turns at most. Beside tools it takes
+        servers of tools (`MCP`), which it connects while it goes. A `Transcript` is gone on with where it was left. The
+        run's own options are `RunOptions`. Raises what `stream` raises, EngineError for a server that cannot be
+        connected, and CallbackError for an option that is a function and fails."""
         return self.stream_run(messages, tools, max_steps, **options).result()
 
     def stream_run(
         self,
         messages: RunInput,
-        tools: Sequence[ToolLike] | None = None,
+        tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
         **options: Unpack[AgentOptions],
     ) -> RunStream:
         """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
         policy, own = run_options(max_steps, options, TurnOptions)
         _ = self._turns.check(own)
-        known = as_tools(tools)
+        toolbox = Toolbox(tools, self.achat)
 
         def turn(history: Sequence[Message]) -> Stream:
             goes_on = own.get("continue_final_message", False) and history[-1].role == "assistant"
-            return self.stream(history, known, **{**own, "continue_final_message": goes_on})
+            return self.stream(history, toolbox.tools, **{**own, "continue_final_message": goes_on})
 
         if not isinstance(messages, Transcript):
             messages = conversation_of(messages)
             check_last(messages, generates=True, continues=own.get("continue_final_message", False))
-        return stream_run(turn, messages, known, policy)
+        return stream_run(turn, messages, toolbox, policy)
 
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]

@@ -192,6 +192,8 @@ class TurnOptions(FreeTurnOptions, total=False):
     - `overflow`: "error" refuses a prompt that is too long, and a full context ends the turn by "length".
       "truncate_oldest" leaves out the oldest turns, each whole, until `max_tokens` fit behind the prompt (a quarter of
       the context, if not said; half of it at most); system messages, the last question and what came of it last stay.
+      "shorten_results" first cuts the results of tools to their beginnings, the oldest first, but not those that the
+      model has not read; where that is not enough, it goes on as "truncate_oldest".
       "shift" gives up the older half of a full context, less its head (system messages and tools), and goes on: what
       the model wrote on it stays as it was.
     - `progress`: called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must be

@@ -128,6 +128,7 @@ class Turns:
                 reasoning_close=self._close(),
                 keep=fitted.keep,
                 dropped=fitted.dropped,
+                shortened=fitted.shortened,
                 progress=options.get("progress"),
                 ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),

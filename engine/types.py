@@ -275,7 +275,7 @@ MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message 
 """A user's text, one message, or a list of messages (`Message` or dictionaries in OpenAI's form)."""
 Progress: TypeAlias = Callable[[int, int], bool | None]
 """Told how many of a prompt's tokens are evaluated, and how many there are; stops the turn by answering False."""
-Overflow: TypeAlias = Literal["error", "truncate_oldest", "shift"]
+Overflow: TypeAlias = Literal["error", "truncate_oldest", "shorten_results", "shift"]
 AllowedChoice: TypeAlias = ToolChoice | AllowedTools
 StopIn: TypeAlias = Literal["content", "all"]
 # Changes the logits in place; they are a float32 array of the vocabulary's size. The tokens are the prompt's, then
@@ -380,7 +380,8 @@ class Usage(Record):
     """Counts and times of one request. Times are seconds; a speed is None until there is something to measure.
 
     `drafted_tokens` were guessed ahead (speculation), `accepted_tokens` of them came true. `dropped_messages` were left
-    out of the prompt (`overflow="truncate_oldest"`), `shifted_tokens` of the context were given up on the way
+    out of the prompt (`overflow="truncate_oldest"`), `shortened_results` are in it in part
+    (`overflow="shorten_results"`), `shifted_tokens` of the context were given up on the way
     (`overflow="shift"`).
     """
 
@@ -394,6 +395,7 @@ class Usage(Record):
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     dropped_messages: int = 0
+    shortened_results: int = 0
     shifted_tokens: int = 0
 
     @property

@@ -11,7 +11,7 @@ from engine.agent.loop import Run, RunStream
 from engine.agent.options import Approve
 from engine.agent.transcript import RunInput, Transcript
 from engine.errors import RequestError
-from engine.tools import ToolLike
+from engine.tools import RunTool
 from engine.types import Message
 
 
@@ -39,7 +39,7 @@ class Agent:
     """
 
     instructions: str | None = None
-    tools: Sequence[ToolLike] = ()
+    tools: Sequence[RunTool] = ()
     output: Any = None
     max_steps: int = 8
     max_total_tokens: int | None = None

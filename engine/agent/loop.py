@@ -5,7 +5,7 @@ not know: models, templates, sampling: it is given a function from messages to a
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from engine.errors import ContextOverflowError, EngineError, RequestError
 from engine.events import Event, ToolResult
 from engine.offloop import off_loop
 from engine.streams import TwoWayStream
-from engine.tools import ToolContext, ToolOutcome, error_text
+from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
 from engine.types import Completion, Message, Tool, ToolCall, blocks_of
 
 _log = logging.getLogger("engine.agent")
@@ -138,21 +138,23 @@ class RunStream(TwoWayStream[Run]):
 def stream_run(
     generate: Generate,
     messages: Sequence[Message] | Transcript,
-    tools: Sequence[Tool],
+    tools: Sequence[Tool] | Toolbox,
     options: RunOptions | None = None,
 ) -> RunStream:
     """Run the loop from these messages on, or go on with a transcript. Raises RequestError for a name in `stop_on` that
-    is no tool's, and for a transcript of a run that is over.
+    is no tool's, and for a transcript of a run that is over. The sources of a `Toolbox` are connected when the stream
+    is first read, and let go at its end; `generate` finds the tools of each turn in it.
 
     The model's mistakes (an unknown tool, arguments that are not JSON or do not fit, a call that was cut off) and a
     tool's exceptions go back to it as tool messages. Reading the stream raises CallbackError for a callback that fails.
     """
     options = options or RunOptions()
-    options.check_names(tools)
-    by_name = {tool.name: tool for tool in tools}
+    toolbox = tools if isinstance(tools, Toolbox) else Toolbox(tools)
+    if toolbox.is_fixed:
+        options.check_names(toolbox.tools)
     if not isinstance(messages, Transcript):
-        return RunStream(_Loop(list(messages), by_name, options), generate)
-    loop = _Loop(list(messages.messages), by_name, options)
+        return RunStream(_Loop(list(messages), toolbox, options), generate)
+    loop = _Loop(list(messages.messages), toolbox, options)
     loop.resume(messages)
     return RunStream(loop, generate)
 
@@ -162,7 +164,7 @@ class _Loop:
     """The state of a run, and its decisions; no generation, no tool is run here."""
 
     messages: list[Message]
-    tools: Mapping[str, Tool]
+    toolbox: Toolbox
     options: RunOptions
     completions: list[Completion] = field(default_factory=list[Completion])
     results: list[list[ToolResult]] = field(default_factory=list[list[ToolResult]])
@@ -201,7 +203,32 @@ class _Loop:
         self.completions.append(Completion(parts=message.parts, finish_reason="tool_calls"))
         self.results.append([])
         self.turn_end = len(self.messages)
-        self.resumed = self._jobs(message.tool_calls[-len(transcript.calls) :], message.parts, transcript.calls)
+        self.records = list(transcript.calls)
+        if self.toolbox.is_fixed:
+            self._resume_calls()
+
+    def _resume_calls(self) -> None:
+        message, records = self.messages[self.turn_end - 1], self.records
+        self.resumed = self._jobs(message.tool_calls[-len(records) :], message.parts, records)
+
+    def open(self) -> None:
+        """Connect what the tools come from. Raises EngineError where that fails, and RequestError for names that clash
+        and those in `stop_on` that are no tool's."""
+        if self.toolbox.is_fixed:
+            return
+        try:
+            self.toolbox.open()
+            self.options.check_names(self.toolbox.tools)
+        except BaseException:
+            self.close()
+            self.failed()
+            raise
+        if self.records:
+            self._resume_calls()
+
+    def close(self) -> None:
+        """Let go what the tools come from."""
+        self.toolbox.close()
 
     def begin(self, generate: Generate) -> Turn | None:
         """The next turn, generating; None when the run is over."""
@@ -209,6 +236,7 @@ class _Loop:
             self.stopped = self._limit()
         if self.stopped is not None:
             return None
+        self.toolbox.refresh()
         try:
             self.turn = generate(tuple(self.messages))
         except Exception as error:
@@ -277,7 +305,7 @@ class _Loop:
         places = [place for place, item in enumerate(parts) if isinstance(item, ToolCall)][-len(calls) :]
         jobs: list[Job] = []
         for record, place, call in zip(records, places, calls, strict=True):
-            work = self._recorded(record) or _work(call, self.tools)
+            work = self._recorded(record) or _work(call, self.toolbox.tools)
             if isinstance(work, Tool) and work.function is None:
                 self.pending.append(call)
                 self.stopped = "pending"
@@ -379,11 +407,11 @@ class _Loop:
         return Run(tuple(self.messages), steps, stopped, tuple(self.pending), self.transcript(), running)
 
 
-def _work(call: ToolCall, tools: Mapping[str, Tool]) -> Tool | ToolOutcome:
+def _work(call: ToolCall, tools: Sequence[Tool]) -> Tool | ToolOutcome:
     """The tool that a call asks for, or what the model reads because the call is at fault."""
-    tool = tools.get(call.name)
+    tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
-        known = ", ".join(tools) or "none"
+        known = ", ".join(tool.name for tool in tools) or "none"
         return _refused(f"there is no tool {call.name!r}. The tools are: {known}.")
     match call.error:
         case "truncated":
@@ -403,6 +431,7 @@ def _refused(reason: str) -> ToolOutcome:
 
 
 def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
+    loop.open()
     try:
         yield from _results(loop, loop.resumed)
         while (turn := loop.begin(generate)) is not None:
@@ -424,6 +453,7 @@ def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
         raise
     finally:
         loop.leave()
+        loop.close()
 
 
 def _results(loop: _Loop, jobs: Sequence[Job]) -> Generator[Event, None, None]:
@@ -438,6 +468,8 @@ def _save(loop: _Loop) -> None:
 
 
 async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event, None]:
+    if not loop.toolbox.is_fixed:
+        await off_loop(loop.open, lambda _: loop.close())
     try:
         async with aclosing(_results_async(loop, loop.resumed)) as results:
             async for event in results:
@@ -463,6 +495,8 @@ async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event,
         raise
     finally:
         loop.leave()
+        if not loop.toolbox.is_fixed:
+            await off_loop(loop.close, lambda _: None)
 
 
 async def _results_async(loop: _Loop, jobs: Sequence[Job]) -> AsyncGenerator[Event, None]:

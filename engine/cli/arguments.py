@@ -152,6 +152,14 @@ def _add_chatting(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--tools", metavar="FILE", type=Path, help="a Python file, which is run; its functions are the model's tools"
     )
+    command.add_argument(
+        "--mcp",
+        metavar="[PREFIX=]SERVER",
+        action="append",
+        default=[],
+        help="an MCP server, whose tools the model may call: a command in quotes, or a URL; may be given several "
+        "times. PREFIX is put before the names of its tools",
+    )
     command.add_argument("--yes", action="store_true", help="run the model's calls without asking")
 
 

@@ -17,13 +17,14 @@ from pydantic_core import to_json
 
 from engine.cli.chat import Chat
 from engine.cli.screen import Screen, json_line
-from engine.cli.tool_files import tools_of
+from engine.cli.tool_files import mcp_server, tools_of
 from engine.diagnose.doctor import diagnose
 from engine.display import figures, visible_json
 from engine.engine import Engine
 from engine.errors import RequestError
 from engine.events import ContentDelta
 from engine.options import LoadOptions, TurnOptions
+from engine.tools import Toolbox
 from engine.types import JsonSchema, Message, Reasoning
 
 QUESTION = "What is 127 times 46?"
@@ -108,16 +109,17 @@ def _schema(path: Path) -> Mapping[str, Any] | bool:
 def chat(options: argparse.Namespace) -> int:
     """A conversation: a line is a turn. Ctrl-C stops an answer, Ctrl-D (or /quit) ends."""
     screen = Screen(sys.stdout)
-    tools = () if options.tools is None else tools_of(options.tools)
-    if tools and not options.yes and not sys.stdin.isatty():
+    if (options.tools or options.mcp) and not options.yes and not sys.stdin.isatty():
         raise RequestError("Calls cannot be confirmed where the input is no terminal; add --yes to run all of them.")
-    with load(options) as llm:
+    own = () if options.tools is None else tools_of(options.tools)
+    toolbox = Toolbox([*own, *map(mcp_server, options.mcp)])
+    with load(options) as llm, toolbox:
         talk = Chat(
             screen,
             llm,
             head=_system(options),
             turn=turn_options(options),
-            tools=tools,
+            tools=toolbox.tools,
             confirms=not options.yes,
             file=options.resume,
         )

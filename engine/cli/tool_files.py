@@ -1,16 +1,18 @@
-"""Tools from a Python file that a user names.
+"""Tools from a Python file or an MCP server that a user names.
 
-Knows: which of a file's names are tools, and how a call is confirmed before it runs. Does not know: what tools are made
-of, or how a question is put.
+Knows: which of a file's names are tools, how a server is written, and how a call is confirmed before it runs. Does not
+know: what tools are made of, or how a question is put.
 """
 
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.errors import RequestError
+from engine.mcp import MCP
 from engine.tools import as_tools
 from engine.types import Tool
 
@@ -37,6 +39,14 @@ def tools_of(path: Path) -> tuple[Tool, ...]:
     if not found:
         raise RequestError(f"{path} defines no function; write one with annotations and a docstring, or a list TOOLS.")
     return as_tools(found)
+
+
+def mcp_server(text: str) -> MCP:
+    """The MCP server of `[PREFIX=]SERVER`: a command or a URL. Raises RequestError for what is neither."""
+    found = re.fullmatch(r"(?:(\w+)=)?(.+)", text, re.DOTALL)
+    if found is None:
+        raise RequestError("--mcp is empty; give a command or a URL.")
+    return MCP(found[2], prefix=found[1] or "")
 
 
 def watched(tools: Sequence[Tool], around: Callable[[str, Callable[[], Any]], Any]) -> list[Tool]:

@@ -28,7 +28,7 @@ from engine.openai.request import RequestOptions, request
 from engine.openai.wire import Diagnostics, Wire
 from engine.streams import TwoWayStream
 from engine.template.conversation import conversation_of
-from engine.tools import ToolLike, as_tools
+from engine.tools import RunTool, Toolbox, ToolLike, as_tools
 from engine.types import Completion, MessagesLike
 
 
@@ -195,7 +195,7 @@ class Remote:
     def run(
         self,
         messages: RunInput,
-        tools: Sequence[ToolLike] | None = None,
+        tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
         **options: Unpack[RemoteRunOptions],
     ) -> Run:
@@ -206,15 +206,15 @@ class Remote:
     def stream_run(
         self,
         messages: RunInput,
-        tools: Sequence[ToolLike] | None = None,
+        tools: Sequence[RunTool] | None = None,
         max_steps: int = 8,
         **options: Unpack[RemoteRunOptions],
     ) -> RunStream:
         """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
-        known = as_tools(tools)
+        toolbox = Toolbox(tools)
         policy, own = run_options(max_steps, options, RequestOptions)
         conversation = messages if isinstance(messages, Transcript) else conversation_of(messages)
-        return stream_run(lambda history: self.stream(history, known, **own), conversation, known, policy)
+        return stream_run(lambda history: self.stream(history, toolbox.tools, **own), conversation, toolbox, policy)
 
 
 class RemoteTurn(TwoWayStream[Completion]):

@@ -28,7 +28,8 @@ class Request:
     `keep`: when the context is full, tokens behind the first `keep` are given up and the turn goes on; None: it ends.
     `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
     `Backend.save` gave for these tokens, to be put in place of evaluating them. `reports`: replies tell how far the
-    prefill is. `dropped`: messages that were left out of the prompt, for the usage.
+    prefill is. `dropped`: messages that were left out of the prompt, `shortened`: results in it that were cut, for
+    the usage.
     `constraint`: the grammar that its answer, or its calls, are held to.
     """
 
@@ -46,6 +47,7 @@ class Request:
     state: bytes = b""
     reports: bool = False
     dropped: int = 0
+    shortened: int = 0
     constraint: Constraint | None = None
 
 

@@ -86,5 +86,6 @@ class SequenceState:
             drafted_tokens=0 if self.drafter is None else self.drafter.drafted,
             accepted_tokens=0 if self.drafter is None else self.drafter.accepted,
             dropped_messages=self.request.dropped,
+            shortened_results=self.request.shortened,
             shifted_tokens=self.shifted,
         )

@@ -54,7 +54,8 @@ class TurnRequest:
     reads along, so it may wait for prompts that can then be decoded together with it.
     - `reasoning_budget`: reasoning tokens at most; then `reasoning_close`, the text that closes reasoning, is forced.
     - `keep`: when the context is full, the older half of what stands behind the first `keep` tokens is given up and the
-    turn goes on; None: it ends. `dropped`: messages that are not in the prompt, for the usage.
+    turn goes on; None: it ends. `dropped`: messages that are not in the prompt, `shortened`: results that are in
+    it in part, for the usage.
     - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must be
     quick, and not wait for this engine. It stops the turn by returning False; what it raises ends it too.
     - `constraint`: the grammar that the answer, or the calls, are held to. `reads` reads the finished answer.
@@ -74,6 +75,7 @@ class TurnRequest:
     reasoning_close: tuple[Piece, ...] = ()
     keep: int | None = None
     dropped: int = 0
+    shortened: int = 0
     progress: Progress | None = None
     ended: Ended | None = None
     constraint: Constraint | None = None
@@ -233,6 +235,7 @@ class Service:
             keep=turn.keep,
             reports=turn.progress is not None,
             dropped=turn.dropped,
+            shortened=turn.shortened,
             constraint=turn.constraint,
         )
         queue = OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended)

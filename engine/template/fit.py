@@ -1,8 +1,8 @@
 """A conversation becomes the prompt that is sent: rendered, and made to fit as the caller's policy wants it.
 
-Knows: what may be left out (whole old turns; in the turn under way whole exchanges of calls and results, but the
-newest) and what never is (system messages, the last question, half an exchange). Does not know: how a template
-renders, tokens, models; it is given a function that counts.
+Knows: what may be shortened (results of tools, but the newest), what may be left out (whole old turns; in the turn
+under way whole exchanges of calls and results, but the newest) and what never is (system messages, the last question,
+half an exchange). Does not know: how a template renders, tokens, models; it is given a function that counts.
 """
 
 from bisect import bisect_left
@@ -20,6 +20,8 @@ from engine.tools import ToolLike
 from engine.types import AllowedChoice, DocumentLike, Message, Overflow, Reasoning, Tool
 
 _KEPT = ("system", "developer")
+_SHORT = 200
+"""Characters of a shortened result; one twice as long is left as it is."""
 
 
 def kept(
@@ -50,6 +52,47 @@ def kept(
         if number <= len(groups):
             return without(number)
     return without(len(groups))
+
+
+def shortened(
+    messages: Sequence[Message], count: Callable[[tuple[Message, ...]], int], limit: int, step: int
+) -> tuple[Message, ...]:
+    """The messages, with the results of tools cut to their beginnings, the oldest first, so that `count` of them is
+    `limit` at most; with all cut that may be, where that does not help. Results that the model has not read yet stay.
+
+    As in `kept`, what goes is rounded up to `step` tokens where there is as much.
+    """
+    whole = tuple(messages)
+    total = count(whole)
+    if total <= limit:
+        return whole
+    newest = max((index for index, message in enumerate(whole) if message.role == "assistant"), default=-1)
+    long = [index for index, message in enumerate(whole[:newest]) if _is_long(message)]
+
+    def cut(number: int) -> tuple[Message, ...]:
+        gone = frozenset(long[:number])
+        return tuple(_cut(message) if index in gone else message for index, message in enumerate(whole))
+
+    @cache
+    def saves(number: int) -> int:
+        return total - count(cut(number))
+
+    excess = total - limit
+    for wanted in (-(-excess // step) * step, excess):
+        number = bisect_left(range(len(long) + 1), wanted, key=saves)
+        if number <= len(long):
+            return cut(number)
+    return cut(len(long))
+
+
+def _is_long(message: Message) -> bool:
+    return message.role == "tool" and len(message.content or "") > 2 * _SHORT
+
+
+def _cut(message: Message) -> Message:
+    text = message.content or ""
+    note = f"{text[:_SHORT]}\n(Cut to save room: these are the first {_SHORT} of {len(text):,} characters.)"
+    return message.model_copy(update={"content": note})
 
 
 def _droppable(messages: Sequence[Message]) -> list[list[int]]:
@@ -94,11 +137,12 @@ class PromptOptions:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A prompt, and what was done that it fits: see `Service.submit`."""
+    """A prompt, and what was done that it fits: see `TurnRequest`."""
 
     prompt: Prompt
     keep: int | None = None
     dropped: int = 0
+    shortened: int = 0
 
 
 class Prompts:
@@ -150,16 +194,27 @@ class Prompts:
         if policy == "error":
             return Fitted(self.rendered(restored, known, options))
 
+        quarter = max(self._n_ctx // 4, 1)
+        limit = self._n_ctx - min(options.max_tokens or quarter, self._n_ctx // 2)
+
+        def rendered(some: tuple[Message, ...]) -> Prompt:
+            return self.rendered(Restored(some, ()), known, options)
+
+        sent = tuple(messages)
+        if policy == "shorten_results":
+            sent = shortened(messages, lambda some: len(self._tokens(rendered(some))), limit, quarter)
+
         @cache
         def prompt(numbers: tuple[int, ...]) -> Prompt:
-            some = [messages[number] for number in numbers]
-            return self.rendered(Restored(tuple(some), ()), known, options)
+            return rendered(tuple(sent[number] for number in numbers))
 
-        quarter = max(self._n_ctx // 4, 1)
-        room = min(options.max_tokens or quarter, self._n_ctx // 2)
-        numbers = kept(messages, lambda some: len(self._tokens(prompt(some))), self._n_ctx - room, quarter)
+        numbers = kept(sent, lambda some: len(self._tokens(prompt(some))), limit, quarter)
         found = tuple(number for number in restored.numbers if number in numbers)
-        return Fitted(replace(prompt(numbers), restored=found), dropped=len(messages) - len(numbers))
+        return Fitted(
+            replace(prompt(numbers), restored=found),
+            dropped=len(messages) - len(numbers),
+            shortened=sum(sent[number] is not messages[number] for number in numbers),
+        )
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

@@ -43,9 +43,9 @@ def unfit(tool: Tool, arguments: str) -> ToolOutcome | None:
 def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> ToolOutcome:
     """Call the tool's function with arguments that a model wrote (JSON text), checked first.
 
-    Whatever goes wrong becomes text that the model can read: "Error: ...". A str result is given as it is, everything
-    else as JSON. An async function is run to its end, in a thread of its own where this thread already runs an event
-    loop. Raises RequestError when the tool has no function.
+    Whatever goes wrong becomes text that the model can read: "Error: ...". A str result is given as it is, a
+    ToolOutcome as the outcome, everything else as JSON. An async function is run to its end, in a thread of its own
+    where this thread already runs an event loop. Raises RequestError when the tool has no function.
     """
     call = _bound(tool, arguments, context)
     if isinstance(call, ToolOutcome):
@@ -112,6 +112,8 @@ def _unfit(reason: str) -> ToolOutcome:
 
 
 def _outcome(result: object) -> ToolOutcome:
+    if isinstance(result, ToolOutcome):
+        return ToolOutcome(whole_characters(result.content), result.error)
     if isinstance(result, str):
         return ToolOutcome(whole_characters(result))
     # Spaced as `tojson` writes the arguments in chat templates: one way of writing JSON in one prompt.

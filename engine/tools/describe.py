@@ -164,6 +164,11 @@ def as_tool(item: ToolLike) -> Tool:
         tool = _from_model(item)
     elif callable(item):
         tool = _from_function(item)
+    elif hasattr(item, "open_for"):  # `engine.tools.sources.ToolSource`
+        raise RequestError(
+            f"{_shown(item)} is a source of tools, which a run connects (llm.run); for single turns give its tools: "
+            "`with server:` and tools=server.tools()."
+        )
     else:
         raise RequestError(
             f"{_shown(item)} is not a tool; give a function, a pydantic model class, an OpenAI dictionary."

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -236,6 +237,33 @@ def test_tools_run_without_questions_with_yes(
     assert "add --yes" in capsys.readouterr().err
     assert main(["chat", "--tools", str(tools), "--yes"]) == 0
     assert "result: SOON" in capsys.readouterr().out
+
+
+def test_servers_of_tools_are_asked_about_too(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str], repository: Path
+) -> None:
+    pytest.importorskip("mcp")
+    server = f"{sys.executable} -I {repository / 'tests' / 'support' / 'mcp_stdio.py'} good"
+    call = '<tool_call>\n{"name": "%s", "arguments": {"n": 21}}\n</tool_call>'
+    scripted(call % "double", "It is 42.", call % "b_double", "Refused.")
+    types("Double 21.", "y", "Again.", "n")
+    assert main(["chat", "--mcp", server, "--mcp", f"b_={server}"]) == 0
+    printed = capsys.readouterr().out
+    assert "run double(n=21)" in printed
+    assert "42" in printed
+    assert "run b_double(n=21)" in printed
+    assert "the user refused this call" in printed
+
+
+def test_servers_of_tools_that_cannot_be_used(
+    scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mcp")
+    for given, words in (("no-such-command-anywhere", "cannot be used: FileNotFoundError"), ("", "--mcp is empty")):
+        scripted("never")
+        types("Hello.")
+        assert main(["chat", "--mcp", given]) == 1
+        assert words in capsys.readouterr().err
 
 
 def test_which_names_of_a_file_are_tools(tmp_path: Path, tools: Path) -> None:

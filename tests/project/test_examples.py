@@ -60,6 +60,17 @@ def test_openai_client(repository: Path, builtin_model_path: Path) -> None:
     assert re.match(r"\d{3} of \d{3} prompt tokens were there already", cached)
 
 
+def test_mcp_agent(repository: Path, builtin_model_path: Path) -> None:
+    pytest.importorskip("mcp")
+    lines = run(repository, "mcp_agent.py", builtin_model_path).splitlines()
+    assert lines[:3] == ["tools:    get_weather", 'call:     get_weather {"city": "Oslo"}', "result:   4 degrees"]
+    assert re.match(r"answer: .*\b4\b", lines[3])
+    assert lines[4:6] == [
+        'call:     get_weather {"city": "Lima"}',
+        "result:   Error: the call was denied: Lima is closed today",
+    ]
+
+
 def test_batch(repository: Path, builtin_model_path: Path) -> None:
     lines = run(repository, "batch.py", builtin_model_path).splitlines()
     assert lines[0] == "Create an event budget review on 2026-03-14"

@@ -4,8 +4,9 @@ A page runs in an empty folder that holds the built-in model as `model.gguf`. A 
 ```` ```toml title="parrot.toml" ````, is a file of that name there. `console` blocks are commands after `$ ` with their
 output; `python` blocks run in order in one namespace, and a `text` block right after one is what it printed. `sh`
 blocks show commands whose output is nobody's promise: they are not run, but each `llama-engine` in them must be
-understood, and each extra must exist. `py` blocks need what is not installed here; tests elsewhere run them. Times, speeds, sizes of memory and made-up ids are masked before comparing. Run
-as a script (`python tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages.
+understood, and each extra must exist. `py` blocks need what is not installed here; tests elsewhere run them. Times,
+speeds, sizes of memory and made-up ids are masked before comparing. Run as a script (`python
+tests/project/test_readme.py [PAGE ...]`) this file writes the present outputs into the pages.
 """
 
 import contextlib

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine import ChatTemplate, ContextOverflowError, Engine, RequestError
 from engine.runtime.options import LoopOptions
-from engine.template.fit import kept
+from engine.template.fit import kept, shortened
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Message, ToolCall
 
@@ -102,7 +104,8 @@ def test_an_error_has_the_numbers() -> None:
                 llm.chat(CHAT, overflow=overflow)
         assert tokens > 600
         with pytest.raises(
-            RequestError, match="overflow='drop' is not valid: it should be 'error', 'truncate_oldest' or 'shift'"
+            RequestError,
+            match="overflow='drop' is not valid: it should be 'error', 'truncate_oldest', 'shorten_results' or 'shift'",
         ):
             llm.chat(CHAT, overflow="drop")  # pyright: ignore[reportArgumentType]
 
@@ -180,6 +183,98 @@ def test_a_run_goes_on_when_old_exchanges_may_go() -> None:
     usage = run.completion.usage
     assert usage is not None
     assert usage.dropped_messages > 0
+
+
+def test_old_results_are_shortened_before_anything_is_left_out() -> None:
+    prompts: list[str] = []
+
+    def reply(prompt: str) -> str:
+        prompts.append(prompt)
+        return CALL_TEXT
+
+    def read() -> str:
+        """Reads."""
+        return f"It begins: {'x' * 900}"
+
+    with scripted(lambda prompt: reply(prompt).replace("look", "read"), n_ctx=4000) as llm:
+        options: Any = {"reasoning": False, "max_steps": 12, "overflow": "shorten_results"}
+        run = llm.run("Look.", tools=[read], **options)
+    assert (run.stopped, len(run.steps)) == ("max_steps", 12)
+    assert all(len(result.content) == 911 for step in run.steps for result in step.results), "the run keeps all"
+    usages = [usage for step in run.steps if (usage := step.completion.usage)]
+    assert all(usage.prompt_tokens <= 3000 for usage in usages), "a quarter is left for the answer"
+    cut = [usage.shortened_results for usage in usages]
+    dropped = [usage.dropped_messages for usage in usages]
+    assert cut[0] == dropped[0] == 0
+    first = next(number for number, count in enumerate(cut) if count)
+    assert dropped[first] == 0, "results are shortened first"
+    assert dropped[-1] > 0, "and where that is not enough, exchanges go"
+    for prompt, count in zip(prompts, cut, strict=True):
+        assert prompt.count("(Cut to save room: these are the first 200 of 911 characters.)") == count
+    assert all(prompt.rstrip().rsplit("It begins: ", 1)[1].count("x") == 900 for prompt in prompts[1:]), "unread: whole"
+
+
+TURNS = st.lists(
+    st.tuples(st.booleans(), st.lists(st.lists(st.integers(0, 3000), max_size=3), max_size=4), st.integers(0, 500)),
+    min_size=1,
+    max_size=5,
+)
+
+
+def transcript(turns: Any, *, system: bool) -> list[Message]:
+    """A conversation: turns of a question, rounds of calls with results of some length, and an answer."""
+    messages = [message("system", "s" * 50)] if system else []
+    number = 0
+    for turn, (more, rounds, length) in enumerate(turns):
+        messages.append(message("user", "q" * (length + 1)))
+        if more:
+            messages.append(message("system", "note"))
+        for sizes in rounds:
+            ids = [f"c{number + at}" for at in range(len(sizes))]
+            number += len(sizes)
+            messages.append(message("assistant", "thinking", *ids))
+            messages += [message("tool", "r" * size, answers=id_) for id_, size in zip(ids, sizes, strict=True)]
+        if turn < len(turns) - 1:
+            messages.append(message("assistant", "a" * (length + 1)))
+    return messages
+
+
+@given(TURNS, st.integers(0, 12_000), st.integers(1, 4000), st.booleans(), st.booleans())
+def test_any_transcript_under_any_limit_keeps_calls_and_results_together(
+    turns: Any, limit: int, step: int, system: bool, shorten: bool
+) -> None:
+    messages = transcript(turns, system=system)
+
+    def count(some: Sequence[Message]) -> int:
+        return sum(len(each.content or "") + 10 for each in some)
+
+    sent = shortened(messages, count, limit, step) if shorten else tuple(messages)
+    numbers = kept(sent, lambda some: count([sent[number] for number in some]), limit, step)
+    left = [sent[number] for number in numbers]
+    made = [call.id for each in left for call in each.tool_calls]
+    assert made == [each.tool_call_id for each in left if each.role == "tool"], "calls and results stay together"
+    everywhere = [each for each in messages if each.role == "system"]
+    assert [each for each in left if each.role == "system"] == everywhere, "system messages stay as they are"
+    question = max(number for number, each in enumerate(messages) if each.role == "user")
+    assert question in numbers
+    asks = max((number for number, each in enumerate(messages) if each.role == "assistant"), default=-1)
+    if asks > question:  # what the model has not read yet is whole
+        assert [sent[number] for number in range(asks, len(sent))] == messages[asks:]
+        assert set(range(asks, len(sent))) <= set(numbers)
+    for before, after in zip(messages, sent, strict=True):
+        changed = before.model_copy(update={"content": ""}) != after.model_copy(update={"content": ""})
+        assert not changed
+        assert after.content == before.content or (before.role == "tool" and len(after.content or "") < 300)
+    if count(messages) <= limit:
+        assert left == messages
+    elif count(left) > limit:  # then nothing more may go: the prompt is refused with the numbers
+        assert all(
+            each.role in ("system", "developer") or number >= question
+            for number, each in zip(numbers, left, strict=True)
+        )
+        assert not shorten or not any(
+            len(each.content or "") > 400 for each in left if each.role == "tool" and sent.index(each) < asks
+        )
 
 
 @pytest.mark.parametrize("draft_max", [0, 6])

@@ -1,0 +1,268 @@
+"""One connection to an MCP server: the protocol's client, in a thread with an event loop of its own.
+
+Knows: how a connection begins and ends, what tells that it is lost, when the list of tools has changed. Does not know:
+our tools; who reconnects.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any, cast
+
+from engine.errors import EngineError
+from engine.mcp.transports import Stderr, Target
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.types import CallToolResult, Tool
+
+_log = logging.getLogger("engine.mcp")
+_MOST_TOOLS = 1_000
+_MOST_PAGES = 100
+_CLOSE_SECONDS = 10.0  # the protocol's client gives a process about six to end
+
+Sample = Callable[[Any], Awaitable[Any]]
+
+
+class Lost(Exception):
+    """The server has gone, or never came; the message says what is known of it."""
+
+
+class Connection:
+    """A connection that begins when this is made; `ready` is done once the server's tools are listed, or holds the
+    EngineError that says why there is none."""
+
+    def __init__(self, target: Target, seconds: float, sample: Sample | None) -> None:
+        self.ready: Future[None] = Future()
+        self.lost = False
+        self.changed = False
+        self.listed: tuple[Tool, ...] = ()
+        self._target = target
+        self._seconds = seconds
+        self._sample = sample
+        self._stderr = Stderr()
+        self._unreadable = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._client: Client | None = None
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._body, name="llama-engine mcp", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its tools are listed, and nothing told yet that it is lost."""
+        return self.ready.done() and self.ready.exception() is None and not self.lost
+
+    def call(self, name: str, arguments: dict[str, Any]) -> "Future[CallToolResult]":
+        """The tool's result. Raises Lost through the future where the server has gone; the server's own refusal as
+        `mcp.MCPError`. Cancelling the future cancels the call, and the server is told."""
+        return self._submit(self._called(name, arguments))
+
+    def relist(self) -> "Future[None]":
+        """Ask for the tools again; `listed` has them then. Raises as `call` does."""
+        self.changed = False
+        return self._submit(self._relist())
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the connection, and a process that was started for it."""
+        with suppress(RuntimeError):  # its loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        if wait:
+            self._thread.join(_CLOSE_SECONDS)
+            if self._thread.is_alive():
+                _log.warning("%s has not ended in %g seconds; it is left behind.", self._target.label, _CLOSE_SECONDS)
+
+    def _submit(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
+        """Do it on the connection's loop."""
+        future: Future[Any] = Future()
+
+        async def settled() -> None:
+            """Tells the future what came of it; the task itself fails for nobody."""
+            try:
+                result = await work
+            except BaseException as error:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(Lost("its connection was closed") if _is_cancellation(error) else error)
+                if _is_cancellation(error):
+                    raise
+            else:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(result)
+
+        def begin() -> None:
+            task = self._loop.create_task(settled())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            future.add_done_callback(lambda done: self._cancel(task) if done.cancelled() else None)
+
+        try:
+            self._loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            work.close()
+            future.set_exception(Lost("its connection is closed"))
+        return future
+
+    def _cancel(self, task: "asyncio.Task[None]") -> None:
+        with suppress(RuntimeError):  # its loop is closed, and the task with it
+            self._loop.call_soon_threadsafe(task.cancel)
+
+    def _body(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._life())
+            except BaseException as error:  # noqa: BLE001 - told to whoever waits, and to the log
+                self.lost = True
+                _log.debug("%s: the connection ended by %r", self._target.label, error)
+                reason = error
+            else:
+                self.lost = True
+                reason = Lost("it was closed")
+        if not self.ready.done():
+            self.ready.set_exception(self._no_start(reason))
+
+    async def _life(self) -> None:
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    self._client = await stack.enter_async_context(self._made())
+                    await self._relist()
+            except TimeoutError:
+                raise Lost(f"it did not answer within {self._seconds:g} seconds{self._unreadable}") from None
+            self.ready.set_result(None)
+            listening = asyncio.create_task(self._listen(self._client))
+            try:
+                await self._stop.wait()
+            finally:
+                self.lost = True
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+
+    def _made(self) -> "Client":
+        from mcp import Client
+
+        sample = self._sample
+
+        async def answer(context: object, params: Any) -> Any:
+            del context
+            assert sample is not None
+            return await sample(params)
+
+        return Client(
+            self._target.transport(self._stderr),
+            sampling_callback=answer if sample is not None else None,
+            message_handler=self._heard,
+            cache=None,
+        )
+
+    async def _relist(self) -> None:
+        """All pages of the list. A server that never ends it, or lists without bound, is cut off."""
+        client = self._connected()
+        # The client would match results against schemas that the server wrote, patterns and all, by an engine without
+        # bounds. The model is the reader of results; it needs no such proof.
+        client.session.validate_tool_result = _unchecked
+        tools: list[Tool] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            async with self._watching():
+                page = await client.list_tools(cursor=cursor)
+            tools += page.tools
+            cursor = page.next_cursor
+            if cursor is None or len(tools) > _MOST_TOOLS:
+                break
+        if cursor is not None or len(tools) > _MOST_TOOLS:
+            raise EngineError(f"it lists more than {_MOST_TOOLS:,} tools, or on more than {_MOST_PAGES} pages")
+        self.listed = tuple(tools)
+
+    async def _called(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
+        async with self._watching():
+            return await self._connected().call_tool(name, arguments)
+
+    def _watching(self) -> "_Watching":
+        return _Watching(self)
+
+    def _connected(self) -> "Client":
+        if self._client is None or self.lost:
+            raise Lost("its connection is closed")
+        return self._client
+
+    async def _heard(self, message: object) -> None:
+        from mcp.types import ToolListChangedNotification
+
+        if isinstance(message, ToolListChangedNotification):
+            self.changed = True
+        elif isinstance(message, Exception):
+            self._unreadable = f". What it sent last cannot be read: {reason_of(message)}"
+
+    async def _listen(self, client: "Client") -> None:
+        """Newer servers tell of changes to whoever subscribes; older ones to everybody (`_heard`)."""
+        tools = client.server_capabilities.tools
+        if tools is None or not tools.list_changed:
+            return
+        try:
+            async with client.listen(tools_list_changed=True) as subscription:
+                async for _ in subscription:
+                    self.changed = True
+        except Exception as error:  # noqa: BLE001 - then changes are seen at the next connection
+            _log.debug("%s: changes of its tools are not told: %r", self._target.label, error)
+
+    def _no_start(self, error: BaseException) -> EngineError:
+        told = self._stderr.last_words()
+        wrote = f" It wrote: {told.rstrip('.')}." if told else ""
+        what = f"{_capital(self._target.label)} cannot be used: {reason_of(error)}.{wrote}"
+        return EngineError(f"{what} Start it by hand to see what is wrong, or leave it out.")
+
+
+class _Watching:
+    """Turns what tells of a lost connection into `Lost`, and remembers it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, Lost):
+            return
+        if _is_loss(error):
+            self._connection.lost = True
+            raise Lost(reason_of(error)) from error
+
+
+def _is_loss(error: BaseException) -> bool:
+    import anyio
+    import httpx2
+    from mcp import MCPError
+    from mcp.types import CONNECTION_CLOSED
+
+    if isinstance(error, MCPError):
+        return error.code == CONNECTION_CLOSED
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_loss, cast("BaseExceptionGroup[BaseException]", error).exceptions))
+    return isinstance(error, OSError | httpx2.HTTPError | anyio.ClosedResourceError | anyio.BrokenResourceError)
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says, its first one where it is a group, without the dot at its end."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    text = " ".join(str(error).split()).rstrip(".")[:400]
+    if isinstance(error, Lost | EngineError) and text:
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    return isinstance(error, asyncio.CancelledError)
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+async def _unchecked(name: str, result: object) -> None:
+    del name, result

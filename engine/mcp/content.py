@@ -1,0 +1,60 @@
+"""The result of an MCP tool as the text that a model reads.
+
+Knows: the kinds of content there are, and how much of a result is shown. Does not know: servers, calls.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.tools import ToolOutcome, error_text
+from engine.types import whole_characters
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult, ContentBlock
+
+
+def outcome_of(result: "CallToolResult", most: int) -> ToolOutcome:
+    """What the model reads of a result, `most` characters of it at most. `isError` makes it a tool's error."""
+    text = _text(result.content)
+    if not text and result.structured_content is not None:
+        text = json.dumps(result.structured_content, ensure_ascii=False)
+    if result.is_error:
+        return ToolOutcome(error_text(cut(text or "the tool failed and did not say why.", most)), error=True)
+    return ToolOutcome(cut(text or "(The tool returned nothing.)", most))
+
+
+def cut(text: str, most: int) -> str:
+    """The text's first `most` characters; if that is not all, a line after them says so."""
+    text = whole_characters(text)
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}\n(Cut here: these are the first {most:,} of {len(text):,} characters.)"
+
+
+def _text(blocks: "Sequence[ContentBlock]") -> str:
+    return "\n".join(map(_shown, blocks))
+
+
+def _shown(block: "ContentBlock") -> str:
+    """One piece of content. What is no text is named, so that the model knows that it was there."""
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            return (
+                f"({block.type.capitalize()}, {block.mime_type}, {_size(block.data)}: not shown, as only text can be.)"
+            )
+        case "resource_link":
+            kind = f", {block.mime_type}" if block.mime_type else ""
+            return f"(Link to the resource {block.name!r}: {block.uri}{kind}.)"
+        case "resource":
+            held = block.resource
+            if (text := getattr(held, "text", None)) is not None:
+                return f"(Resource {held.uri}:)\n{text}"
+            about = f"{held.mime_type or 'of no stated type'}, {_size(getattr(held, 'blob', ''))}"
+            return f"(Resource {held.uri}, {about}: not shown, as only text can be.)"
+
+
+def _size(base64: str) -> str:
+    return f"{len(base64) * 3 // 4:,} bytes"

@@ -1,0 +1,305 @@
+"""`MCP`: a server of the Model Context Protocol as a source of tools.
+
+Knows: what its tools are called here and what the model reads of their results, who uses the connection and when it is
+made anew. Does not know: the protocol (`connection`), the agent loop.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import re
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from engine.errors import EngineError, EngineWarning, RequestError
+from engine.mcp.connection import Connection, Lost, reason_of
+from engine.mcp.content import cut, outcome_of
+from engine.mcp.sampling import Budget, refusal
+from engine.mcp.transports import target_of
+from engine.offloop import off_loop
+from engine.tools import ToolOutcome, as_tool, error_text
+from engine.tools.sources import Answer
+from engine.types import Tool
+
+if TYPE_CHECKING:
+    from mcp.types import Tool as Listed
+
+_log = logging.getLogger("engine.mcp")
+_PREFIX = re.compile(r"[\w./-]{0,64}")
+_LONGEST_TOOL = 50_000  # characters of one tool's description and schema: every prompt holds them
+
+
+class MCP:
+    """A server of the Model Context Protocol, whose tools a run may call: `llm.run("...", [MCP("python server.py")])`.
+
+    `server` is a command (a text, or a list of words), which is started and spoken to over its standard input and
+    output; the URL of a server that speaks streamable HTTP; or a server object of the `mcp` package, in this process.
+    A run connects it and disconnects it at its end. Within `with server:` or `async with server:` it stays connected,
+    for many runs, and `server.tools()` are its tools.
+
+    - `prefix`: put before the names of its tools, for servers whose tools have the same names.
+    - `only`: names of the tools to take (the server's own names); the others are not shown to the model.
+    - `timeout`: seconds that one call may take; `connect_timeout`: seconds until it has listed its tools.
+    - `max_result`: characters of a result that the model reads; what is longer is cut, and says so.
+    - `env`, `cwd`: further environment variables and the folder of a command. It gets PATH, HOME and the like from this
+      process, and nothing else. `headers`: of the requests to a URL.
+    - `allow_sampling`: let the server ask this run's model (its sampling requests): `sampling_requests` times in a run
+      at most, for `sampling_tokens` generated tokens together. Otherwise such requests are refused.
+
+    What goes wrong in a call is a result that the model reads. If the server is lost, that call fails, and each later
+    call tries once to connect again. Descriptions, schemas and results are the server's words: a tool whose name or
+    schema cannot be used is left out with an EngineWarning, and nothing of it becomes a control token in a prompt.
+
+    Raises RequestError for options that are not valid, EngineError where the `mcp` package is not installed; connecting
+    raises EngineError for a server that does not start, answer or list tools.
+    """
+
+    def __init__(
+        self,
+        server: Any,
+        *,
+        prefix: str = "",
+        only: Sequence[str] | None = None,
+        timeout: float = 60.0,
+        connect_timeout: float = 30.0,
+        max_result: int = 20_000,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        headers: Mapping[str, str] | None = None,
+        allow_sampling: bool = False,
+        sampling_requests: int = 8,
+        sampling_tokens: int = 4_096,
+    ) -> None:
+        if find_spec("mcp") is None:
+            raise EngineError("The mcp package is not installed: pip install 'llama-engine[mcp]'.")
+        self._target = target_of(server, env, cwd, headers)
+        _check_seconds(timeout=timeout, connect_timeout=connect_timeout)
+        _check_counts(max_result=max_result, sampling_requests=sampling_requests, sampling_tokens=sampling_tokens)
+        _check_names(prefix, only)
+        if allow_sampling not in (True, False):
+            raise RequestError(f"allow_sampling={allow_sampling!r} is not valid; give True or False.")
+        self._prefix, self._only = prefix, None if only is None else tuple(only)
+        self._timeout, self._connect_timeout, self._max_result = timeout, connect_timeout, max_result
+        self._allow_sampling, self._limits = allow_sampling, (sampling_requests, sampling_tokens)
+        self._lock = threading.Lock()
+        self._uses = 0
+        self._budgets: list[Budget] = []
+        self._connection: Connection | None = None
+        self._made: tuple[object, tuple[Tool, ...]] | None = None
+        self._withs: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<MCP: {self._target.label}, {'connected' if self._uses else 'not connected'}>"
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return self._target.label
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Its tools, as it listed them last. Raises EngineError while it is not connected, RequestError for a name in
+        `only` that it does not list."""
+        with self._lock:
+            connection = self._open_connection()
+            if self._made is None:
+                self._made = connection.listed, self._tools_of(connection.listed, first=True)
+            elif connection.is_up and self._made[0] is not connection.listed:
+                self._made = connection.listed, self._tools_of(connection.listed, first=False)
+            return self._made[1]
+
+    def refresh(self) -> None:
+        """List the tools again, if the server said that they changed. One that does not answer keeps its old list."""
+        with self._lock:
+            connection = self._open_connection()
+        if connection.changed and connection.is_up:
+            try:
+                connection.relist().result(self._connect_timeout)
+            except Exception as error:  # noqa: BLE001 - whatever the client raises; the calls will tell the model
+                _log.warning("%s did not list its tools again: %s", self.label, reason_of(error))
+
+    def open_for(self, answer: Answer | None) -> Callable[[], None]:
+        """Connect, unless it is connected, for a run whose model is `answer`; returns what ends that use of it."""
+        with self._lock:
+            self._uses += 1
+            if self._connection is None or self._connection.lost:
+                self._connection = self._connect()
+            connection = self._connection
+            budget = Budget(answer, *self._limits) if answer is not None and self._allow_sampling else None
+            if budget is not None:
+                self._budgets.append(budget)
+        ended = threading.Event()
+
+        def end() -> None:
+            if not ended.is_set():
+                ended.set()
+                self._leave(budget)
+
+        try:
+            connection.ready.result()  # it has a time limit of its own
+            _ = self.tools()
+        except BaseException:
+            end()
+            raise
+        return end
+
+    def close(self) -> None:
+        """End what `with` began."""
+        if self._withs:
+            self._withs.pop()()
+
+    def __enter__(self) -> Self:
+        self._withs.append(self.open_for(None))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        self._withs.append(await off_loop(lambda: self.open_for(None), lambda end: end()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await off_loop(self.close, lambda _: None)
+
+    def _leave(self, budget: Budget | None) -> None:
+        with self._lock:
+            self._uses -= 1
+            if budget is not None:
+                self._budgets.remove(budget)
+                budget.end()
+            if self._uses:
+                return
+            connection, self._connection, self._made = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _connect(self) -> Connection:
+        return Connection(self._target, self._connect_timeout, self._sampled if self._allow_sampling else None)
+
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            raise EngineError(f"{self.label} is not connected; use it in a run, or within `with server:`.")
+        return self._connection
+
+    async def _sampled(self, asked: Any) -> Any:
+        """A sampling request, answered by the run that began last."""
+        with self._lock:
+            budget = self._budgets[-1] if self._budgets else None
+        if budget is None:
+            return refusal("User rejected sampling request: no run is under way that could answer it.")
+        return await budget.answer(asked)
+
+    def _tools_of(self, listed: "Sequence[Listed]", *, first: bool) -> tuple[Tool, ...]:
+        wanted = self._only
+        if first and (missing := [name for name in wanted or () if name not in {tool.name for tool in listed}]):
+            known = ", ".join(tool.name for tool in listed) or "none"
+            raise RequestError(
+                f"only= names {missing[0]!r}, which {self.label} does not list. Its tools are: {known:.2000}."
+            )
+        found: dict[str, Tool] = {}
+        for tool in listed:
+            if wanted is not None and tool.name not in wanted:
+                continue
+            try:
+                made = self._tool_of(tool)
+                if made.name in found:
+                    raise RequestError("it lists two of that name")
+                found[made.name] = made
+            except RequestError as error:
+                text = f"The tool {cut(tool.name, 128)!r} of {self.label} is left out: {cut(str(error), 600)}"
+                warnings.warn(text, EngineWarning, stacklevel=2)
+        return tuple(found.values())
+
+    def _tool_of(self, listed: "Listed") -> Tool:
+        """Raises RequestError for a name, description or schema that no tool may have."""
+        description = listed.description or listed.title or ""
+        try:
+            size = len(description) + len(json.dumps(listed.input_schema))
+        except (ValueError, RecursionError):
+            size = 0  # judged below
+        if size > _LONGEST_TOOL:
+            raise RequestError(
+                f"its description and schema have {size:,} characters, and {_LONGEST_TOOL:,} are allowed."
+            )
+        name = listed.name
+
+        async def call(**arguments: Any) -> ToolOutcome:
+            return await self._call(name, arguments)
+
+        schema = {"type": "object", **listed.input_schema}
+        # Judged as a caller's schema is: JSON, not too deep, JSON Schema, references within it.
+        judged = as_tool({"name": self._prefix + name, "description": description, "parameters": schema})
+        return judged.model_copy(update={"function": call})
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> ToolOutcome:
+        """What the model reads of a call. Raises nothing but the cancellation of whoever waits."""
+        from mcp import MCPError
+
+        try:
+            async with asyncio.timeout(self._timeout):
+                connection = self._reconnected()
+                try:
+                    await _waited(connection)
+                except EngineError as error:
+                    return _failed(f"the server is lost, and connecting again failed: {error}")
+                result = await asyncio.wrap_future(connection.call(name, arguments))
+        except TimeoutError:
+            return _failed(
+                f"the server did not answer within {self._timeout:g} seconds. The call may still take effect."
+            )
+        except Lost as error:
+            return _failed(
+                f"the server was lost during the call ({reason_of(error)}), and what came of it is not known. The next "
+                "call of its tools connects again."
+            )
+        except MCPError as error:
+            return _failed(cut(error.message, self._max_result))
+        except Exception as error:  # noqa: BLE001 - whatever else the client raises on what a server sends
+            return _failed(cut(f"the server's answer cannot be read: {reason_of(error)}", self._max_result))
+        return outcome_of(result, self._max_result)
+
+    def _reconnected(self) -> Connection:
+        """The connection; a new one where it was lost. Calls that come together share it."""
+        with self._lock:
+            connection = self._open_connection()
+            if connection.lost:
+                connection.close(wait=False)
+                self._connection = connection = self._connect()
+            return connection
+
+
+async def _waited(connection: Connection) -> None:
+    """Wait until it is ready, without ending it for those who wait beside this one. Raises what `ready` holds."""
+    ready = asyncio.wrap_future(connection.ready)
+    ready.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # taken note of, if nobody waits any more
+    await asyncio.shield(ready)
+
+
+def _failed(reason: str) -> ToolOutcome:
+    return ToolOutcome(error_text(reason), error=True)
+
+
+def _check_seconds(**options: Any) -> None:
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise RequestError(f"{name}={value!r} is not valid; give seconds above 0.")
+
+
+def _check_names(prefix: Any, only: Any) -> None:
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise RequestError(f"prefix={prefix!r} is not valid; give letters, digits, and _ . / -, like 'files_'.")
+    if isinstance(only, str) or not all(isinstance(name, str) for name in only or ()):
+        raise RequestError(f"only={only!r} is not valid; give the names of tools in a list.")
+
+
+def _check_counts(**options: Any) -> None:
+    for name, value in options.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise RequestError(f"{name}={value!r} is not valid; give a number, at least 1.")
