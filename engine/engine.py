@@ -82,7 +82,7 @@ class Engine(Facts):
         *,
         revision: str | None = None,
         n_ctx: int | None = None,
-        n_gpu_layers: int = 0,
+        n_gpu_layers: int | None = None,
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
         seed: int | None = None,
@@ -99,23 +99,23 @@ class Engine(Facts):
         "owner/repo:Q4_K_M" (of "owner/repo" a quantisation that fits into memory is chosen, and said),
         "owner/repo/file.gguf", a glob, or the address of its page. huggingface_hub's settings hold (HF_TOKEN, HF_HOME,
         HF_HUB_OFFLINE, HF_ENDPOINT). What exists as a path is one. revision: a branch, tag or commit on the Hub.
-        n_ctx: the most tokens that one conversation may hold; None is 8,192 or the training length, whichever is less.
-        n_gpu_layers: layers to offload, -1 for all. chat_template: its text, or the path of a .jinja file, in place of
-        the model's own. family: read the output as this family's (a name of models.toml, or a record), or find the
-        family among these (`Families`). seed: of every turn that names none. draft_max: tokens guessed at once
-        from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same
-        but for rounding, sooner where it repeats much. preflight: try these options in a child process first, and the
-        file too where its header alone does not tell that llama.cpp lives with it, so that a native fault does not end
-        this one; both are remembered. trust_template: render the model's own chat template in this process too;
-        templates that did not come with this package are otherwise rendered in a child process, which has limits on
-        memory and time. isolated: let the model live in a child process: a native fault later ends
-        only that (requests fail with EngineError), and Python threads that compute here do not hold its interpreter
-        lock; logits processors must be functions of modules then. progress: called with 0.0 to 1.0, in another
-        thread, answers False to stop.
+        n_ctx: the most tokens that one conversation may hold; None is 8,192 or the training length, whichever is less,
+        and less where memory is short; the log says which, with the numbers. n_gpu_layers: layers to offload, -1 for
+        all; None is as many as the devices' free memory takes. chat_template: its text, or the path of a .jinja file,
+        in place of the model's own. family: read the output as this family's (a name of models.toml, or a record), or
+        find the family among these (`Families`). seed: of every turn that names none. draft_max: tokens guessed at once
+        from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same but for
+        rounding, sooner where it repeats much. preflight: try these options in a child process first, and the file too
+        where its header alone does not tell that llama.cpp lives with it, so that a native fault does not end this one;
+        both are remembered. trust_template: render the model's own chat template in this process too; templates that
+        did not come with this package are otherwise rendered in a child process, which has limits on memory and time.
+        isolated: let the model live in a child process: a native fault later ends only that (requests fail with
+        EngineError), and Python threads that compute here do not hold its interpreter lock; logits processors must be
+        functions of modules then. progress: called with 0.0 to 1.0, in another thread, answers False to stop.
 
-        Raises ModelLoadError for what is not a model that can chat, ContextOverflowError for a context that does not
-        fit into memory, TemplateError and FamilyError for a template or family that cannot be used, RequestError for
-        options that make no sense.
+        Raises ModelLoadError for what is not a model that can chat, or does not fit into memory, ContextOverflowError
+        where only its context does not, both before it is read, TemplateError and FamilyError for a template or family
+        that cannot be used, RequestError for options that make no sense.
         """
         check_arguments(
             chat_template=chat_template,

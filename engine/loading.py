@@ -4,6 +4,7 @@ Knows: the order of the checks before anything is loaded, and what is undone whe
 turns, services.
 """
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ from engine.llama.gguf import read_gguf
 from engine.llama.lib import library
 from engine.llama.memory import available_memory
 from engine.llama.model import Model, ModelInfo
+from engine.llama.plan import Machine, plan, this_machine
 from engine.notebook.reload import tell_open
 from engine.options import Settings, settings
 from engine.runtime.options import ContextOptions, ModelOptions
@@ -28,6 +30,7 @@ from engine.template import remote
 from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
+_log = logging.getLogger("engine.llama")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +60,25 @@ def load(
     isolated: bool = False,
     progress: Callable[[float], bool | None] | None = None,
     revision: str | None = None,
+    machine: Callable[[], Machine] = this_machine,
 ) -> Loaded:
-    """Load a GGUF file, here or in a child process; None is the built-in model. Raises as `Engine.load` says."""
+    """Load a GGUF file, here or in a child process; None is the built-in model. `machine` tells what there is to load
+    it into. Raises as `Engine.load` says."""
     path = _file(model, revision)
     tell_open(path)
     load_options, context = options.model, options.context
     _warn_without_gpu(load_options)
     _prepare(reading, builtin=model is None)
+    file = read_gguf(path)  # what is no model, or does not fit, is refused before anything else is tried
+    made = plan(file, load_options, context, machine())
+    _log.info("%s: %s", file.path.name, made.told)
+    load_options = made.model
     if preflight:
-        file = read_gguf(path)  # what is no model is refused before anything else is tried
         load_options = checks.prepare(load_options, context)
         checks.try_file(file, load_options, context)
     weights = _weights(path, load_options, progress, isolated=isolated)
-    return _completed(weights, _few_threads(context, weights.info), reading)
+    planned = replace(made.context, check_memory=False)  # it was planned for before the weights were read
+    return _completed(weights, _few_threads(planned, weights.info), reading)
 
 
 def _weights(

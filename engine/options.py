@@ -291,6 +291,7 @@ def _until(deadline: float | None) -> float | None:
     return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
 
 
+_OUTPUTS = 16  # rows of a conversation that may have logits in one decode, at most, where nobody asked for more
 _OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
 
 
@@ -315,6 +316,9 @@ def settings(options: Mapping[str, Any]) -> Settings:
     given = dict(options)
     if isinstance(given.get("tensor_split"), list):
         given["tensor_split"] = tuple(given["tensor_split"])
+    if given.get("outputs_per_sequence") is None:  # one row to draw from, and those that are verified with it
+        drafts = given.get("draft_max")
+        given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS) if isinstance(drafts, int) and drafts > 0 else 1
     made: list[Any] = [
         record(**{name: value for name, value in given.items() if name in own})
         for record, own in zip(records, names, strict=True)

@@ -130,7 +130,7 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
         help="the most tokens of a conversation (n_ctx); by default 8192, or what the model was trained on",
     )
     command.add_argument(
-        "--gpu-layers", metavar="N", type=int, default=0, help="layers to offload; -1 for all (default 0)"
+        "--gpu-layers", metavar="N", type=int, help="layers to offload; -1 for all; by default what fits"
     )
     command.add_argument(
         "--no-preflight",

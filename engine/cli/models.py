@@ -16,6 +16,7 @@ from engine.errors import ModelLoadError, RequestError
 
 if TYPE_CHECKING:
     from engine.diagnose.fit import Fit
+    from engine.llama.plan import Machine
 
 _YES = ("y", "yes")
 
@@ -59,33 +60,49 @@ def models(options: argparse.Namespace) -> int:
 def _fit(options: argparse.Namespace) -> int:
     from engine.cli.screen import Screen
     from engine.diagnose.fit import Wanted, fits
-    from engine.llama.memory import available_memory
+    from engine.llama.plan import this_machine
 
-    available = available_memory()
-    found = fits(options.name, options.revision, Wanted(options.ctx, options.sequences), available)
+    machine = this_machine()
+    found = fits(options.name, options.revision, Wanted(options.ctx, options.sequences), machine)
     screen = Screen(sys.stdout)
     if options.json:
-        rows = [{**asdict(each), "memory": each.memory} for each in found]
-        screen.line(json.dumps({"available": available, "models": rows}, indent=2))
+        rows = [asdict(each) for each in found]
+        devices = [{"name": device.name, "memory_free": device.memory_free} for device in machine.gpus]
+        screen.line(json.dumps({"available": machine.available, "devices": devices, "models": rows}, indent=2))
         return 0
-    _show_fits(screen, found, available)
+    _show_fits(screen, found, machine)
     return 0
 
 
-def _show_fits(screen: Any, found: "Sequence[Fit]", available: int | None) -> None:
+def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
     from engine.hub.variants import size_text
 
-    table = [("NAME", "SIZE", "MEMORY", "LONGEST", "FITS")]
     words = {True: "yes", False: "no", None: "-"}
-    for each in found:
-        longest = "-" if each.longest is None else f"{each.longest:,}"
-        table.append((each.name, size_text(each.size), size_text(each.memory), longest, words[each.fits]))
-    widths = [max(len(row[column]) for row in table) for column in range(4)]
-    for name, size, memory, longest, verdict in table:
-        numbers = f"{size:>{widths[1]}}  {memory:>{widths[2]}}  {longest:>{widths[3]}}"
-        screen.line(f"{name:<{widths[0]}}  {numbers}  {verdict}")
-    room = "" if available is None else f" {size_text(available)} are available."
-    screen.line(f"MEMORY is for conversations of {found[0].n_ctx:,} tokens, LONGEST the longest that fit.{room}")
+    repo, names = _common([each.name for each in found])
+    table = [("NAME", "SIZE", "MEMORY", *(("GPU", "LAYERS") if machine.gpus else ()), "LONGEST", "FITS")]
+    for name, each in zip(names, found, strict=True):
+        device = (size_text(each.device), f"{each.layers[0]}/{each.layers[1]}") if each.layers else ()
+        length = "-" if each.longest is None else f"{each.longest:,}"
+        table.append((name, size_text(each.size), size_text(each.memory), *device, length, words[each.fits]))
+    if repo:
+        screen.line(repo)
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    for name, *numbers, verdict in table:
+        cells = "  ".join(f"{number:>{width}}" for number, width in zip(numbers, widths[1:], strict=False))
+        screen.line(f"{name:<{widths[0]}}  {cells}  {verdict}")
+    count = f"{found[0].n_sequences} conversations" if found[0].n_sequences > 1 else "a conversation"
+    screen.line(f"MEMORY is for {count} of {found[0].n_ctx:,} tokens, LONGEST the longest that fits.")
+    if machine.available is not None:
+        there = f", and {size_text(sum(each.memory_free for each in machine.gpus))} on GPUs" if machine.gpus else ""
+        screen.line(f"{size_text(machine.available)} are available{there}; a tenth is left to others.")
+
+
+def _common(names: list[str]) -> tuple[str, list[str]]:
+    """The repository of several models, where their quantisations alone tell them apart, and these."""
+    repo, _, _ = names[0].partition(":")
+    if len(names) < 2 or not all(name.startswith(f"{repo}:") for name in names):
+        return "", names
+    return repo, [name.removeprefix(f"{repo}:") for name in names]
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -2,7 +2,7 @@
 on the Hub before any download.
 
 Knows: that all quantisations of a model have the same shapes, so that one header tells for all of them, and the files'
-sizes the rest. Does not know: GPUs; how memory is estimated (`engine.llama.memory`). Sizes are bytes, contexts tokens.
+sizes the rest. Does not know: what is planned with them (`engine.llama.plan`). Sizes are bytes, contexts tokens.
 """
 
 import sys
@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 from engine.errors import RequestError
 from engine.llama.gguf import GgufFile, described, read_gguf
 from engine.llama.gguf_header import read_header_by_ranges
-from engine.llama.memory import RESERVE, cells_of, estimate, largest_context
 from engine.llama.params import position_limit
-from engine.runtime.options import ContextOptions
+from engine.llama.plan import MODEST_CONTEXT, Machine, longest, plan
+from engine.runtime.options import ContextOptions, ModelOptions
 
 if TYPE_CHECKING:
     from engine import hub
-
-_MODEST_CONTEXT = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +34,32 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One quantisation. `name` loads it; `size`: its weights; `context`: what a context for conversations of
-    `n_ctx` tokens takes beside them. `longest`: the longest conversations that fit, up to the training length, 0 where
-    none do; `fits`: whether the one asked for does. Both are None where nothing tells how much memory there is."""
+    """One quantisation. `name` loads it; `size`: its weights; `memory` and `device`: what it takes here and on devices
+    with a context for conversations of `n_ctx` tokens, beside `layers` of how many there (None: there are no
+    devices). `longest`: the longest conversations that fit, up to the training length, 0 where none do; `fits`: whether
+    the one asked for does. Both are None where nothing tells how much memory there is."""
 
     name: str
     quantization: str
     size: int
     n_ctx: int
-    context: int
+    n_sequences: int
+    memory: int
+    device: int
+    layers: tuple[int, int] | None
     longest: int | None
     fits: bool | None
 
-    @property
-    def memory(self) -> int:
-        """Weights and context together."""
-        return self.size + self.context
 
-
-def fits(model: str, revision: str | None, wanted: Wanted, available: int | None) -> list[Fit]:
-    """What fits into `available` bytes (None: not known): the file that a text is the path of, or what it names on the
-    Hub, of a whole repository every quantisation of the model that would be chosen; smallest first.
+def fits(model: str, revision: str | None, wanted: Wanted, machine: Machine) -> list[Fit]:
+    """What fits into a machine: the file that a text is the path of, or what it names on the Hub, of a whole repository
+    every quantisation of the model that would be chosen; smallest first.
 
     Raises ModelLoadError for what cannot be found or is no chat model, RequestError for impossible wishes.
     """
-    options = ContextOptions(n_ctx=wanted.n_ctx, n_sequences=wanted.n_sequences)
-    every = [_fit(each, name, options, available) for each, name in _models(model, revision)]
+    # One output of a conversation at once, as `Engine.load` asks for without drafts.
+    options = ContextOptions(n_ctx=wanted.n_ctx, n_sequences=wanted.n_sequences, outputs_per_sequence=1)
+    every = [_fit(each, name, options, machine) for each, name in _models(model, revision)]
     return sorted(every, key=lambda fit: (fit.size, fit.name))
 
 
@@ -85,9 +83,28 @@ def _models(model: str, revision: str | None) -> Iterator[tuple[GgufFile, str]]:
         if variant == found.variant or is_same:
             weights = variant.size or file.weights
             yield (
-                replace(file, quantization=variant.quantization, weights=weights),
+                _resized(file, variant.quantization, weights),
                 spelling(found.repo, variant, models),
             )
+
+
+def _resized(file: GgufFile, quantization: str, weights: int) -> GgufFile:
+    """The model in another quantisation: every matrix as much smaller or larger as the file, all in one type."""
+    if weights == file.weights:
+        return replace(file, quantization=quantization)
+    ratio = weights / max(1, file.weights)
+    kind = quantization.removeprefix("UD-").rpartition("_")[0] if quantization.count("_") > 1 else quantization
+    size = sum(file.matrices.values())
+    return replace(
+        file,
+        quantization=quantization,
+        weights=weights,
+        matrices={kind: int(size * ratio)},
+        output=int(file.output * ratio),
+        tied=int(file.tied * ratio),
+        tied_type=kind if file.tied else "",
+        layers=tuple(replace(layer, weights=int(layer.weights * ratio)) for layer in file.layers),
+    )
 
 
 def _remote(found: "hub.Found") -> GgufFile:
@@ -102,14 +119,26 @@ def _remote(found: "hub.Found") -> GgufFile:
     return described(paths, tuple(headers))
 
 
-def _fit(model: GgufFile, name: str, options: ContextOptions, available: int | None) -> Fit:
+def _fit(file: GgufFile, name: str, options: ContextOptions, machine: Machine) -> Fit:
     n_sequences = options.n_sequences or 1
-    trained = min(model.n_ctx_train or _MODEST_CONTEXT, position_limit(model, options) or sys.maxsize)
-    n_ctx = options.n_ctx or min(trained, _MODEST_CONTEXT)
-    context = estimate(model, options, cells_of(options, n_ctx, n_sequences)).total
-    longest = fitting = None
-    if available is not None:
-        room = int(available * (1 - RESERVE)) - model.weights
-        longest = largest_context(model, options, n_sequences, max(n_ctx, trained), max(0, room))
-        fitting = context <= room
-    return Fit(name, model.quantization, model.weights, n_ctx, context, longest, fitting)
+    free = plan(file, ModelOptions(check_memory=False), replace(options, check_memory=False), machine)
+    trained = min(file.n_ctx_train or MODEST_CONTEXT, position_limit(file, options) or sys.maxsize)
+    asked = replace(free.context, n_sequences=n_sequences, check_memory=True)
+    room = (
+        None if machine.available is None else longest(file, ModelOptions(), asked, max(free.n_ctx, trained), machine)
+    )
+    layers = (free.model.n_gpu_layers or 0, len(file.layers) + 1) if machine.gpus else None
+    need = free.need
+    fitting = None if room is None else room >= free.n_ctx
+    return Fit(
+        name=name,
+        quantization=file.quantization,
+        size=file.weights,
+        n_ctx=free.n_ctx,
+        n_sequences=n_sequences,
+        memory=need.host,
+        device=need.device,
+        layers=layers,
+        longest=room,
+        fits=fitting,
+    )

@@ -31,8 +31,8 @@ from typing import Any, Literal, TypeAlias, cast
 from engine import _data
 from engine.child import Child, ChildGoneError, ChildNotStartedError, signal_name
 from engine.errors import EngineError, EngineWarning, ModelLoadError
+from engine.llama.footprint import cells_of, estimate
 from engine.llama.gguf import GgufFile
-from engine.llama.memory import cells_of, estimate
 from engine.runtime.options import ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]

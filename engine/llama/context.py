@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from engine.errors import DecodeError, EngineError, RequestError
+from engine.llama.footprint import Cells
 from engine.llama.lib import (
     brief,
     decode_error,
@@ -22,7 +23,6 @@ from engine.llama.lib import (
     library_version,
 )
 from engine.llama.lifetime import made_apart
-from engine.llama.memory import Cells
 from engine.llama.params import context_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state

@@ -8,11 +8,12 @@ the tensor table tells how long the file must be.
 import hashlib
 import re
 import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelLoadError
-from engine.llama.gguf_header import Header, file_type_name, read_header, tensor_type_name
+from engine.llama.gguf_header import Header, Tensor, file_type_name, read_header, tensor_type_name
 from engine.llama.gguf_rules import check_numbers, doubts
 from engine.llama.gguf_vocab import check_vocabulary
 
@@ -31,6 +32,17 @@ _NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projecto
 _BOTH_WAYS = ("dream", "llada", "llada-moe", "rnd1")
 """Architectures of diffusion models, which are refused by that name once they are loaded."""
 _SAMPLES, _SAMPLE = 32, 1 << 16  # pieces of a file that its digest is made from, and their length
+_EMBEDDINGS = "token_embd.weight"
+_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.")
+_WINDOW_PERIODS = {
+    **dict.fromkeys(("afmoe", "cohere2", "exaone-moe", "exaone4", "mellum", "muse-glimmer", "olmo2"), (4, False)),
+    **dict.fromkeys(("cohere2moe", "smallthinker"), (4, True)),
+    **dict.fromkeys(("gemma2", "gpt-oss"), (2, False)),
+    "gemma3": (6, False),
+    "gemma3n": (5, False),
+    "plamo3": (8, False),
+}
+"""One of how many layers sees all tokens where a file does not tell, and whether it is the first of them."""
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
@@ -44,25 +56,31 @@ class NamedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The memory of one layer: elements of its keys and of its values per token; whether a window slides over them;
-    elements of one head's keys."""
+    """The sizes of one layer that memory hangs on: elements of its queries, keys and values per token; whether a window
+    slides over them; elements of one head's keys; of its recurrent state for each sequence, and of what a recurrent
+    layer computes for a token; bytes of its weights."""
 
     keys: int
     values: int
     windowed: bool
     head: int
+    queries: int = 0
+    state: int = 0
+    inner: int = 0
+    weights: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
     """A model file that can be given to llama.cpp: what is needed to describe it, and to estimate its memory.
 
-    `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does
-    not say). `turns_by_length`: how positions are encoded hangs on the length of the context (LongRoPE).
-    `recurrent_state` is the elements of state that all recurrent layers together keep for one sequence. `n_positions`:
-    the positions that learned embeddings exist for, beyond which llama.cpp ends the process (0: positions are
-    computed). `unverified`: why it is not certain that llama.cpp lives with this header ("": it is), as a part of a
-    sentence.
+    `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does not
+    say). `turns_by_length`: how positions are encoded hangs on the length of the context (LongRoPE). `matrices`: bytes
+    by tensor type of those that rows are multiplied by; `output`: of the output matrix; `tied`: the same where that is
+    the embeddings, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none.
+    `n_positions`: the positions that learned embeddings exist for, beyond which llama.cpp ends the process (0:
+    positions are computed). `unverified`: why it is not certain that llama.cpp lives with this header ("": it is), as a
+    part of a sentence.
     """
 
     path: Path
@@ -80,7 +98,13 @@ class GgufFile:
     n_head: int
     sliding_window: int
     layers: tuple[Layer, ...]
-    recurrent_state: int
+    matrices: Mapping[str, int]
+    output: int
+    tied: int
+    tied_type: str
+    n_ff_expert: int
+    n_experts_used: int
+    has_dense: bool
     chat_template: str | None
     named_templates: tuple[NamedTemplate, ...]
     n_positions: int = 0
@@ -206,6 +230,8 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], 
     architecture = header.text("general.architecture")
     tensors = [tensor for each in headers for tensor in each.tensors]
     prefix = "tokenizer.chat_template."
+    tied = _tied(tensors)
+    n_ff = header.integer(f"{architecture}.feed_forward_length", 0)
     return GgufFile(
         path=file,
         parts=parts,
@@ -218,11 +244,17 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], 
         turns_by_length=any(tensor.name.endswith("rope_factors_long.weight") for tensor in tensors),
         n_vocab=header.count("tokenizer.ggml.tokens") or header.integer(f"{architecture}.vocab_size", 0),
         n_embd=header.integer(f"{architecture}.embedding_length", 0),
-        n_ff=max(header.integers(f"{architecture}.feed_forward_length", 0)),
+        n_ff=n_ff,
         n_head=max(header.integers(f"{architecture}.attention.head_count", 0)),
         sliding_window=header.integer(f"{architecture}.attention.sliding_window", 0),
-        layers=_layers(header, architecture),
-        recurrent_state=_recurrent_state(header, architecture),
+        layers=_layers(header, architecture, tensors),
+        matrices=_matrices(tensors, tied),
+        output=tied.size if tied else sum(tensor.size for tensor in tensors if tensor.name == "output.weight"),
+        tied=tied.size if tied else 0,
+        tied_type=tensor_type_name(tied.type) if tied else "",
+        n_ff_expert=header.integer(f"{architecture}.expert_feed_forward_length", n_ff),
+        n_experts_used=header.integer(f"{architecture}.expert_used_count", 0),
+        has_dense=any(tensor.name.endswith((".ffn_up.weight", ".ffn_gate.weight")) for tensor in tensors),
         chat_template=header.text("tokenizer.chat_template") or None,
         named_templates=tuple(
             NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)
@@ -243,9 +275,27 @@ def _quantization(header: Header, headers: tuple[Header, ...]) -> str:
     return tensor_type_name(max(sizes, key=lambda kind: sizes[kind]))
 
 
-def _layers(header: Header, architecture: str) -> tuple[Layer, ...]:
-    """What each layer keeps per token (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). Recurrent layers keep
-    nothing."""
+def _tied(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The embedding matrix of a model that has no output matrix of its own."""
+    if any(tensor.name == "output.weight" for tensor in tensors):
+        return None
+    return next((tensor for tensor in tensors if tensor.name == _EMBEDDINGS), None)
+
+
+def _matrices(tensors: Sequence[Tensor], tied: Tensor | None) -> dict[str, int]:
+    """Bytes by type of what llama.cpp may lay out anew (ggml-cpu/repack.cpp): rows come in eights."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        looked_up = tensor.name.endswith("_embd.weight") and tensor is not tied
+        if 2 <= len(tensor.shape) <= 3 and tensor.shape[1] % 8 == 0 and not looked_up:
+            name = tensor_type_name(tensor.type)
+            sizes[name] = sizes.get(name, 0) + tensor.size
+    return sizes
+
+
+def _layers(header: Header, architecture: str, tensors: Sequence[Tensor]) -> tuple[Layer, ...]:
+    """What each layer keeps (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). Layers without heads for keys are the
+    recurrent ones of a hybrid; where there are none, all layers of a recurrent model keep a state."""
 
     def key(name: str) -> str:
         return f"{architecture}.{name}"
@@ -254,35 +304,81 @@ def _layers(header: Header, architecture: str) -> tuple[Layer, ...]:
     heads = header.integers(key("attention.head_count"), 0)
     kv_heads = header.integers(key("attention.head_count_kv"), -1)
     default = header.integer(key("embedding_length"), 0) // max(1, *heads)
-    length_k = header.integer(key("attention.key_length"), default)
-    length_k = max(length_k, header.integer(key("attention.key_length_swa"), 0))
-    length_v = header.integer(key("attention.value_length"), default)
-    length_v = max(length_v, header.integer(key("attention.value_length_swa"), 0))
     latent = header.integer(key("attention.key_length_mla"), 0) > 0
     interval = header.integer(key("full_attention_interval"), 0)
     shared = header.integer(key("attention.shared_kv_layers"), 0)
-    windows = header.integers(key("attention.sliding_window_pattern"), 0)
-    layers: list[Layer] = []
+    windows = _windows(header, architecture, count)
+    sizes = _sizes(tensors, count)
+    state, inner = _recurrent(header, architecture)
+    attends: list[int] = []
     for index in range(count):
         n = kv_heads[index % len(kv_heads)]
         n = heads[index % len(heads)] if n < 0 else n
-        if (interval and (index + 1) % interval) or index >= count - shared:
-            n = 0
-        windowed = len(windows) > 1 and bool(windows[index % len(windows)])
-        layers.append(Layer(n * length_k, 0 if latent else n * length_v, windowed, length_k))
+        attends.append(0 if interval and (index + 1) % interval else n)
+    is_hybrid = any(attends) and not all(attends)
+    layers: list[Layer] = []
+    for index, n in enumerate(attends):
+        of_window = "_swa" if windows[index] else ""
+        length_k, length_v = (
+            header.integer(key(f"attention.{kind}_length{of_window}"), header.integer(key(f"attention.{kind}_length"),
+                                                                                      default))
+            for kind in ("key", "value")
+        )  # fmt: skip
+        recurs = not (is_hybrid and n)
+        kept = 0 if index >= count - shared else n
+        layers.append(
+            Layer(
+                keys=kept * length_k,
+                values=0 if latent else kept * length_v,
+                windowed=windows[index],
+                head=length_k,
+                queries=heads[index % len(heads)] * length_k if n else 0,
+                state=state if recurs else 0,
+                inner=inner if recurs else 0,
+                weights=sizes[index],
+            )
+        )
     return tuple(layers)
 
 
-def _recurrent_state(header: Header, architecture: str) -> int:
-    """Elements of recurrent state per sequence: state-space layers (ssm.*), or RWKV's (wkv.*); generously, for all
-    layers."""
+def _windows(header: Header, architecture: str, count: int) -> list[bool]:
+    """Whether a window slides over each layer: as the file says, layer by layer or one of how many sees all, or as
+    llama.cpp takes it for the architecture (src/models, `load_swa_pattern`)."""
+    told = header.integers(f"{architecture}.attention.sliding_window_pattern", -1)
+    if len(told) > 1:
+        return [bool(told[index % len(told)]) for index in range(count)]
+    period, whole_first = _WINDOW_PERIODS.get(architecture, (1, False))
+    period = period if told[0] < 0 or period == 1 else told[0]
+    if not header.integer(f"{architecture}.attention.sliding_window", 0):
+        return [False] * count
+    seen = 0 if whole_first else period - 1
+    return [period != 1 and (period == 0 or index % period != seen) for index in range(count)]
+
+
+def _sizes(tensors: Sequence[Tensor], count: int) -> list[int]:
+    """Bytes of each layer's weights."""
+    sizes = [0] * count
+    for tensor in tensors:
+        found = _OF_LAYER.match(tensor.name)
+        if found and int(found[1]) < count:
+            sizes[int(found[1])] += tensor.size
+    return sizes
+
+
+def _recurrent(header: Header, architecture: str) -> tuple[int, int]:
+    """Elements of one recurrent layer's state for each sequence (llama.cpp: hparams n_embd_r, n_embd_s), and of what it
+    computes for a token: of state-space layers (ssm.*), RWKV's (wkv.*), short convolutions and delta attention."""
 
     def key(name: str) -> int:
         return header.integer(f"{architecture}.{name}", 0)
 
-    inner, state = key("ssm.inner_size"), key("ssm.state_size")
-    convolution = max(0, key("ssm.conv_kernel") - 1) * (inner + 2 * key("ssm.group_count") * state)
-    shifted = max(2, key("token_shift_count"))
-    rwkv = key("embedding_length") * (key("wkv.head_size") + shifted) if key("wkv.head_size") else 0
-    short = max(0, key("shortconv.l_cache") - 1) * key("embedding_length")
-    return key("block_count") * (inner * state + convolution + rwkv + short)
+    width, inner, state = key("embedding_length"), key("ssm.inner_size"), key("ssm.state_size")
+    convolution = max(0, key("ssm.conv_kernel") - 1)
+    if head := key("wkv.head_size"):
+        return width * (head + max(1, header.integer(f"{architecture}.token_shift_count", 2))), 3 * width
+    if length := key("shortconv.l_cache"):
+        return max(0, length - 1) * width, 0
+    if head := key("kda.head_dim"):
+        heads = key("attention.head_count")
+        return head * heads * (head + 3 * (convolution or 3)), head * heads
+    return inner * state + convolution * (inner + 2 * key("ssm.group_count") * state), inner

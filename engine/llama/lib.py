@@ -164,6 +164,24 @@ def facts() -> LibraryFacts:
     )
 
 
+_AMX = frozenset(("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"))
+_AVX2 = frozenset(("Q4_0", "Q4_K", "IQ4_NL", "MXFP4"))
+_ARM = frozenset(("Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"))
+
+
+@cache
+def repacked_types() -> frozenset[str]:
+    """The tensor types that this build lays out anew for this processor when it loads them (ggml-cpu/repack.cpp,
+    ggml-cpu/amx/common.h), by the features that llama.cpp tells."""
+    told = library().llama_print_system_info().decode("utf-8", "replace")
+    found = {name.split()[-1] for name in told.split(" = 1")[:-1]}
+    types = _AMX if "AMX_INT8" in found else frozenset[str]()
+    if "REPACK" in found:
+        types |= _AVX2 if "AVX2" in found else _ARM if found & {"DOTPROD", "MATMUL_INT8"} else frozenset()
+        types |= {"Q2_K"} if "AVX512" in found else frozenset()
+    return types
+
+
 def library_version() -> str:
     """The version of llama-cpp-python that is installed."""
     library()

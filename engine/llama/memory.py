@@ -1,16 +1,13 @@
-"""The memory and cores that this machine has, and how much memory a model and a context will take.
+"""The memory and cores that this process may use.
 
-Knows: /proc and cgroups on Linux, os.sysconf elsewhere; what llama.cpp allocates, from the model's header. Does not
-know: ctypes. The KV cache is filled with zeros and Linux overcommits, so a context that is too large ends in the
-kernel killing the process, never in an error; hence this. All sizes are bytes.
+Knows: /proc and cgroups on Linux, resource limits, os.sysconf elsewhere. Does not know: what takes the memory
+(`engine.llama.footprint`), devices. All sizes are bytes.
 """
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
-from engine.llama.gguf import GgufFile
-from engine.runtime.options import CACHE_TYPES, ContextOptions
+_THREADS = 256 << 20
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
@@ -26,6 +23,19 @@ def available_memory(root: Path = Path("/")) -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def address_space(root: Path = Path("/")) -> int | None:
+    """Address space that this process may still take: its limit (RLIMIT_AS) less what it has, and less what threads
+    reserve for stacks and allocators; None without a limit. What does not fit into it ends the process, too: llama.cpp
+    does not survive an allocation that fails."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    taken = _field(root / "proc/self/status", "VmSize")
+    return None if limit == resource.RLIM_INFINITY or taken is None else max(0, limit - taken - _THREADS)
 
 
 def anonymous_memory(root: Path = Path("/")) -> int | None:
@@ -119,108 +129,3 @@ def _cpu_quota(root: Path) -> int | None:
         if len(words) == 2 and words[0].isdigit() and words[1].isdigit():
             return max(1, int(words[0]) // int(words[1]))
     return None
-
-
-_F32 = 4
-CELLS = 256
-"""What llama.cpp rounds a context up to a multiple of."""
-RESERVE = 0.1
-"""The share of the memory that is never planned with: other processes, and the estimate's error."""
-_CHECKPOINTS = 8  # of one conversation, at most (engine.runtime.prefix)
-_FIXED = 32 << 20  # graphs, tables, the allocator
-_OPERATIONS_A_BYTE = 20
-"""Arithmetic operations of prefill in the time that copying a byte takes; rough: CPUs have fewer, GPUs more."""
-
-
-class Cells(NamedTuple):
-    """The KV cache of a context for `sequences` conversations: `buffers` of `each` cells, one or as many."""
-
-    buffers: int
-    each: int
-    sequences: int
-
-    @property
-    def total(self) -> int:
-        return self.buffers * self.each
-
-
-def cells_of(options: ContextOptions, n_ctx: int, n_sequences: int) -> Cells:
-    """The cells for conversations of `n_ctx` tokens; llama.cpp makes each buffer a multiple of 256."""
-    wanted = max(options.kv_tokens or 0, n_ctx, 1) if options.kv_unified else n_ctx
-    buffers = 1 if options.kv_unified else n_sequences
-    return Cells(buffers, -(-max(wanted, 1) // CELLS) * CELLS, n_sequences)
-
-
-class Footprint(NamedTuple):
-    """The memory of one context: its KV cache and recurrent states, with checkpoints of these; its compute and output
-    buffers."""
-
-    cache: int
-    compute: int
-
-    @property
-    def total(self) -> int:
-        return self.cache + self.compute
-
-
-def estimate(model: GgufFile, options: ContextOptions, cells: Cells) -> Footprint:
-    """What a context of these cells takes."""
-    return Footprint(_cache(model, options, cells), _compute(model, options, cells))
-
-
-def copy_cost(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
-    """Tokens whose evaluation takes about as long as copying a sequence: between buffers, llama.cpp copies all cells of
-    it, empty ones too; in one buffer, none."""
-    if cells.buffers == 1:
-        return 0
-    size = _kept(model, options, cells) // cells.buffers
-    computed = max(model.parameters - model.n_vocab * model.n_embd, 1)  # embeddings are looked up
-    return size * _OPERATIONS_A_BYTE // (2 * computed)
-
-
-def largest_context(model: GgufFile, options: ContextOptions, n_sequences: int, limit: int, room: int) -> int:
-    """The largest `n_ctx` up to `limit`, in steps of 256, for which everything takes at most `room`; 0 where not even
-    the smallest does."""
-    low, high = 0, -(-limit // CELLS)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if estimate(model, options, cells_of(options, middle * CELLS, n_sequences)).total <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return min(low * CELLS, limit)
-
-
-def checkpoint_bytes(model: GgufFile, options: ContextOptions, n_sequences: int) -> int:
-    """What checkpoints of recurrent states may take: eight for each conversation, as far as the option allows."""
-    each = model.recurrent_state * _F32
-    return min(options.checkpoint_mib << 20, _CHECKPOINTS * each * n_sequences)
-
-
-def _cache(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
-    return _kept(model, options, cells) + checkpoint_bytes(model, options, cells.sequences)
-
-
-def _kept(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
-    bytes_k, bytes_v = CACHE_TYPES[options.type_k][1], CACHE_TYPES[options.type_v][1]
-    window = cells.total
-    if model.sliding_window and not options.swa_full:
-        seen = model.sliding_window * (cells.sequences if cells.buffers == 1 else 1) + options.rows_at_once
-        window = min(window, -(-seen // CELLS) * CELLS * cells.buffers)
-    total = 0.0
-    for layer in model.layers:
-        total += (layer.keys * bytes_k + layer.values * bytes_v) * (window if layer.windowed else cells.total)
-    return int(total) + model.recurrent_state * _F32 * cells.sequences
-
-
-def _compute(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
-    """Buffers of the largest micro-batch: activations, the attention mask, scores without flash attention, and
-    logits."""
-    rows = min(options.rows_at_once, cells.total)
-    outputs = max(min(options.n_outputs(cells.sequences), rows), cells.sequences)
-    activations = rows * (6 * model.n_embd + 3 * model.n_ff) * _F32
-    mask = rows * cells.each * (_F32 + 2)
-    scores = rows * cells.each * model.n_head * _F32 if options.flash_attn == "off" else 0
-    # Once as the graph's result, once in the buffer that logits are read from.
-    logits = 2 * outputs * model.n_vocab * _F32
-    return activations + mask + scores + logits + _FIXED

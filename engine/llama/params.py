@@ -19,8 +19,9 @@ from dataclasses import replace
 from typing import Any
 
 from engine.errors import RequestError
+from engine.llama.footprint import CELLS, Cells
 from engine.llama.gguf import GgufFile
-from engine.llama.memory import CELLS, Cells, batch_threads, default_threads
+from engine.llama.memory import batch_threads, default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
 _ROWS, _FEWER_ROWS = 256, 64
@@ -93,7 +94,7 @@ class LoadProgress:
 def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tuple[Any, tuple[Any, ...]]:
     """The C parameters, and what must be kept alive while they are used."""
     params = lib.llama_model_default_params()
-    params.n_gpu_layers = options.n_gpu_layers
+    params.n_gpu_layers = options.n_gpu_layers or 0
     params.split_mode = SPLIT_MODES.index(options.split_mode)
     params.main_gpu = options.main_gpu
     # enum llama_load_mode: 0 neither, 1 mmap, 2 mlock, 3 both

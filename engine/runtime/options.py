@@ -79,12 +79,13 @@ def check_fields(record: Any, names: Iterable[str] = ()) -> None:
 class ModelOptions:
     """How the weights are loaded.
 
-    `n_gpu_layers`: layers to offload, -1 for all. `tensor_split`: shares per device. `use_extra_bufts`: repack
+    `n_gpu_layers`: layers to offload, -1 for all; None is as many as the free memory of the devices takes, none where
+    nothing was planned. `tensor_split`: shares per device. `use_extra_bufts`: repack
     weights for this CPU (faster; the remedy for one known fault is to switch it off). `check_memory`: refuse weights
     larger than the memory that is available, instead of leaving it to the kernel.
     """
 
-    n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] = 0
+    n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     split_mode: SplitMode = "layer"
     main_gpu: Annotated[int, Field(ge=0, lt=2**31)] = 0
     tensor_split: tuple[Share, ...] = ()

@@ -62,7 +62,7 @@ def _write(path: Path, shape: Shape, vocabulary: Path) -> None:
     writer.add_value_length(shape.head_size)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e6)
-    n_vocab = _copy_vocabulary(writer, vocabulary)
+    n_vocab = copy_vocabulary(writer, vocabulary)
     writer.add_chat_template((REPOSITORY / "templates" / "qwen3.jinja").read_text(encoding="utf-8"))
     _tensors(writer, shape, n_vocab)
     writer.write_header_to_file()
@@ -71,7 +71,7 @@ def _write(path: Path, shape: Shape, vocabulary: Path) -> None:
     writer.close()
 
 
-def _copy_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> int:
+def copy_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> int:
     """Every `tokenizer.` key of the vocabulary file; the number of tokens."""
     n_vocab = 0
     for key, field in gguf.GGUFReader(vocabulary).fields.items():

@@ -10,11 +10,12 @@ import model_files
 import pytest
 
 from engine.errors import RequestError
-from engine.llama import model as llama
 from engine.llama.gguf import GgufFile, read_gguf
+from engine.llama.lib import Device
 from engine.llama.model import Model
 from engine.llama.params import on_cpu
-from engine.runtime.options import ContextOptions
+from engine.llama.plan import Machine
+from engine.runtime.options import ContextOptions, ModelOptions
 
 SHAPE = model_files.Shape(n_embd=128, n_ff=256, n_head=4, n_head_kv=2, n_ctx=32_768)
 
@@ -58,10 +59,9 @@ def test_fewer_rows_at_once_in_a_long_context_without_flash_attention(file: Gguf
     assert on_cpu(file, pool, 512, 4).n_ubatch == 64
 
 
-def test_on_a_device_llama_cpp_chooses(file: GgufFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Model.load(file.path, replace(llama.ModelOptions(), n_gpu_layers=1)) as model:
-        monkeypatch.setattr(llama, "_gpus", lambda: [object()])
-        monkeypatch.setattr(model, "_room", lambda: None)
+def test_on_a_device_llama_cpp_chooses(file: GgufFile) -> None:
+    machine = Machine(None, gpus=(Device("CUDA0", "a card", True, 1 << 30, 1 << 30),))
+    with Model.load(file.path, ModelOptions(n_gpu_layers=1), machine=lambda: machine) as model:
         assert model.backend(ContextOptions(n_ctx=512, n_threads=1)).options.flash_attn == "auto"
         here = model.backend(ContextOptions(n_ctx=512, n_threads=1, offload_kqv=False))
         assert here.options.flash_attn == "off"

@@ -21,9 +21,11 @@ from engine.errors import ContextOverflowError, EngineError, ModelLoadError, Req
 from engine.llama import lib as llama_lib
 from engine.llama import model as llama
 from engine.llama import params as llama_params
+from engine.llama.footprint import Cells, cells_of, estimate
 from engine.llama.gguf import NamedTemplate
-from engine.llama.memory import Cells, anonymous_memory, cells_of, estimate
+from engine.llama.memory import anonymous_memory
 from engine.llama.model import Model
+from engine.llama.plan import RESERVE, Machine
 from engine.runtime.backend import Row
 from engine.runtime.options import ContextOptions, ModelOptions
 
@@ -225,16 +227,16 @@ def test_a_conversation_may_hold_a_modest_length_unless_said_otherwise(
     tmp_path: Path, tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = model_files.write(tmp_path / "m.gguf", shape=model_files.Shape(n_ctx=16_384))
-    with caplog.at_level(logging.INFO, logger="engine.llama"), Model.load(tiny) as model, Model.load(path) as long:
+    with caplog.at_level(logging.DEBUG, logger="engine.llama"), Model.load(tiny) as model, Model.load(path) as long:
         assert model.backend().info.n_ctx == 512, "the training length"
-        assert "n_ctx=512 tokens a conversation (the default; n_ctx= says otherwise)" in caplog.text
+        assert "n_ctx=512 tokens a conversation (the default)" in caplog.text
         for options in (ContextOptions(), ContextOptions(n_sequences=3), ContextOptions(kv_unified=True)):
             assert long.backend(options).info.n_ctx == 8192
         assert long.backend(ContextOptions(kv_unified=True, kv_tokens=1024)).info.n_ctx == 1024
         caplog.clear()
         assert long.backend(ContextOptions(n_ctx=9000, n_sequences=2)).info.n_ctx == 9000
-        assert "n_ctx=9000 tokens a conversation (as asked for" in caplog.text
-        assert "n_sequences=2 (as asked for; n_sequences= says otherwise), a KV buffer for each" in caplog.text
+        assert "n_ctx=9,000 tokens a conversation (as asked for)" in caplog.text
+        assert "n_sequences=2 (as asked for), a KV buffer for each" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_a_conversation_may_hold_a_modest_length_unless_said_otherwise(
 def test_how_many_conversations_and_where(
     tiny: Path, caplog: pytest.LogCaptureFixture, options: dict[str, Any], sequences: int, kv_tokens: int
 ) -> None:
-    with Model.load(tiny) as model, caplog.at_level(logging.INFO, logger="engine.llama"):
+    with Model.load(tiny) as model, caplog.at_level(logging.DEBUG, logger="engine.llama"):
         info = model.backend(ContextOptions(**options)).info
         assert (info.n_sequences, info.kv_tokens) == (sequences, kv_tokens)
         said = "one pool for all" if kv_tokens else "a KV buffer for each"
@@ -265,15 +267,21 @@ def needed(model: Model, n_sequences: int, n_ctx: int = 512) -> int:
     return estimate(model.file, options, cells_of(options, n_ctx, n_sequences)).total
 
 
+def having(room: int, *gpus: llama_lib.Device) -> Machine:
+    """A machine that so many bytes can be planned with on."""
+    return Machine(int(room / (1 - RESERVE)) + 1, gpus=gpus)
+
+
 def test_as_many_conversations_as_fit_into_half_of_the_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Model.load(tiny) as model:
+        monkeypatch.setattr(model, "_held", 1 << 40)
         for room, sequences in (
             (2 * needed(model, 4), 4),
             (2 * needed(model, 4) - 2, 3),
             (2 * needed(model, 2), 2),
             (needed(model, 1), 1),
         ):
-            monkeypatch.setattr(model, "_room", lambda room=room: room)
+            monkeypatch.setattr(model, "_machine", lambda room=room: having(room))
             assert model.backend().info.n_sequences == sequences
         assert model.backend(ContextOptions(check_memory=False)).info.n_sequences == 4
 
@@ -282,7 +290,8 @@ def test_only_what_was_left_out_is_made_to_fit(tmp_path: Path, monkeypatch: pyte
     path = model_files.write(tmp_path / "m.gguf", shape=model_files.Shape(n_ctx=16_384))
     with Model.load(path) as model:
         room = needed(model, 1, 2560)
-        monkeypatch.setattr(model, "_room", lambda: room)
+        monkeypatch.setattr(model, "_held", 1 << 40)
+        monkeypatch.setattr(model, "_machine", lambda: having(room))
         info = model.backend().info
         assert (info.n_ctx, info.n_sequences) == (2560, 1)
         with pytest.raises(ContextOverflowError, match=r"n_ctx=4,096 needs .* the largest that fits is n_ctx=2,560\."):
@@ -293,7 +302,7 @@ def test_only_what_was_left_out_is_made_to_fit(tmp_path: Path, monkeypatch: pyte
             model.backend(ContextOptions(n_ctx=2560, n_sequences=3))
         with pytest.raises(ContextOverflowError, match=r"kv_tokens=90,000 needs .* that fits is kv_tokens=[\d,]+\."):
             model.backend(ContextOptions(kv_unified=True, kv_tokens=90_000))
-        monkeypatch.setattr(model, "_room", lambda: MIB)
+        monkeypatch.setattr(model, "_machine", lambda: having(MIB))
         with pytest.raises(ContextOverflowError, match="not even the smallest fits"):
             model.backend()
         assert model.backend(ContextOptions(check_memory=False)).info.n_ctx == 8192
@@ -301,9 +310,10 @@ def test_only_what_was_left_out_is_made_to_fit(tmp_path: Path, monkeypatch: pyte
 
 def test_mapped_weights_count_as_taken(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Model.load(tiny) as model:
-        monkeypatch.setattr(llama, "available_memory", lambda: 200 * MIB)
+        monkeypatch.setattr(model, "_machine", lambda: having(needed(model, 1)))
+        monkeypatch.setattr(model, "_held", 1 << 40)
         assert model.backend().info.n_ctx == 512
-        monkeypatch.setattr(model, "_mapped", 190 * MIB)
+        monkeypatch.setattr(model, "_held", 0)
         with pytest.raises(ContextOverflowError):
             model.backend()
 
@@ -314,12 +324,11 @@ def test_a_context_beyond_memory_is_refused_with_the_numbers(tiny: Path) -> None
             ContextOverflowError, match=r"n_ctx=2,000,000,000 needs about [\d,]+ MiB.*n_ctx=[\d,]+\."
         ) as caught:
             model.backend(ContextOptions(n_ctx=2_000_000_000))
-        assert "MiB are available; the largest that fits is" in str(caught.value)
+        assert "MiB are available beside the weights; the largest that fits is" in str(caught.value)
 
 
-def test_without_knowledge_of_the_memory_nothing_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "available_memory", lambda: None)
-    with Model.load(tiny) as model:
+def test_without_knowledge_of_the_memory_nothing_is_refused(tiny: Path) -> None:
+    with Model.load(tiny, machine=lambda: Machine(None)) as model:
         assert model.backend().info.n_ctx == 512
 
 
@@ -333,7 +342,7 @@ def test_a_context_above_the_training_length_is_warned_about(tiny: Path, caplog:
 
 
 def test_weights_beyond_memory_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "available_memory", lambda: 1000)
+    monkeypatch.setattr("engine.llama.plan.available_memory", lambda: 1000)
     with pytest.raises(ModelLoadError, match="for its weights"):
         Model.load(tiny)
     Model.load(tiny, ModelOptions(check_memory=False)).close()
@@ -543,26 +552,23 @@ def test_a_diffusion_model_is_refused(tmp_path: Path) -> None:
         Model.load(model_files.write(tmp_path / "m.gguf", "llada"))
 
 
-def test_what_is_offloaded_needs_room_on_the_device(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_offloaded_needs_room_on_the_device(tiny: Path) -> None:
     gpu = llama_lib.Device("CUDA0", "a card", True, 100 * MIB, 200 * MIB)
-    monkeypatch.setattr(llama, "devices", lambda: (gpu, gpu))
-    monkeypatch.setattr(llama, "available_memory", lambda: 1 * MIB)
-    for layers, fits in ((-1, True), (2, True), (1, False), (0, False)):
+    for layers, fits in ((-1, True), (2, False), (1, False), (0, False)):
         options = ModelOptions(n_gpu_layers=layers, check_memory=False)
-        with Model.load(tiny, options) as model:
+        with Model.load(tiny, options, machine=lambda: having(22 * MIB, gpu, gpu)) as model:
             if fits:
                 assert model.backend(ContextOptions(n_threads=1)).info.n_ctx == 512
             else:
                 with pytest.raises(ContextOverflowError):
-                    model.backend()
+                    model.backend(ContextOptions(n_ctx=16_384))
 
 
-def test_weights_beyond_memory_may_go_to_a_device(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "available_memory", lambda: 1000)
-    monkeypatch.setattr(llama, "library", lambda: Pretending(llama_supports_gpu_offload=True))
-    Model.load(tiny, ModelOptions(n_gpu_layers=-1)).close()
+def test_weights_beyond_memory_may_go_to_a_device(tiny: Path) -> None:
+    gpu = llama_lib.Device("CUDA0", "a card", True, 100 * MIB, 200 * MIB)
+    Model.load(tiny, ModelOptions(n_gpu_layers=-1), machine=lambda: having(1000, gpu)).close()
     with pytest.raises(ModelLoadError, match="for its weights"):
-        Model.load(tiny)
+        Model.load(tiny, machine=lambda: having(1000))
 
 
 def test_a_library_that_cannot_be_loaded_says_how_to_install_it() -> None:

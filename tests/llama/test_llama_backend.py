@@ -14,9 +14,10 @@ from pretending import Pretending
 
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.llama import context as llama_backend
-from engine.llama import model as llama_model
 from engine.llama.context import LlamaBackend
+from engine.llama.lib import Device
 from engine.llama.model import Model
+from engine.llama.plan import Machine
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Row
 from engine.runtime.options import CacheType, ContextOptions, ModelOptions
@@ -164,9 +165,9 @@ def test_what_is_better_decoded_separately_and_what_a_copy_costs(
 
 
 def test_where_a_device_attends_batches_are_mixed_as_they_come(monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
-    monkeypatch.setattr(llama_model, "_gpus", lambda: [object()])
+    card = Device("CUDA0", "a card", True, 1 << 30, 1 << 30)
+    monkeypatch.setattr(model, "_machine", lambda: Machine(None, gpus=(card,)))
     monkeypatch.setattr(model, "_options", ModelOptions(n_gpu_layers=1))
-    monkeypatch.setattr(model, "_room", lambda: None)
     backend = model.backend(ContextOptions(n_sequences=2, n_ctx=256, n_threads=1))
     assert not backend.info.separate_prefill
     backend.close()

@@ -461,7 +461,7 @@ def _key(architecture: str, name: str, kind: int, value: float | tuple[int, ...]
 
 def _tensor(random: np.random.Generator, text: str, scale: Mapping[str, int], prefix: str = "") -> Tensor:
     name, dimensions = text.split()
-    shape = tuple(_size(each, scale) for each in dimensions.split(","))
+    shape = tuple(size(each, scale) for each in dimensions.split(","))
     elements = int(np.prod(shape))
     values = np.ones(elements) if "norm" in name else random.normal(0, 0.1, elements)
     if name == "ssm_a":
@@ -469,7 +469,7 @@ def _tensor(random: np.random.Generator, text: str, scale: Mapping[str, int], pr
     return Tensor((prefix + name).encode(), shape, values.astype("<f4").tobytes())
 
 
-def _size(text: str, scale: Mapping[str, int]) -> int:
+def size(text: str, scale: Mapping[str, int]) -> int:
     total = 0
     for term in text.split("+"):
         product = 1

@@ -1,0 +1,274 @@
+"""What of a model fits where: the layers on devices, the conversations and their length, decided before anything is
+read.
+
+Knows: the order in which what the caller left open is chosen, and how a refusal is worded. Does not know: how the
+memory is estimated (`engine.llama.footprint`), or found out (`engine.llama.memory`). All sizes are bytes.
+
+What the caller gave is kept, or refused with the numbers. Of the rest, layers go to devices first, as many as their
+free memory takes; then conversations, four or as many as fit into half of what is left beside the weights; then their
+length, up to 8,192 tokens or the training length, or as much of it as fits.
+"""
+
+import sys
+from dataclasses import dataclass, replace
+
+from engine.errors import ContextOverflowError, ModelLoadError
+from engine.llama.footprint import CELLS, Cells, Footprint, Weights, cells_of, estimate, layer_caches, weights
+from engine.llama.gguf import GgufFile
+from engine.llama.lib import Device, devices, repacked_types
+from engine.llama.memory import address_space, available_memory
+from engine.llama.params import check, on_cpu, position_limit
+from engine.runtime.options import ContextOptions, ModelOptions
+
+RESERVE = 0.1
+"""The share of the memory that is never planned with: other processes, and the estimate's error."""
+MODEST_CONTEXT = 8192
+"""Tokens of one conversation, where nobody asked for a length."""
+_FALLBACK_CONTEXT = 4096  # for a file that does not tell its training length
+_SEQUENCES = 4  # where nobody said how many, and memory allows
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a model is to be loaded. `available`: memory that may be taken, None where nothing tells. `repacked`: the
+    tensor types that llama.cpp lays out anew for this processor. `gpus`: devices that layers can go to.
+    `address_space`: as far as it is limited."""
+
+    available: int | None
+    repacked: frozenset[str] = frozenset()
+    gpus: tuple[Device, ...] = ()
+    address_space: int | None = None
+
+    @property
+    def room(self) -> int | None:
+        return None if self.available is None else int(self.available * (1 - RESERVE))
+
+    @property
+    def device_room(self) -> int:
+        return int(sum(device.memory_free for device in self.gpus) * (1 - RESERVE))
+
+
+def this_machine() -> Machine:
+    """This machine, as it is now. Loads llama.cpp."""
+    return Machine(
+        available_memory(), repacked_types(), tuple(device for device in devices() if device.is_gpu), address_space()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a model and one context take: `host` and `device` memory. `cache` and `compute` of the context are in both
+    together."""
+
+    weights: Weights
+    context: Footprint
+    host: int
+    device: int
+
+    @property
+    def peak(self) -> int:
+        """The most that this process will have resident without a device, pages that the kernel can take back
+        included."""
+        return self.weights.total + self.weights.copies + self.context.total
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is loaded and made. The options have nothing left open but threads."""
+
+    model: ModelOptions
+    context: ContextOptions
+    need: Need
+    told: str
+
+    @property
+    def n_ctx(self) -> int:
+        return self.context.n_ctx or 0
+
+    @property
+    def cells(self) -> Cells:
+        return cells_of(self.context, self.n_ctx, self.context.n_sequences or 1)
+
+
+def plan(
+    file: GgufFile, model: ModelOptions, context: ContextOptions, machine: Machine, *, held: int | None = None
+) -> Plan:
+    """What to load and make of a model here. `held`: bytes of the weights that are loaded already and no longer in
+    what is available; None before the load.
+
+    Raises ModelLoadError for weights that do not fit, ContextOverflowError where only the context does not,
+    RequestError for options that this model cannot have; all before anything is read.
+    """
+    check(file, context)
+    return _Planner(file, model, context, machine, held).plan()
+
+
+def longest(file: GgufFile, model: ModelOptions, context: ContextOptions, limit: int, machine: Machine) -> int:
+    """The longest conversations up to `limit` tokens that fit; 0 where not even the shortest do."""
+    return _Planner(file, model, context, machine, None).longest(context.n_sequences or 1, limit)
+
+
+def check_weights(file: GgufFile, model: ModelOptions, machine: Machine) -> None:
+    """Raises ModelLoadError for weights that do not fit, whatever the context."""
+    _Planner(file, model, ContextOptions(check_memory=model.check_memory), machine, None).check_weights()
+
+
+def default_context(file: GgufFile, options: ContextOptions) -> int:
+    """The length of a conversation where nobody asked for one and memory is no matter."""
+    limits = (file.n_ctx_train or _FALLBACK_CONTEXT, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
+    return min(limit or sys.maxsize for limit in limits)
+
+
+class _Planner:
+    """One model on one machine."""
+
+    def __init__(
+        self, file: GgufFile, model: ModelOptions, context: ContextOptions, machine: Machine, held: int | None
+    ) -> None:
+        self._file, self._model, self._context, self._machine, self._held = file, model, context, machine, held
+        repacked = machine.repacked if model.use_extra_bufts else frozenset[str]()
+        self._weights = weights(file, repacked, mapped=model.use_mmap)
+        self._most = len(file.layers) + 1 if machine.gpus else 0  # the output matrix counts as a layer
+        rooms = [machine.room]
+        if machine.address_space is not None:  # which pages that can be taken back count in
+            rooms.append(max(0, machine.address_space - self._weights.copies))
+        known = [room for room in rooms if room is not None]
+        self._room = min(known) if known and context.check_memory else None
+
+    def plan(self) -> Plan:
+        options = self._context
+        wanted = options.n_ctx or default_context(self._file, options)
+        self.check_weights()
+        n_sequences = options.n_sequences or self._count(wanted)
+        n_ctx = wanted
+        if not self._fits(wanted, n_sequences):
+            n_ctx = 0 if options.n_ctx else self.longest(n_sequences, wanted)
+            if n_ctx == 0:
+                raise ContextOverflowError(self._refusal(wanted, n_sequences))
+        layers, need = self._need(n_ctx, n_sequences)
+        ready = replace(self._ready(n_ctx, n_sequences, layers), n_ctx=n_ctx)
+        return Plan(replace(self._model, n_gpu_layers=layers), ready, need, self._told(ready, need, layers, wanted))
+
+    def longest(self, n_sequences: int, limit: int) -> int:
+        """In steps of 256 tokens."""
+        low, high = 0, -(-limit // CELLS)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._fits(middle * CELLS, n_sequences) else (low, middle - 1)
+        return min(low * CELLS, limit)
+
+    def check_weights(self) -> None:
+        if self._room is None or self._held is not None or not self._model.check_memory:
+            return
+        size = self._weights.total
+        given = self._model.n_gpu_layers
+        device = self._machine.device_room if self._most and given != 0 else 0
+        if size > self._room + device:
+            there = f" and {device / _MIB:,.0f} MiB on devices" if device else ""
+            raise ModelLoadError(
+                f"{self._file.path} needs {size / _MIB:,.0f} MiB for its weights, and {self._room / _MIB:,.0f} MiB of "
+                f"memory{there} can be planned with; use a smaller quantisation, free memory, or offload layers "
+                "(n_gpu_layers). check_memory=False tries all the same."
+            )
+
+    def _count(self, wanted: int) -> int:
+        most = min(_SEQUENCES, self._context.n_batch)
+        return next((n for n in range(most, 1, -1) if self._fits(wanted, n, share=0.5)), 1)
+
+    def _ready(self, n_ctx: int, n_sequences: int, layers: int) -> ContextOptions:
+        some = replace(self._context, n_sequences=n_sequences)
+        attends_here = not (some.offload_kqv and layers and self._machine.gpus)
+        return on_cpu(self._file, some, n_ctx, n_sequences) if attends_here else some
+
+    def _fits(self, n_ctx: int, n_sequences: int, share: float = 1.0) -> bool:
+        """Whether a context fits; `share`: into that much of what is free beside the weights."""
+        if self._room is None:
+            return True
+        layers, need = self._need(n_ctx, n_sequences)
+        if need.device > self._machine.device_room:
+            return False
+        if share == 1.0:
+            return need.host <= self._room
+        device = self._machine.device_room if layers else 0
+        free = self._room + device - self._to_come(self._weights.total)
+        return need.host <= self._room and need.context.total <= free * share
+
+    def _need(self, n_ctx: int, n_sequences: int) -> tuple[int, Need]:
+        """The layers on devices, as given or as many as fit, and what everything takes."""
+        given = self._model.n_gpu_layers
+        if not self._most:
+            return given or 0, self._at(n_ctx, n_sequences, 0)
+        if given is not None:
+            layers = self._most if given < 0 else min(given, self._most)
+            return given, self._at(n_ctx, n_sequences, layers)
+        low, high = 0, self._most
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self._at(n_ctx, n_sequences, middle).device <= self._machine.device_room
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low, self._at(n_ctx, n_sequences, low)
+
+    def _at(self, n_ctx: int, n_sequences: int, layers: int) -> Need:
+        """With so many layers on devices: the last ones, the output matrix first (llama-model.cpp, `load_tensors`)."""
+        file, options = self._file, self._ready(n_ctx, n_sequences, layers)
+        cells = cells_of(options, n_ctx, n_sequences)
+        context = estimate(file, options, cells)
+        if not layers:
+            return Need(self._weights, context, self._to_come(self._weights.total) + context.total, 0)
+        moved = file.layers[len(file.layers) + 1 - layers :]
+        device_weights = sum(layer.weights for layer in moved) + file.output
+        caches = layer_caches(file, options, cells)
+        device_cache = sum(caches[len(caches) - len(moved) :]) if options.offload_kqv and moved else 0
+        # An output matrix that is the embeddings stays here, too: they are looked up here.
+        here = self._weights.total - device_weights + file.tied
+        host = self._to_come(max(0, here)) + context.total - device_cache
+        there = device_weights if self._held is None else 0
+        return Need(self._weights, context, host, there + device_cache + context.compute)
+
+    def _to_come(self, size: int) -> int:
+        return size if self._held is None else max(0, size - self._held)
+
+    def _refusal(self, n_ctx: int, n_sequences: int) -> str:
+        options = self._context
+        _, need = self._need(n_ctx, n_sequences)
+        fits = _Planner(
+            self._file, self._model, replace(options, kv_tokens=None), self._machine, self._held
+        ).longest(n_sequences, options.kv_tokens or n_ctx)  # fmt: skip
+        name = "kv_tokens" if options.kv_tokens else "n_ctx"
+        fewer = f" with n_sequences={n_sequences}" if n_sequences > 1 and not options.kv_unified else ""
+        advice = (
+            f"the largest that fits is {name}={fits:,}{fewer}"
+            if fits
+            else f"not even the smallest fits{fewer}: free memory, or use a smaller model"
+        )
+        room = max(0, (self._room or 0) - (need.host - need.context.total))
+        if need.device > self._machine.device_room:
+            room = max(0, self._machine.device_room - (need.device - need.context.total))
+        return (
+            f"{name}={options.kv_tokens or n_ctx:,}{fewer} needs about {need.context.total / _MIB:,.0f} MiB (KV cache "
+            f"{need.context.cache / _MIB:,.0f}, compute {need.context.compute / _MIB:,.0f}), and {room / _MIB:,.0f} "
+            f'MiB are available beside the weights; {advice}. A quantised cache (type_k="q8_0", '
+            'type_v="q8_0") halves it.'
+        )
+
+    def _told(self, ready: ContextOptions, need: Need, layers: int, wanted: int) -> str:
+        """What was decided, by whom, in one line with the numbers."""
+        asked = self._context
+        length = "as asked for" if asked.n_ctx else "the default" if ready.n_ctx == wanted else "what fits"
+        count = "as asked for" if asked.n_sequences else "the default, as far as memory allows"
+        room = "memory not known" if self._room is None else f"of {self._room / _MIB:,.0f} MiB"
+        devices = ""
+        if self._machine.gpus:
+            chosen = "as asked for" if self._model.n_gpu_layers is not None else "what fits"
+            devices = (
+                f", n_gpu_layers={layers} of {self._most} ({chosen}), {need.device / _MIB:,.0f} of "
+                f"{self._machine.device_room / _MIB:,.0f} MiB of devices"
+            )
+        return (
+            f"n_ctx={ready.n_ctx:,} tokens a conversation ({length}), n_sequences={ready.n_sequences} ({count}), "
+            f"{'one pool for all' if ready.kv_unified else 'a KV buffer for each'}: {need.host / _MIB:,.0f} MiB "
+            f"{room} (weights {need.weights.total / _MIB:,.0f}, KV cache {need.context.cache / _MIB:,.0f}, compute "
+            f"{need.context.compute / _MIB:,.0f}){devices}; flash attention {ready.flash_attn}, {ready.rows_at_once} "
+            "rows at once"
+        )
