@@ -32,6 +32,7 @@ from engine import _data
 from engine.child import Child, ChildGoneError, ChildNotStartedError, signal_name
 from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.gguf import GgufFile
+from engine.llama.lib import tried
 from engine.llama.memory import cells_of, estimate
 from engine.runtime.options import ContextOptions, ModelOptions
 
@@ -76,8 +77,10 @@ class Verdict:
 def prepare(model: ModelOptions, context: ContextOptions) -> ModelOptions:
     """The options to load with in this process, after a child has tried them; call it before the first decode.
 
-    Warns once (`EngineWarning`) when the remedy is applied. Raises EngineError when no options are known to be safe.
+    Warns once (`EngineWarning`) when the remedy is applied. Raises EngineError when no options are known to be safe, or
+    `LLAMA_CPP_LIB_PATH` names a library that is not to be used.
     """
+    tried()
     verdict = examine(model, context)
     match verdict.outcome:
         case "sound":
