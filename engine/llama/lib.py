@@ -143,8 +143,12 @@ def _imported(own: OwnLibrary | None) -> tuple[Any, str]:
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         if own is not None and not isinstance(error, ImportError):
             raise own.refused(error) from error
-        compiled = "" if not isinstance(error, FileNotFoundError) else (
-            f"; it was installed without a library, so {VARIABLE} must name the folder of one, or it must be compiled"
+        compiled = (
+            ""
+            if not isinstance(error, FileNotFoundError)
+            else (
+                f"; it was installed without a library, so {VARIABLE} must name the folder of one, or it must be compiled"
+            )
         )
         raise EngineError(
             f"llama-cpp-python cannot be loaded ({error}{compiled}); install it with: "

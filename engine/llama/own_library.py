@@ -8,8 +8,8 @@ first (`library_trial`).
 llama_cpp describes llama.cpp's structures by hand, for one version of its headers. A field that only one side knows of
 shifts those behind it, and llama.cpp then reads numbers as pointers. The functions that return default parameters show
 it: their values are known, so each must be read back from the place where llama_cpp has its field, and nothing may be
-written behind the last. What this cannot see: two fields of the same size and the same default that changed places,
-and functions whose meaning or arguments changed under the same name.
+written behind the last. What this cannot see: fields of the same default that changed places, one of default 0 that
+moved within padding (`kv_unified`, `main_gpu`), and functions whose arguments or meaning changed under the same name.
 """
 
 import ctypes
