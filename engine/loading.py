@@ -64,7 +64,7 @@ def load(
     _prepare(reading, builtin=model is None)
     if preflight:
         file = read_gguf(path)  # what is no model is refused before anything else is tried
-        load_options = checks.prepare(load_options, context)
+        load_options, context = checks.prepare(load_options, context)
         checks.try_file(file, load_options, context)
     weights = (IsolatedModel if isolated else Model).load(path, load_options, progress=progress)
     return _completed(weights, _few_threads(context, weights.info), reading)

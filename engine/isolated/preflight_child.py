@@ -19,12 +19,14 @@ Order: TypeAlias = dict[str, Any]
 
 BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
+LONGEST = 13  # tokens of a prompt beside the first; small, since a shared pool holds all of them
 TRIED = 16  # rows of a file's first batch: few, since weights of any size are multiplied with them
 _SURROGATES = range(0xD800, 0xE000)
 
 
 def decode(order: Order) -> Any:
-    """Load the model, decode one batch of 64 tokens and then single tokens; "ok" when it lived."""
+    """Load the model, decode one batch of 64 tokens and then single tokens, and then prompts of different lengths in all
+    sequences that there are, and a token for each of these; "ok" when it lived."""
     from engine.llama.model import Model
     from engine.runtime.backend import Row
     from engine.runtime.options import ContextOptions, ModelOptions
@@ -36,6 +38,18 @@ def decode(order: Order) -> Any:
     context.decode([Row(token + 1, token, 0, token == BATCH - 1) for token in range(BATCH)])
     for position in range(BATCH, BATCH + SINGLES):
         context.decode([Row(position + 1, position, 0, True)])
+    lengths = [0, *(1 + 7 * sequence % LONGEST for sequence in range(1, context.info.n_sequences))]
+    rows = [
+        Row(position + 1, position, sequence, position == length - 1)
+        for sequence, length in enumerate(lengths)
+        for position in range(length)
+    ]
+    size = context.info.n_batch
+    for start in range(0, len(rows), size):
+        context.decode(rows[start : start + size])
+    lengths[0] = BATCH + SINGLES
+    for more in range(SINGLES):
+        context.decode([Row(more + 1, length + more, sequence, True) for sequence, length in enumerate(lengths)])
     return "ok"
 
 

@@ -77,7 +77,7 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
         "type_v": "q8_0",
     }
     assert {**told, **kept, "offload_kqv": False, "n_threads": 1, "n_threads_batch": 1} == told
-    assert (told["n_ctx"], told["n_batch"], told["n_sequences"], told["use_mlock"]) == (256, 64, 2, False), "but small"
+    assert (told["n_ctx"], told["n_batch"], told["n_sequences"], told["use_mlock"]) == (256, 64, 9, False), "but small"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -257,7 +257,7 @@ class TestPrepare:
 
     def test_sound(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.use(monkeypatch, tmp_path, SOUND)
-        assert preflight.prepare(MODEL, CONTEXT) is MODEL
+        assert preflight.prepare(MODEL, CONTEXT) == (MODEL, CONTEXT)
 
     @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
     def test_the_remedy_comes_with_one_warning_that_names_the_cure(
@@ -265,7 +265,7 @@ class TestPrepare:
     ) -> None:
         self.use(monkeypatch, tmp_path, FAULTS_UNLESS_REMEDIED)
         with pytest.warns(EngineWarning, match=CURE) as caught:
-            options = preflight.prepare(ModelOptions(n_gpu_layers=3), CONTEXT)
+            options, _ = preflight.prepare(ModelOptions(n_gpu_layers=3), CONTEXT)
         assert options == ModelOptions(n_gpu_layers=3, use_extra_bufts=False)
         assert len(caught) == 1
 
@@ -280,7 +280,7 @@ class TestPrepare:
     def test_the_unknown_is_remedied_with_a_warning(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.use(monkeypatch, tmp_path, EXITS)
         with pytest.warns(EngineWarning, match="no such device"):
-            assert preflight.prepare(MODEL, CONTEXT).use_extra_bufts is False
+            assert preflight.prepare(MODEL, CONTEXT)[0].use_extra_bufts is False
 
     def test_weights_that_are_loaded_already_may_be_sound(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
