@@ -25,8 +25,8 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def decode(order: Order) -> Any:
-    """Load the model, decode one batch of 64 tokens and then single tokens, and then prompts of different lengths in all
-    sequences that there are, and a token for each of these; "ok" when it lived."""
+    """Load the model, decode one batch of 64 tokens, single tokens, prompts of different lengths in all sequences that
+    there are, and tokens of all of these at once; "ok" when it lived."""
     from engine.llama.model import Model
     from engine.runtime.backend import Row
     from engine.runtime.options import ContextOptions, ModelOptions

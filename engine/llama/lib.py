@@ -143,16 +143,10 @@ def _imported(own: OwnLibrary | None) -> tuple[Any, str]:
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         if own is not None and not isinstance(error, ImportError):
             raise own.refused(error) from error
-        compiled = (
-            ""
-            if not isinstance(error, FileNotFoundError)
-            else (
-                f"; it was installed without a library, so {VARIABLE} must name the folder of one, or it must be compiled"
-            )
-        )
+        lacks = f" It holds no library: let {VARIABLE} name the folder of one, or compile it."
         raise EngineError(
-            f"llama-cpp-python cannot be loaded ({error}{compiled}); install it with: "
-            f"pip install --force-reinstall --no-cache-dir llama-cpp-python=={TESTED_VERSION}"
+            f"llama-cpp-python cannot be loaded ({error}).{lacks if isinstance(error, FileNotFoundError) else ''} To "
+            f"install it: pip install --force-reinstall --no-cache-dir llama-cpp-python=={TESTED_VERSION}"
         ) from error
     return lib, version
 

@@ -1,5 +1,5 @@
-"""A library of the caller's own in place of llama-cpp-python's (`LLAMA_CPP_LIB_PATH`): found, and its structures compared
-with llama_cpp's.
+"""A library of the caller's own in place of llama-cpp-python's (`LLAMA_CPP_LIB_PATH`): found, and its structures
+compared with llama_cpp's.
 
 Knows: how the file may be called, which default parameters llama.cpp returns at the version tested, and which libraries
 are known to differ from it, and in what. Does not know: how llama_cpp is imported (`lib`), nor that a child tries it

@@ -4,6 +4,7 @@ faulting CPU."""
 import os
 import sys
 import warnings
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,54 @@ def test_a_fault_whose_remedy_gives_no_answer_is_unknown(tmp_path: Path) -> None
     assert not verdict.use_extra_bufts
 
 
+FAULTS_ON_A_DEVICE = """
+    context, load = order["context"], order["load"]
+    if load["n_gpu_layers"] and context["n_sequences"] == 4 and {condition}:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    answer("ok")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize(
+    ("condition", "remedy", "children"),
+    [
+        ("load['use_extra_bufts']", "use_extra_bufts", 2),
+        ("context['flash_attn'] != 'off'", "flash_attn", 3),
+        ("context['offload_kqv']", "offload_kqv", 4),
+    ],
+)
+def test_a_fault_of_several_sequences_on_a_device_is_remedied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, condition: str, remedy: str, children: int
+) -> None:
+    child = StandIn(tmp_path, FAULTS_ON_A_DEVICE.format(condition=condition))
+    monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "own"))
+    monkeypatch.setattr(preflight, "CHILD", child.module)
+    model, context = ModelOptions(n_gpu_layers=-1), ContextOptions(n_sequences=4)
+    changed = {"use_extra_bufts": False, "flash_attn": "off", "offload_kqv": False}[remedy]
+    for _ in range(2):  # from children, and from the record
+        with pytest.warns(EngineWarning, match=rf"SIGSEGV.*works with {remedy}="):
+            loads, makes = preflight.prepare(model, context)
+        assert len(child.orders) == children
+        one_changed = {**asdict(model), **asdict(context), remedy: changed}
+        assert {**asdict(loads), **asdict(makes)} == one_changed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert preflight.prepare(model, replace(context, n_sequences=2))[0] is model, "two sequences do not meet it"
+        assert preflight.prepare(ModelOptions(), context)[1] is context
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_device_that_no_remedy_helps_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    child = StandIn(tmp_path, FAULTS_ON_A_DEVICE.format(condition="True"))
+    monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "own"))
+    monkeypatch.setattr(preflight, "CHILD", child.module)
+    context = ContextOptions(n_sequences=4, type_v="q8_0")
+    with pytest.raises(EngineError, match=r"SIGSEGV.*Load with n_gpu_layers=0"):
+        preflight.prepare(ModelOptions(n_gpu_layers=-1), context)
+    assert len(child.orders) == 3, "quantised values need flash attention"
+
+
 @pytest.mark.parametrize(("executable", "said"), [("/nothing-here", "nothing-here"), ("", "sys.executable is empty")])
 def test_no_child_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executable: str, said: str) -> None:
     monkeypatch.setattr(sys, "executable", executable)
@@ -162,7 +211,12 @@ def test_a_frozen_program_starts_no_copy_of_itself(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"outcome": "sound"}', '{"outcome": "great", "reason": "x"}', "[" * 100_000]
+    "content",
+    [
+        *("", "{", "[]", '{"outcome": "sound"}', '{"outcome": "great", "reason": "x"}', "[" * 100_000),
+        '{"outcome": "remedied", "reason": "x", "remedy": "preflight"}',
+        '{"outcome": "remedied", "reason": "x", "remedy": null}',
+    ],
 )
 def test_a_damaged_record_is_replaced(tmp_path: Path, content: str) -> None:
     child = StandIn(tmp_path, SOUND)
@@ -194,6 +248,10 @@ def test_other_options_another_library_another_cpu_are_asked_anew(
     stat = shared.stat()
     os.utime(shared, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert asked(), "the library was rebuilt"
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0")
+    assert asked(), "it sees other devices"
+    monkeypatch.setenv("SOMETHING_ELSE", "0")
+    assert not asked()
     shared.write_bytes(b"other")
     os.utime(shared, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert asked(), "its size changed"

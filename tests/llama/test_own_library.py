@@ -197,7 +197,7 @@ def test_without_a_compiled_library_the_error_says_what_to_do(tmp_path: Path) ->
     done = subprocess.run(
         [sys.executable, "-c", script, "off"], capture_output=True, text=True, env=env, timeout=300, check=False
     )
-    assert f"{VARIABLE} must name the folder" in done.stdout, done.stdout + done.stderr
+    assert f"let {VARIABLE} name the folder" in done.stdout, done.stdout + done.stderr
 
 
 class Changed:
