@@ -41,8 +41,13 @@ from engine.llama.own_library import VARIABLE
 from engine.runtime.options import CACHE_TYPES, ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
-Remedy: TypeAlias = Literal["use_extra_bufts", "flash_attn", "offload_kqv"]
-_REMEDIES: dict[Remedy, object] = {"use_extra_bufts": False, "flash_attn": "off", "offload_kqv": False}
+Remedy: TypeAlias = Literal["use_extra_bufts", "device_sampling", "flash_attn", "offload_kqv"]
+_REMEDIES: dict[Remedy, object] = {
+    "use_extra_bufts": False,
+    "device_sampling": False,
+    "flash_attn": "off",
+    "offload_kqv": False,
+}
 """Options that make llama.cpp take other code, and the values with which it does; tried in this order."""
 
 _KEEP_DEAD_STORES = "-fno-tree-dse -fno-dse"
@@ -351,6 +356,8 @@ def _try(model: ModelOptions, context: ContextOptions, child: str | None) -> Ver
 def _remedies(model: ModelOptions, context: ContextOptions) -> list[Remedy]:
     """Those that are not applied yet and may help: without a device, attention is the processor's own code."""
     found: list[Remedy] = ["use_extra_bufts"] if model.use_extra_bufts else []
+    if context.device_sampling:
+        found.append("device_sampling")
     if model.n_gpu_layers:
         if context.flash_attn != "off" and CACHE_TYPES[context.type_v][1] >= 2:
             found.append("flash_attn")

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.child import ends, read_frame, write_frame
 from engine.llama import lib
+
+if TYPE_CHECKING:
+    from engine.llama.context import LlamaBackend
 
 Order: TypeAlias = dict[str, Any]
 """What is to be done: its "task", and what that needs to know."""
@@ -38,19 +41,35 @@ def decode(order: Order) -> Any:
     context.decode([Row(token + 1, token, 0, token == BATCH - 1) for token in range(BATCH)])
     for position in range(BATCH, BATCH + SINGLES):
         context.decode([Row(position + 1, position, 0, True)])
-    lengths = [0, *(1 + 7 * sequence % LONGEST for sequence in range(1, context.info.n_sequences))]
+    _decode_several(context)
+    return "ok"
+
+
+def _decode_several(context: "LlamaBackend") -> None:
+    """Prompts of different lengths in all sequences, and tokens of all of them at once; with `device_sampling` each is
+    drawn where the model computes."""
+    from engine.runtime.backend import Row
+    from engine.types import SamplingParams
+
+    count, size = context.info.n_sequences, context.info.n_batch
+    samplers = [context.sampler(SamplingParams(temperature=0)) for _ in range(count)]
+    for sequence, sampler in enumerate(samplers):
+        context.attach(sequence, sampler)
+    lengths = [0, *(1 + 7 * sequence % LONGEST for sequence in range(1, count))]
     rows = [
         Row(position + 1, position, sequence, position == length - 1)
         for sequence, length in enumerate(lengths)
         for position in range(length)
     ]
-    size = context.info.n_batch
     for start in range(0, len(rows), size):
         context.decode(rows[start : start + size])
     lengths[0] = BATCH + SINGLES
+    tokens = [1] * count
     for more in range(SINGLES):
-        context.decode([Row(more + 1, length + more, sequence, True) for sequence, length in enumerate(lengths)])
-    return "ok"
+        context.decode(
+            [Row(tokens[sequence], length + more, sequence, True) for sequence, length in enumerate(lengths)]
+        )
+        tokens = [context.sample(sampler, row) for row, sampler in enumerate(samplers)]
 
 
 def try_file(order: Order) -> Any:

@@ -14,7 +14,7 @@ from engine.runtime.options import ContextOptions, ModelOptions
 
 
 @pytest.mark.parametrize("kv_unified", [False, True])
-@pytest.mark.parametrize(("n_sequences", "expected"), [(1, 1), (None, 4), (7, 7), (256, 256)])
+@pytest.mark.parametrize(("n_sequences", "expected"), [(1, 1), (None, 4), (7, 7), (64, 64)])
 def test_all_sequences_are_decoded_at_once_with_different_lengths(
     monkeypatch: pytest.MonkeyPatch,
     builtin_model_path: Path,
@@ -32,7 +32,8 @@ def test_all_sequences_are_decoded_at_once_with_different_lengths(
 
     monkeypatch.setattr(LlamaBackend, "decode", seen)
     model, context = preflight._reduced(  # pyright: ignore[reportPrivateUsage]
-        ModelOptions(use_extra_bufts=False), ContextOptions(n_sequences=n_sequences, kv_unified=kv_unified)
+        ModelOptions(use_extra_bufts=False),
+        ContextOptions(n_sequences=n_sequences, kv_unified=kv_unified, device_sampling=kv_unified),
     )
     order = {"task": "decode", "model": str(builtin_model_path), "load": asdict(model), "context": asdict(context)}
     assert preflight_child.carry_out(order) == "ok"

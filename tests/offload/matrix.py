@@ -168,19 +168,25 @@ def ran(name: str, layers: int, limit: float) -> dict[str, Told]:
     begun = time.monotonic()
     with tempfile.TemporaryFile("w+") as errors:
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=limit, check=False)
+            # ggml's trace of its own end starts a debugger, which may be ended by another signal
+            env = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=limit, env=env, check=False
+            )
             printed, code = done.stdout, done.returncode
         except subprocess.TimeoutExpired as late:
             printed, code = (late.stdout or b"").decode(), 0
         errors.seek(0)
         said = errors.read().strip().splitlines()
+    if fault := signal_name(code):
+        fault += "".join(f": {line}" for line in said if "GGML_ASSERT" in line)
     results: dict[str, Told] = {}
     check = ""
     for line in printed.splitlines():
         data: Told = json.loads(line)
         if "check" in data:
             check = data["check"]
-            results[check] = {"error": signal_name(code) or (said[-1] if code and said else f"not done in {limit:g} s")}
+            results[check] = {"error": fault or (said[-1] if code and said else f"not done in {limit:g} s")}
         else:
             results[check] = data
     results["load"]["seconds"] = time.monotonic() - begun
