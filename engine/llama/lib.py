@@ -22,8 +22,15 @@ from typing import Any
 
 from engine.child import ChildNotStartedError
 from engine.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
-from engine.llama.library_trial import try_in_child
-from engine.llama.own_library import TESTED_VERSION, VARIABLE, OwnLibrary, adapt, chosen, difference
+from engine.llama.own_library import (
+    TESTED_VERSION,
+    VARIABLE,
+    OwnLibrary,
+    adapt,
+    chosen,
+    difference,
+    try_in_child,
+)
 from engine.runtime.backend import ContextInfo
 
 LOGGER = logging.getLogger("engine.llama")

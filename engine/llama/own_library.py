@@ -2,8 +2,8 @@
 compared with llama_cpp's.
 
 Knows: how the file may be called, which default parameters llama.cpp returns at the version tested, and which libraries
-are known to differ from it, and in what. Does not know: how llama_cpp is imported (`lib`), nor that a child tries it
-first (`library_trial`).
+are known to differ from it, and in what; that a child tries it first. Does not know: how llama_cpp is imported (`lib`),
+nor what the child does (`library_trial`).
 
 llama_cpp describes llama.cpp's structures by hand, for one version of its headers. A field that only one side knows of
 shifts those behind it, and llama.cpp then reads numbers as pointers. The functions that return default parameters show
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.child import Child, ChildGoneError, ChildNotStartedError
 from engine.errors import EngineError
 
 VARIABLE = "LLAMA_CPP_LIB_PATH"
@@ -32,6 +33,9 @@ WAY_OUT = (
     f"Unset {VARIABLE} to use the library that llama-cpp-python was compiled with, or let it name the folder of a "
     f"libllama that was built from the llama.cpp that llama-cpp-python {TESTED_VERSION} is written for."
 )
+CHILD = "engine.llama.library_trial"
+_SECONDS = 60.0
+_LONGEST_ANSWER = 1 << 16
 _NAMES = {"darwin": ("libllama.so", "libllama.dylib"), "win32": ("llama.dll", "libllama.dll")}
 """What llama_cpp looks for; elsewhere libllama.so."""
 _VERSIONED = "libllama.so.0"
@@ -148,6 +152,23 @@ def chosen() -> OwnLibrary | None:
 
 def _names() -> tuple[str, ...]:
     return _NAMES.get(sys.platform, ("libllama.so",))
+
+
+def try_in_child(own: OwnLibrary) -> None:
+    """Let a child load the library and compare its structures. Raises EngineError when it is not to be used, or the
+    child died of it, ChildNotStartedError when no child can be started."""
+    child = Child(CHILD, "The child process that loaded it", "start Python from a program that it can be started by")
+    try:
+        with child.within(_SECONDS):
+            answer = child.receive(_LONGEST_ANSWER).decode(errors="replace")
+    except ChildNotStartedError:
+        raise
+    except ChildGoneError as error:
+        raise own.refused(str(error).rstrip(".")) from error
+    finally:
+        child.close()
+    if answer:
+        raise EngineError(answer)
 
 
 def adapt(lib: Any, known: Known) -> None:

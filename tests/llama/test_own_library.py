@@ -22,10 +22,9 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError
-from engine.llama import library_trial, own_library
+from engine.llama import own_library
 from engine.llama.lib import library
-from engine.llama.library_trial import try_in_child
-from engine.llama.own_library import VARIABLE, Known, adapt, chosen, difference
+from engine.llama.own_library import VARIABLE, Known, adapt, chosen, difference, try_in_child
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 STRUCTURES = {
@@ -167,7 +166,7 @@ def test_what_is_another_library_is_refused_by_name(
 
 
 def test_one_that_does_not_come_to_an_end_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(library_trial, "_SECONDS", 2.0)
+    monkeypatch.setattr(own_library, "_SECONDS", 2.0)
     folder, begun = compiled(tmp_path, LATE), time.monotonic()
     with pytest.raises(EngineError, match=r"did not finish within 2 seconds.*Unset"):
         tried(monkeypatch, folder)
