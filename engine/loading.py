@@ -66,18 +66,17 @@ def load(
     it into. Raises as `Engine.load` says."""
     path = _file(model, revision)
     tell_open(path)
-    load_options, context = options.model, options.context
-    _warn_without_gpu(load_options)
+    _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
     file = read_gguf(path)  # what is no model, or does not fit, is refused before anything else is tried
-    made = plan(file, load_options, context, machine())
+    made = plan(file, options.model, options.context, machine())
     _log.info("%s: %s", file.path.name, made.told)
-    load_options = made.model
+    load_options, context = made.model, made.context
     if preflight:
-        load_options = checks.prepare(load_options, context)
+        load_options, context = checks.prepare(load_options, context)
         checks.try_file(file, load_options, context)
     weights = _weights(path, load_options, progress, isolated=isolated)
-    planned = replace(made.context, check_memory=False)  # it was planned for before the weights were read
+    planned = replace(context, check_memory=False)  # it was planned for before the weights were read
     return _completed(weights, _few_threads(planned, weights.info), reading)
 
 

@@ -28,6 +28,7 @@ _TELLING = (
     "avx avx2 avx_vnni fma f16c avx512f avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16 "
     "asimd asimddp i8mm bf16 sve sve2 sme"
 )
+WHEELS = "https://github.com/abetlen/llama-cpp-python#installation"
 _OFFLOAD = {"Metal": ("-DGGML_METAL=on",), "CUDA": ("-DGGML_CUDA=on",), "Vulkan": ("-DGGML_VULKAN=on",), "CPU": ()}
 
 
@@ -108,6 +109,7 @@ class Report:
             ("preflight", self._preflight()),
             ("rebuild", self.rebuild),
             *self._rebuild_notes(),
+            ("prebuilt wheels", f"{WHEELS} (llama-cpp-python's own; not verified by this project)"),
             ("built-in model", str(self.builtin_model) if self.builtin_model else "missing: reinstall llama-engine"),
             ("models cached in", f"{self.hub_cache}{'' if self.hub_cache.is_dir() else ' (nothing there yet)'}"),
             ("own cache", str(self.own_cache)),

@@ -8,6 +8,9 @@ The fault that this exists for: llama.cpp compiled by gcc 12 for a CPU with AMX 
 several rows; weights that are not repacked (`use_extra_bufts=False`) never reach that code. That compiler takes
 `ldtilecfg` to read 8 bytes of its 64 (amxtileintrin.h, `_tile_loadconfig`) and leaves out the stores of the others as
 dead; told to keep dead stores, it compiles AMX rightly.
+
+Where layers are offloaded the drivers of the device are tried too. Flash attention, and then the attention of a device,
+have other ways to compute the same: they are the remedies there.
 """
 
 import hashlib
@@ -33,9 +36,19 @@ from engine.child import Child, ChildGoneError, ChildNotStartedError, signal_nam
 from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.footprint import cells_of, estimate
 from engine.llama.gguf import GgufFile
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.llama.lib import tried
+from engine.llama.own_library import VARIABLE
+from engine.runtime.options import CACHE_TYPES, ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
+Remedy: TypeAlias = Literal["use_extra_bufts", "device_sampling", "flash_attn", "offload_kqv"]
+_REMEDIES: dict[Remedy, object] = {
+    "use_extra_bufts": False,
+    "device_sampling": False,
+    "flash_attn": "off",
+    "offload_kqv": False,
+}
+"""Options that make llama.cpp take other code, and the values with which it does; tried in this order."""
 
 _KEEP_DEAD_STORES = "-fno-tree-dse -fno-dse"
 _WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__")
@@ -44,6 +57,7 @@ TRIED = "ok"
 """What the child says of a file that it has loaded and used."""
 _PINNED = "llama-cpp-python==0.3.36"
 _SECONDS = 120.0
+_SECONDS_WITH_DEVICE = 600.0  # its driver may compile every program for it first
 _READ = 20 << 20  # bytes a second that a file is read at, at the least
 _SMALL = 16 << 20  # bytes of weights for which a second thread is no gain
 _ROOM = 4 << 30  # bytes that a child may take beside weights and context
@@ -51,6 +65,8 @@ _LONGEST_ANSWER = 1 << 20
 # A fault of the code. SIGKILL, SIGTERM and SIGINT come from outside (the memory killer, a user) and prove nothing.
 _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"})
 _WINDOWS_FAULT = 0xC0000000  # NTSTATUS values of severity "error" are exit codes there
+_OF_DEVICES = ("GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "VK_", "ZE_", "ONEAPI_", "SYCL_")
+"""Variables of the environment with which ggml and the drivers choose devices and how they compute."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,47 +74,68 @@ _log = logging.getLogger(__name__)
 class Verdict:
     """What the children showed.
 
-    `sound`: the options work as they are. `remedied`: a child died, and works with `use_extra_bufts=False`. `faulty`:
-    the remedy died too, or was already applied. `unknown`: no child gave an answer. `reason` is one sentence; `cached`
-    says that an earlier process found it out.
+    `sound`: the options work as they are. `remedied`: a child died, and works with the option `remedy` changed.
+    `faulty`: each remedy died too, or was already applied. `unknown`: no child gave an answer. `reason` is one
+    sentence; `cached` says that an earlier process found it out.
     """
 
     outcome: Outcome
     reason: str
     cached: bool = False
+    remedy: Remedy | None = None
 
     @property
     def use_extra_bufts(self) -> bool:
-        """Whether repacked weights may be used; False is the remedy."""
-        return self.outcome == "sound"
+        """Whether repacked weights may be used."""
+        return self.outcome == "sound" or self.remedy not in (None, "use_extra_bufts")
 
 
-def prepare(model: ModelOptions, context: ContextOptions) -> ModelOptions:
+def prepare(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
     """The options to load with in this process, after a child has tried them; call it before the first decode.
 
-    Warns once (`EngineWarning`) when the remedy is applied. Raises EngineError when no options are known to be safe.
+    Warns once (`EngineWarning`) when a remedy is applied. Raises EngineError when no options are known to be safe, or
+    `LLAMA_CPP_LIB_PATH` names a library that is not to be used.
     """
+    tried()
     verdict = examine(model, context)
-    match verdict.outcome:
-        case "sound":
-            return model
-        case "faulty":
-            raise EngineError(
-                f"llama.cpp would end this process: {verdict.reason} Rebuild it: {rebuild_command(cure_amx=True)} "
-                "(that cures the known fault of gcc 12 on CPUs with AMX), or pass preflight=False to take the risk."
-            )
-        case "remedied":
-            told = (
-                f"In the preflight {verdict.reason} That is applied; prompts are read more slowly so. "
-                f"To cure the build: {rebuild_command(cure_amx=True)}"
-            )
-        case "unknown":
-            told = (
-                f"The preflight could not check this llama-cpp-python build: {verdict.reason} To be safe the model is "
-                "loaded with use_extra_bufts=False, which reads prompts more slowly; preflight=False loads it as asked."
-            )
+    if verdict.outcome == "sound":
+        return model, context
+    if verdict.outcome == "faulty":
+        raise EngineError(
+            f"llama.cpp would end this process: {verdict.reason} {_way_out(model)}, or pass preflight=False to take "
+            "the risk."
+        )
+    if verdict.outcome == "unknown":
+        told = (
+            f"The preflight could not check this llama-cpp-python build: {verdict.reason} To be safe the model is "
+            "loaded with use_extra_bufts=False, which reads prompts more slowly; preflight=False loads it as asked."
+        )
+    elif verdict.remedy == "use_extra_bufts":
+        told = (
+            f"In the preflight {verdict.reason} That is applied; prompts are read more slowly so. "
+            f"To cure the build: {rebuild_command(cure_amx=True)}"
+        )
+    else:
+        told = (
+            f"In the preflight {verdict.reason} That is applied, and costs speed; a newer driver of the device, or "
+            "n_gpu_layers=0, may do without."
+        )
     warnings.warn(told, EngineWarning, stacklevel=2)
-    return replace(model, use_extra_bufts=False)
+    return _with(verdict.remedy or "use_extra_bufts", model, context)
+
+
+def _with(remedy: Remedy, model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
+    change = cast("dict[str, Any]", {remedy: _REMEDIES[remedy]})
+    if remedy == "use_extra_bufts":
+        return replace(model, **change), context
+    return model, replace(context, **change)
+
+
+def _way_out(model: ModelOptions) -> str:
+    cure = f"{rebuild_command(cure_amx=True)} (that cures the known fault of gcc 12 on CPUs with AMX)"
+    if model.n_gpu_layers:
+        return f"Load with n_gpu_layers=0, which leaves the device out; update its driver; or rebuild it: {cure}"
+    return f"Rebuild it: {cure}"
 
 
 def check_loaded(model: ModelOptions, context: ContextOptions) -> None:
@@ -277,14 +314,15 @@ def processor() -> tuple[str, tuple[str, ...]]:
 
 
 def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
-    """The options as the child uses them: a small context, all that chooses other code kept. One thread: on a busy
-    machine the threads of so small a model wait for one another many times longer than they compute."""
+    """The options as the child uses them: a small context, all that chooses other code kept, such as the number of
+    sequences. One thread: on a busy machine the threads of so small a model wait for one another many times longer
+    than they compute."""
+    n_sequences = context.n_sequences or 4
     small = replace(
         context,
         n_ctx=256,
-        n_batch=64,
-        n_sequences=min(context.n_sequences or 2, 2),  # several may have another attention than one
-        kv_tokens=None,
+        n_batch=max(64, n_sequences),
+        kv_tokens=256 + 32 * n_sequences if context.kv_unified else None,
         checkpoint_mib=0,
         n_threads=1,
         n_threads_batch=1,
@@ -300,12 +338,32 @@ def _try(model: ModelOptions, context: ContextOptions, child: str | None) -> Ver
     if first.fault is None:
         return Verdict("sound" if first.answered else "unknown", first.said)
     died = f"a child process died by {first.fault} while it decoded a batch with this llama-cpp-python build"
-    if not model.use_extra_bufts:
+    remedies = _remedies(model, context)
+    ends: list[str] = []
+    unknown = False
+    for remedy in remedies:
+        named = f"{remedy}={_REMEDIES[remedy]!r}".replace("'", '"')
+        end = _run(child, *_with(remedy, model, context))
+        if end.answered:
+            return Verdict("remedied", f"{died}; it works with {named}.", remedy=remedy)
+        unknown = unknown or end.fault is None
+        ends.append(f"with {named} {end.said}")
+    if not ends:
         return Verdict("faulty", f"{died}, with use_extra_bufts=False.")
-    second = _run(child, replace(model, use_extra_bufts=False), context)
-    if second.answered:
-        return Verdict("remedied", f"{died}; it works with use_extra_bufts=False.")
-    return Verdict("faulty" if second.fault else "unknown", f"{died}; with use_extra_bufts=False {second.said}")
+    return Verdict("unknown" if unknown else "faulty", f"{died}; {' '.join(ends)}")
+
+
+def _remedies(model: ModelOptions, context: ContextOptions) -> list[Remedy]:
+    """Those that are not applied yet and may help: without a device, attention is the processor's own code."""
+    found: list[Remedy] = ["use_extra_bufts"] if model.use_extra_bufts else []
+    if context.device_sampling:
+        found.append("device_sampling")
+    if model.n_gpu_layers:
+        if context.flash_attn != "off" and CACHE_TYPES[context.type_v][1] >= 2:
+            found.append("flash_attn")
+        if context.offload_kqv:
+            found.append("offload_kqv")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,13 +379,13 @@ def _run(child: str | None, model: ModelOptions, context: ContextOptions) -> _En
     try:
         path = _data.builtin_model()
         order = {"task": "decode", "model": str(path), "load": asdict(model), "context": asdict(context)}
-        answer = ask_child(order, child)
+        answer = ask_child(order, child, _SECONDS_WITH_DEVICE if model.n_gpu_layers else None)
     except ChildFaultError as error:
         return _End(False, error.fault, f"it died by {error.fault} too.")
     except EngineError as error:
         return _End(False, None, f"the child process gave no answer: {error}")
     if answer == "ok":
-        return _End(True, None, "one batch of 64 tokens and single tokens were decoded in a child process.")
+        return _End(True, None, "batches of several sequences and single tokens were decoded in a child process.")
     return _End(False, None, f"the child process answered {answer!r}.")
 
 
@@ -367,15 +425,17 @@ def _fault(returncode: int) -> str | None:
 
 
 def _key(model: ModelOptions, context: ContextOptions, file: object = None) -> str:
-    """A digest of all that decides the verdict: the library's files, the CPU, the options, and the file tried."""
-    facts = [_library_files(), processor(), asdict(model), asdict(context), file]
+    """A digest of all that decides the verdict: the library's files, the CPU, what chooses the devices, the options,
+    and the file tried."""
+    devices = sorted((name, value) for name, value in os.environ.items() if name.startswith(_OF_DEVICES))
+    facts = [_library_files(), processor(), devices, asdict(model), asdict(context), file]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 def _library_files() -> list[tuple[str, int, int]]:
     """Path, size and modification time (ns) of llama.cpp's shared libraries, found without loading them; none where
     they cannot be looked at."""
-    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+    folder = os.environ.get(VARIABLE)
     if not folder:
         spec = importlib.util.find_spec("llama_cpp")
         places = list(spec.submodule_search_locations or ()) if spec else []
@@ -396,20 +456,21 @@ def _read(path: Path) -> Verdict | None:
         if not path.is_file():  # nor a pipe, which would be waited for
             return None
         data = json.loads(path.read_text(encoding="utf-8"))
-        outcome, reason = data["outcome"], data["reason"]
+        outcome, reason, remedy = data["outcome"], data["reason"], data["remedy"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         _log.info("the preflight's record %s is not usable (%s); checking again", path, error)
         return None
-    if outcome not in ("sound", "remedied", "faulty") or not isinstance(reason, str):
+    sensible = remedy in _REMEDIES if outcome == "remedied" else remedy is None
+    if outcome not in ("sound", "remedied", "faulty") or not isinstance(reason, str) or not sensible:
         _log.info("the preflight's record %s is not usable; checking again", path)
         return None
-    return Verdict(cast("Outcome", outcome), reason, cached=True)
+    return Verdict(cast("Outcome", outcome), reason, cached=True, remedy=cast("Remedy | None", remedy))
 
 
 def _write(path: Path, verdict: Verdict) -> None:
     """Keep a verdict: whole or not at all, also when two processes write at once. Failing to is no error, only slower
     next time."""
-    text = json.dumps({"outcome": verdict.outcome, "reason": verdict.reason})
+    text = json.dumps({"outcome": verdict.outcome, "reason": verdict.reason, "remedy": verdict.remedy})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:

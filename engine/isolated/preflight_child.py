@@ -9,22 +9,27 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.child import ends, read_frame, write_frame
 from engine.llama import lib
+
+if TYPE_CHECKING:
+    from engine.llama.context import LlamaBackend
 
 Order: TypeAlias = dict[str, Any]
 """What is to be done: its "task", and what that needs to know."""
 
 BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
+LONGEST = 13  # tokens of a prompt beside the first; small, since a shared pool holds all of them
 TRIED = 16  # rows of a file's first batch: few, since weights of any size are multiplied with them
 _SURROGATES = range(0xD800, 0xE000)
 
 
 def decode(order: Order) -> Any:
-    """Load the model, decode one batch of 64 tokens and then single tokens; "ok" when it lived."""
+    """Load the model, decode one batch of 64 tokens, single tokens, prompts of different lengths in all sequences that
+    there are, and tokens of all of these at once; "ok" when it lived."""
     from engine.llama.model import Model
     from engine.runtime.backend import Row
     from engine.runtime.options import ContextOptions, ModelOptions
@@ -36,7 +41,35 @@ def decode(order: Order) -> Any:
     context.decode([Row(token + 1, token, 0, token == BATCH - 1) for token in range(BATCH)])
     for position in range(BATCH, BATCH + SINGLES):
         context.decode([Row(position + 1, position, 0, True)])
+    _decode_several(context)
     return "ok"
+
+
+def _decode_several(context: "LlamaBackend") -> None:
+    """Prompts of different lengths in all sequences, and tokens of all of them at once; with `device_sampling` each is
+    drawn where the model computes."""
+    from engine.runtime.backend import Row
+    from engine.types import SamplingParams
+
+    count, size = context.info.n_sequences, context.info.n_batch
+    samplers = [context.sampler(SamplingParams(temperature=0)) for _ in range(count)]
+    for sequence, sampler in enumerate(samplers):
+        context.attach(sequence, sampler)
+    lengths = [0, *(1 + 7 * sequence % LONGEST for sequence in range(1, count))]
+    rows = [
+        Row(position + 1, position, sequence, position == length - 1)
+        for sequence, length in enumerate(lengths)
+        for position in range(length)
+    ]
+    for start in range(0, len(rows), size):
+        context.decode(rows[start : start + size])
+    lengths[0] = BATCH + SINGLES
+    tokens = [1] * count
+    for more in range(SINGLES):
+        context.decode(
+            [Row(tokens[sequence], length + more, sequence, True) for sequence, length in enumerate(lengths)]
+        )
+        tokens = [context.sample(sampler, row) for row, sampler in enumerate(samplers)]
 
 
 def try_file(order: Order) -> Any:

@@ -1,7 +1,7 @@
 """The only importer of llama_cpp: its low-level functions, ready for use, facts about the library, its log lines and
 the meaning of its return codes.
 
-Knows: how the shared library is found and set up once per process (log routing, backend initialisation); the levels of
+Knows: how the shared library is found, tried and set up once per process (log routing, backends); the levels of
 log lines, and that one may come in parts; the codes of llama_init_from_model and llama_decode. Does not know: models,
 contexts. llama_cpp is imported on the first call of `library`, never when this module is imported. Nothing is printed
 unless the user configures logging: the logger "engine.llama" has a NullHandler, which keeps Python from printing
@@ -11,13 +11,26 @@ warnings by itself.
 import atexit
 import ctypes
 import logging
+import os
+import warnings
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
+from engine.child import ChildNotStartedError
+from engine.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
+from engine.llama.own_library import (
+    TESTED_VERSION,
+    VARIABLE,
+    OwnLibrary,
+    adapt,
+    chosen,
+    difference,
+    try_in_child,
+)
 from engine.runtime.backend import ContextInfo
 
 LOGGER = logging.getLogger("engine.llama")
@@ -77,21 +90,36 @@ def last_errors() -> str:
     return "; ".join(_lines.errors)
 
 
-TESTED_VERSION = "0.3.36"
+@cache
+def library() -> Any:
+    """The module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). A library that
+    `LLAMA_CPP_LIB_PATH` names is loaded by a child process first.
+
+    Raises EngineError when it cannot load, or is not the llama.cpp that llama_cpp describes.
+    """
+    return load(tried())
 
 
 @cache
-def library() -> Any:
-    """The module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). Raises EngineError when it
-    cannot load."""
-    try:
-        import llama_cpp.llama_cpp as lib
-        from llama_cpp import __version__ as version
-    except (ImportError, OSError, RuntimeError) as error:
-        raise EngineError(
-            f"llama-cpp-python cannot be loaded ({error}); install it with: "
-            f"pip install llama-cpp-python=={TESTED_VERSION}"
-        ) from error
+def tried() -> OwnLibrary | None:
+    """The library that `LLAMA_CPP_LIB_PATH` names, after a child process has loaded it; None where it names none.
+
+    Warns (`EngineWarning`) when no child can be started. Raises EngineError when the library is not to be used.
+    """
+    own = chosen()
+    if own is not None:
+        try:
+            try_in_child(own)
+        except ChildNotStartedError as error:
+            told = f"The library {own.path} is loaded without having been tried in a child process first: {error}"
+            warnings.warn(told, EngineWarning, stacklevel=2)
+    return own
+
+
+def load(own: OwnLibrary | None) -> Any:
+    """Import llama_cpp in this process, with a library of the caller's own or with the one that it was compiled with,
+    and set it up. Raises as `library` says."""
+    module, version = _imported(own)
     if version != TESTED_VERSION:
         LOGGER.warning(
             "llama-cpp-python %s is installed, but %s is the version tested; its structures change between releases, "
@@ -101,10 +129,45 @@ def library() -> Any:
             TESTED_VERSION,
         )
     atexit.register(_close_sinks)
-    module: Any = lib
+    if own is not None:
+        if own.known is not None:
+            adapt(module, own.known)
+        if (why := difference(module)) is not None:
+            raise own.refused(why)
     module.llama_log_set(CALLBACK, None)
     module.llama_backend_init()
+    if own is not None:
+        _load_backends(module, own)
     return module
+
+
+def _imported(own: OwnLibrary | None) -> tuple[Any, str]:
+    """llama_cpp's module of functions, and the version of llama-cpp-python."""
+    try:
+        with own.named_for_import() if own else nullcontext():
+            import llama_cpp.llama_cpp as lib
+            from llama_cpp import __version__ as version
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        if own is not None and not isinstance(error, ImportError):
+            raise own.refused(error) from error
+        lacks = f" It holds no library: let {VARIABLE} name the folder of one, or compile it."
+        raise EngineError(
+            f"llama-cpp-python cannot be loaded ({error}).{lacks if isinstance(error, FileNotFoundError) else ''} To "
+            f"install it: pip install --force-reinstall --no-cache-dir llama-cpp-python=={TESTED_VERSION}"
+        ) from error
+    return lib, version
+
+
+def _load_backends(module: Any, own: OwnLibrary) -> None:
+    """The code for each kind of processor, where it lies in files of its own: llama.cpp looks for those beside the
+    program, which is Python. Raises EngineError where there is none."""
+    if not hasattr(module._lib, "ggml_backend_dev_count") or devices(module):
+        return
+    if hasattr(module._lib, "ggml_backend_load_all_from_path"):
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+        prototype(("ggml_backend_load_all_from_path", module._lib))(os.fsencode(own.backends))
+    if not devices(module):
+        raise own.refused(f"it computes with backends, and {own.backends} holds none that can be loaded")
 
 
 def _close_sinks() -> None:
@@ -192,13 +255,16 @@ def library_version() -> str:
 
 def library_path() -> Path:
     """The shared library that is loaded."""
-    return Path(library()._lib._name)
+    path = Path(library()._lib._name)
+    own = tried()
+    return own.path if own is not None else path
 
 
-def devices() -> tuple[Device, ...]:
-    """The devices that ggml found; the CPU is one of them. Empty where the library does not export the functions."""
+def devices(module: Any = None) -> tuple[Device, ...]:
+    """The devices that ggml found; the CPU is one of them. Empty where the library does not export the functions.
+    `module`: llama_cpp's, while it is being set up."""
     try:
-        count, get, kind, name, about, memory = _device_functions(library()._lib)
+        count, get, kind, name, about, memory = _device_functions((module or library())._lib)
     except AttributeError:
         return ()
     found: list[Device] = []

@@ -14,8 +14,8 @@ from bare import NUCLEUS, Bare
 from measuring import Setup, ask, in_a_thread, replaced, watched, words
 
 from engine.llama import lib as llama_lib
-from engine.llama.gguf import read_gguf
 from engine.llama.footprint import Cells, estimate
+from engine.llama.gguf import read_gguf
 from engine.runtime.options import ContextOptions
 
 _BURST = 20

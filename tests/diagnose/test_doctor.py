@@ -83,6 +83,7 @@ def test_the_text_says_every_fact_on_its_own_line() -> None:
         "CPU features": "avx2 amx_int8 (AMX present)",
         "preflight": "remedied: A child died. (found by an earlier run)",
         "rebuild": "pip install it",
+        "prebuilt wheels": f"{doctor.WHEELS} (llama-cpp-python's own; not verified by this project)",
         "built-in model": str(REPORT.builtin_model),
         "models cached in": f"{REPORT.hub_cache} (nothing there yet)",
         "own cache": str(REPORT.own_cache),

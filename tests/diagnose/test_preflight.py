@@ -4,6 +4,7 @@ faulting CPU."""
 import os
 import sys
 import warnings
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
         "type_v": "q8_0",
     }
     assert {**told, **kept, "offload_kqv": False, "n_threads": 1, "n_threads_batch": 1} == told
-    assert (told["n_ctx"], told["n_batch"], told["n_sequences"], told["use_mlock"]) == (256, 64, 2, False), "but small"
+    assert (told["n_ctx"], told["n_batch"], told["n_sequences"], told["use_mlock"]) == (256, 64, 9, False), "but small"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -128,6 +129,56 @@ def test_a_fault_whose_remedy_gives_no_answer_is_unknown(tmp_path: Path) -> None
     assert not verdict.use_extra_bufts
 
 
+FAULTS_ON_A_DEVICE = """
+    context, load = order["context"], order["load"]
+    if load["n_gpu_layers"] and context["n_sequences"] == 4 and {condition}:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    answer("ok")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize(
+    ("condition", "remedy", "children"),
+    [
+        ("load['use_extra_bufts']", "use_extra_bufts", 2),
+        ("context['device_sampling']", "device_sampling", 3),
+        ("context['flash_attn'] != 'off'", "flash_attn", 3),
+        ("context['offload_kqv']", "offload_kqv", 4),
+    ],
+)
+def test_a_fault_of_several_sequences_on_a_device_is_remedied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, condition: str, remedy: str, children: int
+) -> None:
+    child = StandIn(tmp_path, FAULTS_ON_A_DEVICE.format(condition=condition))
+    monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "own"))
+    monkeypatch.setattr(preflight, "CHILD", child.module)
+    model = ModelOptions(n_gpu_layers=-1)
+    context = ContextOptions(n_sequences=4, device_sampling=remedy == "device_sampling")
+    changed = "off" if remedy == "flash_attn" else False
+    for _ in range(2):  # from children, and from the record
+        with pytest.warns(EngineWarning, match=rf"SIGSEGV.*works with {remedy}="):
+            loads, makes = preflight.prepare(model, context)
+        assert len(child.orders) == children
+        one_changed = {**asdict(model), **asdict(context), remedy: changed}
+        assert {**asdict(loads), **asdict(makes)} == one_changed
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert preflight.prepare(model, replace(context, n_sequences=2))[0] is model, "two sequences do not meet it"
+        assert preflight.prepare(ModelOptions(), context)[1] is context
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_device_that_no_remedy_helps_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    child = StandIn(tmp_path, FAULTS_ON_A_DEVICE.format(condition="True"))
+    monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "own"))
+    monkeypatch.setattr(preflight, "CHILD", child.module)
+    context = ContextOptions(n_sequences=4, type_v="q8_0")
+    with pytest.raises(EngineError, match=r"SIGSEGV.*Load with n_gpu_layers=0"):
+        preflight.prepare(ModelOptions(n_gpu_layers=-1), context)
+    assert len(child.orders) == 3, "quantised values need flash attention"
+
+
 @pytest.mark.parametrize(("executable", "said"), [("/nothing-here", "nothing-here"), ("", "sys.executable is empty")])
 def test_no_child_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executable: str, said: str) -> None:
     monkeypatch.setattr(sys, "executable", executable)
@@ -162,7 +213,12 @@ def test_a_frozen_program_starts_no_copy_of_itself(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"outcome": "sound"}', '{"outcome": "great", "reason": "x"}', "[" * 100_000]
+    "content",
+    [
+        *("", "{", "[]", '{"outcome": "sound"}', '{"outcome": "great", "reason": "x"}', "[" * 100_000),
+        '{"outcome": "remedied", "reason": "x", "remedy": "preflight"}',
+        '{"outcome": "remedied", "reason": "x", "remedy": null}',
+    ],
 )
 def test_a_damaged_record_is_replaced(tmp_path: Path, content: str) -> None:
     child = StandIn(tmp_path, SOUND)
@@ -194,6 +250,10 @@ def test_other_options_another_library_another_cpu_are_asked_anew(
     stat = shared.stat()
     os.utime(shared, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert asked(), "the library was rebuilt"
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0")
+    assert asked(), "it sees other devices"
+    monkeypatch.setenv("SOMETHING_ELSE", "0")
+    assert not asked()
     shared.write_bytes(b"other")
     os.utime(shared, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert asked(), "its size changed"
@@ -257,7 +317,7 @@ class TestPrepare:
 
     def test_sound(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.use(monkeypatch, tmp_path, SOUND)
-        assert preflight.prepare(MODEL, CONTEXT) is MODEL
+        assert preflight.prepare(MODEL, CONTEXT) == (MODEL, CONTEXT)
 
     @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
     def test_the_remedy_comes_with_one_warning_that_names_the_cure(
@@ -265,7 +325,7 @@ class TestPrepare:
     ) -> None:
         self.use(monkeypatch, tmp_path, FAULTS_UNLESS_REMEDIED)
         with pytest.warns(EngineWarning, match=CURE) as caught:
-            options = preflight.prepare(ModelOptions(n_gpu_layers=3), CONTEXT)
+            options, _ = preflight.prepare(ModelOptions(n_gpu_layers=3), CONTEXT)
         assert options == ModelOptions(n_gpu_layers=3, use_extra_bufts=False)
         assert len(caught) == 1
 
@@ -280,7 +340,7 @@ class TestPrepare:
     def test_the_unknown_is_remedied_with_a_warning(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.use(monkeypatch, tmp_path, EXITS)
         with pytest.warns(EngineWarning, match="no such device"):
-            assert preflight.prepare(MODEL, CONTEXT).use_extra_bufts is False
+            assert preflight.prepare(MODEL, CONTEXT)[0].use_extra_bufts is False
 
     def test_weights_that_are_loaded_already_may_be_sound(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

