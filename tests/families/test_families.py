@@ -36,6 +36,16 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+def mistakes(path: Path) -> list[str]:
+    """The mistakes that loading a file names, a line each."""
+    with pytest.raises(FamilyError) as caught:
+        Families.load(path)
+    first, *rest = str(caught.value).splitlines()
+    if rest:
+        assert first == f"{path} has {len(rest)} mistakes:"
+    return rest or [first]
+
+
 def test_a_file_of_ones_own_may_be_like_a_shipped_family(tmp_path: Path) -> None:
     own = Families.load(write(tmp_path, OWN))
     format_ = own.get("mine").format
@@ -58,24 +68,24 @@ def test_rows_of_ones_own_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "complaint"),
     [
-        ('title = "Mine"', 'title = "Mine"\nshoe_size = 43', 4, "Extra inputs"),
-        ('template = ["<|mine|>"]', "template = 7", 9, "valid tuple"),
-        (NO_REASONING, "reasoning = { open = 7 }", 12, "valid string"),
+        ('title = "Mine"', 'title = "Mine"\nshoe_size = 43', 4, "no key `shoe_size`. The keys of this table are like, respell, title"),
+        ('template = ["<|mine|>"]', "template = 7", 9, "7 is no list of texts"),
+        (NO_REASONING, "reasoning = { open = 7 }", 12, "7 is no text"),
         (
             'title = "Mine"\nverified = "by hand"\nlike = "qwen3"\nrespell = [["tool_call", "call"]]',
             "",
             8,
             "nothing says `stops`",
         ),
-        (NO_REASONING, 'tools = { shape = "round" }', 12, "Input should be 'json'"),
+        (NO_REASONING, 'tools = { shape = "round" }', 12, "'round' is not known for `shape`. Write 'json'"),
         (NO_REASONING, 'tools = { shape = "tagged_json", section = ["", ""] }', 12, "needs call"),
     ],
 )
 def test_mistakes_are_named_by_line(tmp_path: Path, old: str, new: str, line: int, complaint: str) -> None:
     path = write(tmp_path, OWN.replace(old, new))
-    with pytest.raises(FamilyError, match=complaint) as caught:
-        Families.load(path)
-    assert str(caught.value).startswith(f"{path}:{line}: [family.mine")
+    told = [mistake for mistake in mistakes(path) if re.search(complaint, mistake)]
+    assert told
+    assert told[0].startswith(f"{path}:{line}: [family.mine"), told
 
 
 WHOLE = """\
@@ -132,7 +142,7 @@ def test_a_row_of_its_own_loads(tmp_path: Path) -> None:
         (OWN.replace('like = "qwen3"', "like = 7"), "mine.toml:5: .*like = 7 leads nowhere"),
         ("[family]\nmine = 7\n", "holds tables only"),
         ("family = 7\n", "holds tables only"),
-        ('[family.mine]\ntitle = "M"\nverified = ""\nformat = 7\n', "mine.toml:4: .*valid dictionary"),
+        ('[family.mine]\ntitle = "M"\nverified = ""\nformat = 7\n', "mine.toml:4: .*7 is no table"),
         (WHOLE.replace("[family.whole.format.tools]", "[family.whole.format.tolls]"), "nothing says `tools`"),
     ],
 )
@@ -170,7 +180,7 @@ def test_reasoning_and_tools_must_be_stated(tmp_path: Path) -> None:
         ('off = "close"', 'off = "gate"', "off", "belong together"),
         ('gate = "not applicable"', 'gate = { kwarg = "think", off = false }', "off", "belong together"),
         ('gate = "not applicable"', 'gate = { kwarg = "think", default = "off" }', "gate", "needs a value for `on`"),
-        ('gate = "not applicable"', 'gate = "no"', "gate", "valid dictionary"),
+        ('gate = "not applicable"', 'gate = "no"', "gate", "'no' is no table"),
         ('close = "</think>"', 'close = "<think>"', "close", "the same text"),
         ('off = "close"', 'off = "close"\nforced_open = true\nimplicit = true', "implicit", "exclude each other"),
         ('history = "none"\nfields = [""]', 'history = "all"\nfields = []', "history", "there are none"),
@@ -184,7 +194,7 @@ def test_reasoning_and_tools_must_be_stated(tmp_path: Path) -> None:
             "none of the stops",
         ),
         ('shape = "json"', 'shape = "json"\nquote = "<q>"', "quote", "shape json has no `quote`"),
-        ('shape = "json"', 'shape = "json"\nparalel = false', "paralel", "Extra inputs"),
+        ('shape = "json"', 'shape = "json"\nparalel = false', "paralel", "Did you mean `parallel`?"),
         ('verified = "by hand"', 'verified = "by hand"\nsampling = { top_k = 2 }', "sampling", "belong together"),
         (
             'verified = "by hand"',
@@ -259,7 +269,7 @@ def test_circles_unknown_names_and_what_is_no_toml(tmp_path: Path) -> None:
         Families.load(write(tmp_path, OWN.replace('like = "qwen3"', 'like = "mine"')))
     with pytest.raises(FamilyError, match="leads nowhere"):
         Families.load(write(tmp_path, OWN.replace('like = "qwen3"', 'like = "nobody"')))
-    with pytest.raises(FamilyError, match="unknown tables"):
+    with pytest.raises(FamilyError, match="no table `families`"):
         Families.load(write(tmp_path, "[families]\n"))
     with pytest.raises(FamilyError, match="cannot be read as TOML"):
         Families.load(write(tmp_path, "family = ["))
