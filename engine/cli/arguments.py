@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cli.batch import add_batch, batch
+from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
 from engine.errors import EngineError, EngineWarning
 
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(options)
         except EngineError as error:
-            _complain(" ".join(str(error).split()))
+            _complain("\n".join(" ".join(line.split()) for line in str(error).splitlines()))
             return 1
         except KeyboardInterrupt:
             if sys.stderr.isatty():
@@ -52,6 +53,8 @@ def _run(options: argparse.Namespace) -> int:
         return models(options)
     if options.command == "batch":
         return batch(options)
+    if options.command == "families":
+        return families(options)
     from engine.cli import commands
 
     command = {
@@ -109,6 +112,7 @@ def parser() -> argparse.ArgumentParser:
     add_batch(many)
 
     add_models(commands)
+    add_families(commands)
     commands.add_parser("doctor", help="check this installation, and say how to make it faster")
     return top
 
@@ -121,7 +125,11 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
             nargs="?",
             help="a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M; without it the built-in model",
         )
-    command.add_argument("--family", metavar="NAME", help="read the model's output as this family's (see models.toml)")
+    command.add_argument(
+        "--family",
+        metavar="NAME",
+        help="read the model's output as this family's (`llama-engine families` lists them); FILE.toml: look there too",
+    )
     command.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file in place of the model's own")
     command.add_argument(
         "--ctx",

@@ -23,6 +23,7 @@ from engine.display import figures, visible_json
 from engine.engine import Engine
 from engine.errors import RequestError
 from engine.events import ContentDelta
+from engine.families import Families, builtin_families
 from engine.options import LoadOptions, TurnOptions
 from engine.types import JsonSchema, Message, Reasoning
 
@@ -186,11 +187,18 @@ def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
         n_ctx=options.ctx,
         n_gpu_layers=options.gpu_layers,
         chat_template=options.chat_template,
-        family=options.family,
+        family=_family(options.family),
         seed=options.seed,
         preflight=options.preflight,
         **{**threads, **more},
     )
+
+
+def _family(named: str | None) -> str | Families | None:
+    """A family's name, or the families of a file over the shipped ones."""
+    if named is None or not named.endswith(".toml"):
+        return named
+    return builtin_families().extended(Families.load(named))
 
 
 def turn_options(options: argparse.Namespace) -> TurnOptions:

@@ -5,7 +5,7 @@ Knows: pydantic's kinds of errors, and the keys of each table. Does not know: fi
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -74,5 +74,5 @@ def _keys(record: type[BaseModel], place: Place) -> list[str]:
 
 def _records(annotation: object) -> Iterator[type[BaseModel]]:
     for each in (annotation, *get_args(annotation)):
-        if isinstance(each, type) and issubclass(cast("type", each), BaseModel):
+        if isinstance(each, type) and issubclass(each, BaseModel):
             yield each

@@ -183,9 +183,10 @@ class ToolSyntax(Record):
             stated: str | tuple[str, ...] = getattr(self, field)
             if not (stated if isinstance(stated, str) else any(part.strip() for part in stated)):
                 found.append((field, f"shape {self.shape} needs {field}: without it no call is found whole"))
-        known = _OF_ALL | _OF_SHAPE[self.shape]
-        for field in sorted(self.model_fields_set - known):
-            found.append((field, f"shape {self.shape} has no `{field}`. It has {', '.join(sorted(known))}"))
+        known = fields_of(self.shape)
+        has = f"It has {', '.join(sorted(known))}"
+        foreign = sorted(self.model_fields_set - known)
+        found += [(field, f"shape {self.shape} has no `{field}`. {has}") for field in foreign]
         return _consistent(self, found)
 
 
@@ -214,6 +215,11 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
     "nested": _OF_CALL | {"tag"},
 }
 """The fields that have a meaning in a shape."""
+
+
+def fields_of(shape: Shape) -> frozenset[str]:
+    """The fields of a `ToolSyntax` that have a meaning in this shape."""
+    return _OF_ALL | _OF_SHAPE[shape]
 
 
 class ChannelSyntax(Record):
