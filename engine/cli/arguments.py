@@ -81,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     _add_loading(chat)
     _add_sampling(chat)
     _add_chatting(chat)
+    _add_showing(chat)
 
     run = commands.add_parser("run", help="answer one prompt")
     _add_loading(run)
@@ -95,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
         help="a text that follows the prompt; may be given several times. What is piped in follows, too",
     )
     _add_sampling(run)
+    _add_showing(run)
 
     inspect = commands.add_parser("inspect", help="show what the engine understood of a model")
     _add_loading(inspect)
@@ -182,6 +184,12 @@ def _add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument("--temperature", type=float, help="0 always takes the likeliest token")
     command.add_argument("--max-tokens", metavar="N", type=int, help="the most tokens of one answer")
     command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model reasons")
+
+
+def _add_showing(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--plain", action="store_true", help="on a terminal, show answers as they are written, not as Markdown"
+    )
 
 
 def _version() -> str:

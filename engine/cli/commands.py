@@ -4,6 +4,7 @@ Knows: what each asks of the engine, and in which order it is shown. Does not kn
 """
 
 import argparse
+import contextlib
 import json
 import os
 import stat
@@ -58,12 +59,16 @@ def demo(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """One prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
-    screen = Screen(sys.stdout)
+    screen = Screen(sys.stdout, markdown=not (options.plain or options.json or options.schema))
     turn = turn_options(options)
     if options.schema is not None:
         turn["response_format"] = JsonSchema(_schema(options.schema))
     prompt = _prompt(options.prompt, options.file)
-    with load(options) as llm, llm.stream([*_system(options), _user(prompt)], **turn) as stream:
+    with (
+        load(options) as llm,
+        llm.stream([*_system(options), _user(prompt)], **turn) as stream,
+        contextlib.closing(screen),
+    ):
         for event in stream:
             if options.json:
                 screen.line(json_line(event))
@@ -108,7 +113,7 @@ def _schema(path: Path) -> Mapping[str, Any] | bool:
 
 def chat(options: argparse.Namespace) -> int:
     """A conversation: a line is a turn. Ctrl-C stops an answer, Ctrl-D (or /quit) ends."""
-    screen = Screen(sys.stdout)
+    screen = Screen(sys.stdout, markdown=not options.plain)
     tools = () if options.tools is None else tools_of(options.tools)
     if tools and not options.yes and not sys.stdin.isatty():
         raise RequestError("Calls cannot be confirmed where the input is no terminal; add --yes to run all of them.")

@@ -166,10 +166,10 @@ def test_a_status_line_follows_an_answer(scripted: Scripted, types: Types, capsy
     assert main(["chat"]) == 0
     first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
     assert " tokens/s | context " in first
-    assert " of 4,096 (" in first
-    assert first.endswith("prompt tokens reused]")
-    assert "| 0 of " in first
-    assert "| 0 of " not in second
+    assert " of 4,096 |" in first
+    assert "| prefix 0 of " in first
+    assert first.endswith(" reused]")
+    assert "| prefix 0 of " not in second
 
 
 def test_a_conversation_is_saved_loaded_cleared_and_resumed(

@@ -306,7 +306,7 @@ def test_the_example_of_ones_own_families_works(tmp_path: Path) -> None:
 
 def test_the_page_names_the_bases() -> None:
     told = HEAD.partition("The bases are")[2].partition("A file may have")[0]
-    assert re.findall(r"`([\w-]+)` \(", told) == list(tables_of().bases())
+    assert re.findall(r"`([\w-]+)`\s\(", told) == list(tables_of().bases())
 
 
 if __name__ == "__main__":
