@@ -211,8 +211,8 @@ class Chat:
         context = usage.prompt_tokens + usage.completion_tokens
         self._screen.line(
             f"[{usage.completion_tokens:,} tokens{f', {speed:.0f} tokens/s' if speed else ''}"
-            f" | context {context:,} of {self._llm.n_ctx:,}"
-            f" | prefix {usage.cached_tokens:,} of {usage.prompt_tokens:,} reused]",
+            f" | context {100 * context // self._llm.n_ctx} % of {self._llm.n_ctx:,}"
+            f" | prefix {100 * usage.cached_tokens // max(usage.prompt_tokens, 1)} % reused]",
             "dim",
         )
 

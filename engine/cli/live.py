@@ -83,9 +83,10 @@ class LiveMarkdown:
 
     def _rows(self, block: Block) -> list[str]:
         """A block as rows of text with styles."""
-        if block.kind in ("code", "raw"):
-            style, indent = (_CODE, "    ") if block.kind == "code" else (None, "")
-            lines = [[Segment(indent + line, style)] for line in block.text.split("\n")]
+        if block.kind == "raw":
+            return visible(block.text).split("\n")
+        if block.kind == "code":
+            lines = [[Segment(f"    {line}", _CODE)] for line in block.text.split("\n")]
         else:
             lines = _trimmed(self._console.render_lines(_markdown(visible(block.text)), pad=False))
         return list(self._encoded(lines))

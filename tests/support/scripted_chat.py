@@ -22,7 +22,7 @@ def run(script: Path, arguments: list[str]) -> int:
 
     def load(_: argparse.Namespace) -> Engine:
         backend = ScriptedBackend(
-            lambda _: next(replies), vocab=VOCAB, delay=told.get("delay", 0.0), n_ctx=1 << 21, n_batch=4096
+            lambda _: next(replies), vocab=VOCAB, delay=told.get("delay", 0.0), n_ctx=1 << 17, n_batch=4096
         )
         return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
 
