@@ -1,7 +1,7 @@
 """A stream of Markdown cut into blocks, each as soon as nothing can change it any more.
 
-Knows: by which lines blocks begin and end. Does not know: what a block looks like, terminals. Lines of code and items of
-a list are blocks of their own, so that a long one is not held back whole. Cost is linear in the text.
+Knows: by which lines blocks begin and end. Does not know: what a block looks like, terminals. Lines of code and items
+of a list are blocks of their own, so that a long one is not held back whole. Cost is linear in the text.
 """
 
 import re

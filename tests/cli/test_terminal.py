@@ -1,5 +1,5 @@
-"""`llama-engine chat` in a terminal, drawn by an emulator: no line twice, whatever is resized; Ctrl-C wherever it comes;
-output that would move the cursor; edited lines and pastes."""
+"""`llama-engine chat` in a terminal, drawn by an emulator: no line twice, whatever is resized; Ctrl-C wherever it
+comes; output that would move the cursor; edited lines and pastes."""
 
 import io
 import json
@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("fcntl")  # pseudo-terminals
 
-from terminals import chat_command, terminal  # noqa: E402
+from terminals import chat_command, terminal
 
-from engine.cli.screen import Screen  # noqa: E402
-from engine.events import ContentDelta  # noqa: E402
+from engine.cli.screen import Screen
+from engine.events import ContentDelta
 
 TOOLS = '''
 import time
@@ -37,7 +37,7 @@ def script(folder: Path, *replies: str, delay: float = 0.0) -> Path:
 
 
 def long_markdown(lines: int = 500, seed: int = 0) -> str:
-    """So many lines of Markdown, each with a number of its own: paragraphs, lists, code, tables, headings, quotations."""
+    """Lines of Markdown of every kind of block, each with a number of its own."""
     draw = random.Random(seed)
     made: list[str] = []
 
@@ -68,8 +68,7 @@ def long_markdown(lines: int = 500, seed: int = 0) -> str:
                 for _ in range(draw.randrange(1, 40)):
                     line(f"| row @ | {draw.randrange(10**6)} |")
             case _:
-                for _ in range(draw.randrange(1, 4)):
-                    line("> said @")
+                line("> said @\n> and")
         made.append("")
     return "\n".join(made[:lines])
 
