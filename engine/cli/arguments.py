@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, cast
 
 from engine.cli.batch import add_batch, batch
@@ -18,7 +19,7 @@ from engine.cli.bench import add_bench, bench
 from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRUPTED
 from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
-from engine.errors import EngineError, EngineWarning
+from engine.errors import EngineError, EngineWarning, FamilyError
 
 _EXAMPLES = """examples:
   llama-engine demo                                  the built-in model calls a tool; no download
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(options)
         except EngineError as error:
-            _complain("\n".join(" ".join(line.split()) for line in str(error).splitlines()))
+            lines = str(error).splitlines() if isinstance(error, FamilyError) else [str(error)]  # a mistake a line
+            _complain("\n".join(" ".join(line.split()) for line in lines))
             return FAILED
         except KeyboardInterrupt:
             if sys.stderr.isatty():
@@ -83,12 +85,15 @@ def _run(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    codes = "".join(f"  {code:<4} {meaning}\n" for code, meaning in EXIT_CODES.items())
+    codes = "\n".join(
+        fill(meaning, 78, initial_indent=f"  {code:<4} ", subsequent_indent=" " * 7)
+        for code, meaning in EXIT_CODES.items()
+    )
     top = Parser(
         prog="llama-engine",
         description="Run GGUF chat models in this process.",
         epilog=f"{_EXAMPLES}\nexit codes:\n{codes}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=18),
     )
     top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -9,7 +9,7 @@ DONE, FAILED, USAGE, SOME_FAILED, DISK_FULL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2,
 EXIT_CODES = MappingProxyType(
     {
         DONE: "done",
-        FAILED: "an error, told in one line on standard error; doctor: llama.cpp cannot be used; "
+        FAILED: "an error, told on standard error; doctor: llama.cpp cannot be used; "
         "families check: the file has mistakes; models remove: nothing was removed",
         USAGE: "wrong usage; batch: wrong input",
         SOME_FAILED: "batch: some rows failed, see the error file",
