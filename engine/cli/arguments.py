@@ -155,7 +155,7 @@ class Parser(argparse.ArgumentParser):
 
     _is_inside = False
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self._is_inside or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._is_inside = True

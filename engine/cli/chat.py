@@ -32,7 +32,7 @@ from engine.types import Completion, Message, Tool
 
 HELP = {
     "/help": "show these commands",
-    "/think on|off|show|hide": "let the model reason or not; show its reasoning, or only how long it was",
+    "/think on|off|show|hide": "reason or not; show it, or only how long it was",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "go on with the conversation of a file",
     "/clear": "forget the conversation, but for the system message",

@@ -9,9 +9,9 @@ down everybody else's decodes.) Does not know: how results are shown.
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -59,7 +59,7 @@ def measure(path: Path, sizes: Sizes, *, threads: int | None, gpu_layers: int) -
     speeds: dict[str, dict[str, list[float]]] = {name: {"engine": [], "bare": []} for name in names}
 
     @contextmanager
-    def ours() -> Iterator[Run]:
+    def ours() -> Generator[Run]:
         with Engine.load(
             path,
             n_ctx=n_ctx,
@@ -80,7 +80,7 @@ def measure(path: Path, sizes: Sizes, *, threads: int | None, gpu_layers: int) -
             yield run
 
     @contextmanager
-    def bare() -> Iterator[Run]:
+    def bare() -> Generator[Run]:
         total = n_ctx * sizes.streams
         with Bare(
             path, n_ctx=total, sequences=sizes.streams, threads=count, unified=False, gpu_layers=gpu_layers
@@ -96,25 +96,29 @@ def measure(path: Path, sizes: Sizes, *, threads: int | None, gpu_layers: int) -
         yield number + 1, [Result(what, tuple(each["engine"]), tuple(each["bare"])) for what, each in speeds.items()]
 
 
-def _alone(opened: Callable[[], object], sizes: Sizes, known: Sequence[int], number: int) -> list[float]:
+def _alone(
+    opened: Callable[[], AbstractContextManager[Run]], sizes: Sizes, known: Sequence[int], number: int
+) -> list[float]:
     """Tokens per second of one contender, in a thread that ends with it."""
 
+    def timed(decode: Run, streams: int, prompt: int, steps: int, attempt: str) -> float:
+        draw = random.Random(f"{number} {streams} {prompt} {attempt}")
+        prompts = [draw.choices(known, k=prompt) for _ in range(streams)]
+        began = time.perf_counter()
+        decode(prompts, steps)
+        return streams * (prompt if steps == 1 else steps) / (time.perf_counter() - began)
+
     def run() -> list[float]:
-        with opened() as decode:  # pyright: ignore[reportGeneralTypeIssues,reportUnknownVariableType,reportAttributeAccessIssue]
-            found: list[float] = []
+        found: list[float] = []
+        with opened() as decode:
             for streams, prompt, steps in (
                 (1, sizes.prompt, 1),
                 (1, 8, sizes.answer),
                 (sizes.streams, 8, sizes.answer),
             ):
-                for attempt in range(2):  # the first warms up
-                    draw = random.Random(f"{number} {streams} {prompt} {attempt}")
-                    prompts = [draw.choices(known, k=prompt) for _ in range(streams)]
-                    began = time.perf_counter()
-                    decode(prompts, steps)
-                    seconds = time.perf_counter() - began
-                found.append(streams * (prompt if steps == 1 else steps) / seconds)
-            return found
+                _ = timed(decode, streams, prompt, steps, "to warm up")
+                found.append(timed(decode, streams, prompt, steps, "that counts"))
+        return found
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(run).result()
