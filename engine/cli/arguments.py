@@ -85,14 +85,10 @@ def _run(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    codes = "\n".join(
-        fill(meaning, 78, initial_indent=f"  {code:<4} ", subsequent_indent=" " * 7)
-        for code, meaning in EXIT_CODES.items()
-    )
     top = Parser(
         prog="llama-engine",
         description="Run GGUF chat models in this process.",
-        epilog=f"{_EXAMPLES}\nexit codes:\n{codes}",
+        epilog=f"{_EXAMPLES}\nexit codes:\n{_exit_codes()}",
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=18),
     )
     top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
@@ -144,6 +140,13 @@ def parser() -> argparse.ArgumentParser:
     shells = commands.add_parser("completion", help="print a script that lets a shell complete these commands")
     shells.add_argument("shell", choices=SHELLS, help='bash: eval "$(llama-engine completion bash)" in ~/.bashrc')
     return top
+
+
+def _exit_codes() -> str:
+    return "\n".join(
+        fill(meaning, 78, initial_indent=f"  {code:<4} ", subsequent_indent=" " * 7)
+        for code, meaning in EXIT_CODES.items()
+    )
 
 
 class Parser(argparse.ArgumentParser):
