@@ -1,8 +1,8 @@
 """An answer's Markdown on a terminal, drawn as it comes: a finished block once, below it the open one.
 
 Knows: how blocks look, and how the open one is drawn again without a trace. Does not know: where blocks end (`blocks`),
-events. The open block is never taller than the screen, and the cursor waits on its first row: whatever a resize does to
-the rows below, erasing from there removes all of them and nothing else. Meanwhile typed characters are not shown, since
+events. Only the last rows of the open block are shown, and the cursor waits on the first of them: whatever a resize does
+to the rows below, erasing from there removes all of them and nothing else. Meanwhile typed characters are not shown, since
 they would move the cursor, and lines are not wrapped by the terminal, which may think a character wider than we do.
 """
 
@@ -23,6 +23,9 @@ from engine.display import visible
 
 _PERIOD = 0.06
 """Seconds between two drawings of the open block."""
+_ROWS = 5
+"""The most rows of the open block that are shown. A terminal that becomes narrower may wrap each into several, and what
+it pushes off the screen nobody can erase."""
 _CODE = Style(color="cyan")
 _ERASE = "\r\x1b[J"
 _START, _STOP = "\x1b[?25l", "\x1b[?25h"  # the cursor is hidden
@@ -75,11 +78,11 @@ class LiveMarkdown:
         return gap + "".join(f"{row}\n" for row in self._rows(block))
 
     def _open_rows(self, block: Block) -> list[str]:
-        """The end of the open block, as much of it as the screen holds."""
+        """The end of the open block: a few rows, and never more than the screen holds."""
         if not block.text.strip():
             return []
         gap = [""] if self._last and (block.kind == "text" or block.kind != self._last) else []
-        return [*gap, *self._rows(block)][1 - self._console.height :]
+        return [*gap, *self._rows(block)][-min(_ROWS, max(1, self._console.height - 1)) :]
 
     def _rows(self, block: Block) -> list[str]:
         """A block as rows of text with styles."""
