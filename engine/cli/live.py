@@ -1,9 +1,10 @@
 """An answer's Markdown on a terminal, drawn as it comes: a finished block once, below it the open one.
 
 Knows: how blocks look, and how the open one is drawn again without a trace. Does not know: where blocks end (`blocks`),
-events. Only the last rows of the open block are shown, and the cursor waits on the first of them: whatever a resize does
-to the rows below, erasing from there removes all of them and nothing else. Meanwhile typed characters are not shown, since
-they would move the cursor, and lines are not wrapped by the terminal, which may think a character wider than we do.
+events. Only the last rows of the open block are shown, and the cursor waits on the first of them: whatever a resize
+does to the rows below, erasing from there removes all of them and nothing else. Meanwhile typed characters are not
+shown, since they would move the cursor, and lines are not wrapped by the terminal, which may think a character wider
+than we do.
 """
 
 import sys
