@@ -1,5 +1,4 @@
-"""The command line's arguments, and its exit codes: 0 done, 1 an error of the engine, 2 wrong usage, 130 interrupted;
-`batch` has more.
+"""The command line's arguments, and what becomes of errors.
 
 Knows: options, and that an error is one line on stderr. Does not know: what the commands do (`engine.cli.commands`).
 """
@@ -10,16 +9,28 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import Any, cast
 
 from engine.cli.batch import add_batch, batch
+from engine.cli.bench import add_bench, bench
+from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRUPTED
+from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
-from engine.errors import EngineError, EngineWarning
+from engine.errors import EngineError, EngineWarning, FamilyError
 
-_INTERRUPTED = 130
-_BROKEN_PIPE = 141
+_EXAMPLES = """examples:
+  llama-engine demo                                  the built-in model calls a tool; no download
+  llama-engine chat owner/repo:Q4_K_M                talk to a model of the Hugging Face Hub
+  llama-engine run model.gguf "Summarise:" --file notes.txt
+  git diff | llama-engine run model.gguf "Write a commit message." --reasoning off
+  llama-engine models fit owner/repo                 which quantisations fit into memory
+  llama-engine batch rows.jsonl -o answers.jsonl -m model.gguf
+  llama-engine COMMAND --help                        the options of a command
+"""
+SHELLS = ("bash", "zsh", "tcsh")
 _POSITIONS = ("on", "off", "low", "medium", "high")
 
 
@@ -35,16 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(options)
         except EngineError as error:
-            _complain(" ".join(str(error).split()))
-            return 1
+            lines = str(error).splitlines() if isinstance(error, FamilyError) else [str(error)]  # a mistake a line
+            _complain("\n".join(" ".join(line.split()) for line in lines))
+            return FAILED
         except KeyboardInterrupt:
             if sys.stderr.isatty():
                 sys.stderr.write("\n")  # the terminal has echoed ^C
-            return _INTERRUPTED
+            return INTERRUPTED
         except BrokenPipeError:
             # Whoever read our output has gone; the interpreter must not complain about that when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return _BROKEN_PIPE
+            return BROKEN_PIPE
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -52,6 +64,12 @@ def _run(options: argparse.Namespace) -> int:
         return models(options)
     if options.command == "batch":
         return batch(options)
+    if options.command == "families":
+        return families(options)
+    if options.command == "bench":
+        return bench(options)
+    if options.command == "completion":
+        return completion(options)
     from engine.cli import commands
 
     command = {
@@ -67,7 +85,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    top = argparse.ArgumentParser(prog="llama-engine", description="Run GGUF chat models in this process.")
+    top = Parser(
+        prog="llama-engine",
+        description="Run GGUF chat models in this process.",
+        epilog=f"{_EXAMPLES}\nexit codes:\n{_exit_codes()}",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=18),
+    )
     top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -78,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     _add_loading(chat)
     _add_sampling(chat)
     _add_chatting(chat)
+    _add_showing(chat)
 
     run = commands.add_parser("run", help="answer one prompt")
     _add_loading(run)
@@ -92,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
         help="a text that follows the prompt; may be given several times. What is piped in follows, too",
     )
     _add_sampling(run)
+    _add_showing(run)
 
     inspect = commands.add_parser("inspect", help="show what the engine understood of a model")
     _add_loading(inspect)
@@ -109,8 +134,60 @@ def parser() -> argparse.ArgumentParser:
     add_batch(many)
 
     add_models(commands)
+    add_families(commands)
+    add_bench(commands)
     commands.add_parser("doctor", help="check this installation, and say how to make it faster")
+    shells = commands.add_parser("completion", help="print a script that lets a shell complete these commands")
+    shells.add_argument("shell", choices=SHELLS, help='bash: eval "$(llama-engine completion bash)" in ~/.bashrc')
     return top
+
+
+def _exit_codes() -> str:
+    return "\n".join(
+        fill(meaning, 78, initial_indent=f"  {code:<4} ", subsequent_indent=" " * 7)
+        for code, meaning in EXIT_CODES.items()
+    )
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes options before, between and after arguments alike.
+
+    argparse itself gives a first argument before an option to the last of them: `run MODEL --seed 1 PROMPT` would lack
+    a prompt.
+    """
+
+    _is_inside = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if self._is_inside or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._is_inside = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_inside = False
+
+
+def completion(options: argparse.Namespace) -> int:
+    """Print the script for a shell."""
+    import shtab
+
+    top = parser()
+    for command in _commands(top):
+        for action in command._actions:  # pyright: ignore[reportPrivateUsage]
+            if action.metavar in ("FILE", "MODEL", "INPUT"):
+                setattr(action, "complete", shtab.FILE)  # noqa: B010
+    sys.stdout.write(shtab.complete(top, options.shell) + "\n")
+    return DONE
+
+
+def _commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those of its subcommands."""
+    yield top
+    for action in top._actions:  # pyright: ignore[reportPrivateUsage]
+        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+            for inner in dict.fromkeys(cast("dict[str, argparse.ArgumentParser]", action.choices).values()):
+                yield from _commands(inner)
 
 
 def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> None:
@@ -121,7 +198,11 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
             nargs="?",
             help="a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M; without it the built-in model",
         )
-    command.add_argument("--family", metavar="NAME", help="read the model's output as this family's (see models.toml)")
+    command.add_argument(
+        "--family",
+        metavar="NAME",
+        help="read the model's output as this family's (`llama-engine families` lists them); FILE.toml: look there too",
+    )
     command.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file in place of the model's own")
     command.add_argument(
         "--ctx",
@@ -182,6 +263,12 @@ def _add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument("--temperature", type=float, help="0 always takes the likeliest token")
     command.add_argument("--max-tokens", metavar="N", type=int, help="the most tokens of one answer")
     command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model reasons")
+
+
+def _add_showing(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--plain", action="store_true", help="on a terminal, show answers as they are written, not as Markdown"
+    )
 
 
 def _version() -> str:

@@ -2,9 +2,6 @@
 
 Knows: its options, its exit codes, how many sequences a batch gets. Does not know: formats, files, resuming
 (`engine.batch`).
-
-Exit codes: 0 every row is done, 1 an error of the engine, 2 wrong usage or input, 3 some rows failed, 4 the disk is
-full, 130 interrupted.
 """
 
 import argparse
@@ -12,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from engine.cli.exit_codes import DISK_FULL, INTERRUPTED, SOME_FAILED, USAGE
 from engine.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
 from engine.options import LoadOptions
 
-BAD_INPUT, SOME_FAILED, DISK_FULL, INTERRUPTED = 2, 3, 4, 130
 _SEQUENCES = 8
 
 
@@ -82,7 +79,7 @@ def batch(options: argparse.Namespace) -> int:
             **commands.turn_options(options),
         )
     except BatchInputError as error:
-        return _failed(error, BAD_INPUT)
+        return _failed(error, USAGE)
     except DiskFullError as error:
         return _failed(error, DISK_FULL)
     finally:

@@ -6,7 +6,6 @@ confirmed. Does not know: options of the command line, how events are styled.
 
 import asyncio
 import contextlib
-import importlib
 import inspect
 import os
 import signal
@@ -20,6 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from engine.agent.loop import RunStream
+from engine.cli.prompt import reader
 from engine.cli.screen import Screen
 from engine.cli.tool_files import watched
 from engine.display import clipped
@@ -32,7 +32,7 @@ from engine.types import Completion, Message, Tool
 
 HELP = {
     "/help": "show these commands",
-    "/think on|off|show|hide": "let the model reason or not; show its reasoning, or only how long it was",
+    "/think on|off|show|hide": "reason or not; show it, or only how long it was",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "go on with the conversation of a file",
     "/clear": "forget the conversation, but for the system message",
@@ -94,11 +94,10 @@ class Chat:
                     yield text
             return
         self._screen.line(greeting(), "dim")
-        with contextlib.suppress(ImportError):  # lines are edited and remembered where the platform has it
-            importlib.import_module("readline")
+        ask = reader([message.content or "" for message in self.history if message.role == "user"], list(HELP))
         while True:
             try:
-                text = input("> ").strip()
+                text = ask().strip()
             except KeyboardInterrupt:
                 self._screen.line("\n(Ctrl-D or /quit ends the chat.)", "dim")
                 continue
@@ -142,7 +141,11 @@ class Chat:
         asked = [*self.history, Message(role="user", content=text)]
         view = _View(self._screen, shows_reasoning=self._shows_reasoning)
         steps = 8 if self._tools else 1
-        with self._llm.stream_run(asked, self._tools, steps, **self._turn) as stream, self._interruptible(stream):
+        with (
+            contextlib.closing(view),
+            self._llm.stream_run(asked, self._tools, steps, **self._turn) as stream,
+            self._interruptible(stream),
+        ):
             try:
                 for event in stream:
                     view.show(event)
@@ -151,7 +154,6 @@ class Chat:
                 for event in stream:
                     view.show(event)
         run = stream.run
-        view.end()
         if not any(step.completion.parts for step in run.steps):  # stopped before the model wrote anything
             return
         history = list(run.messages)
@@ -209,8 +211,8 @@ class Chat:
         context = usage.prompt_tokens + usage.completion_tokens
         self._screen.line(
             f"[{usage.completion_tokens:,} tokens{f', {speed:.0f} tokens/s' if speed else ''}"
-            f" | context {context:,} of {self._llm.n_ctx:,} ({100 * context // self._llm.n_ctx} %)"
-            f" | {usage.cached_tokens:,} of {usage.prompt_tokens:,} prompt tokens reused]",
+            f" | context {100 * context // self._llm.n_ctx} % of {self._llm.n_ctx:,}"
+            f" | prefix {100 * usage.cached_tokens // max(usage.prompt_tokens, 1)} % reused]",
             "dim",
         )
 
@@ -260,7 +262,7 @@ class _View:
         self._unfold()
         self._screen.show(event)
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._unfold()
         self._screen.settle()
 

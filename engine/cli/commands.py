@@ -4,6 +4,7 @@ Knows: what each asks of the engine, and in which order it is shown. Does not kn
 """
 
 import argparse
+import contextlib
 import json
 import os
 import stat
@@ -23,6 +24,7 @@ from engine.display import figures, visible_json
 from engine.engine import Engine
 from engine.errors import RequestError
 from engine.events import ContentDelta
+from engine.families import Families, builtin_families
 from engine.options import LoadOptions, TurnOptions
 from engine.tools import Toolbox
 from engine.types import JsonSchema, Message, Reasoning
@@ -58,12 +60,16 @@ def demo(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """One prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
-    screen = Screen(sys.stdout)
+    screen = Screen(sys.stdout, markdown=not (options.plain or options.json or options.schema))
     turn = turn_options(options)
     if options.schema is not None:
         turn["response_format"] = JsonSchema(_schema(options.schema))
     prompt = _prompt(options.prompt, options.file)
-    with load(options) as llm, llm.stream([*_system(options), _user(prompt)], **turn) as stream:
+    with (
+        load(options) as llm,
+        llm.stream([*_system(options), _user(prompt)], **turn) as stream,
+        contextlib.closing(screen),
+    ):
         for event in stream:
             if options.json:
                 screen.line(json_line(event))
@@ -108,7 +114,7 @@ def _schema(path: Path) -> Mapping[str, Any] | bool:
 
 def chat(options: argparse.Namespace) -> int:
     """A conversation: a line is a turn. Ctrl-C stops an answer, Ctrl-D (or /quit) ends."""
-    screen = Screen(sys.stdout)
+    screen = Screen(sys.stdout, markdown=not options.plain)
     if (options.tools or options.mcp) and not options.yes and not sys.stdin.isatty():
         raise RequestError("Calls cannot be confirmed where the input is no terminal; add --yes to run all of them.")
     own = () if options.tools is None else tools_of(options.tools)
@@ -188,11 +194,18 @@ def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
         n_ctx=options.ctx,
         n_gpu_layers=options.gpu_layers,
         chat_template=options.chat_template,
-        family=options.family,
+        family=_family(options.family),
         seed=options.seed,
         preflight=options.preflight,
         **{**threads, **more},
     )
+
+
+def _family(named: str | None) -> str | Families | None:
+    """A family's name, or the families of a file over the shipped ones."""
+    if named is None or not named.endswith(".toml"):
+        return named
+    return builtin_families().extended(Families.load(named))
 
 
 def turn_options(options: argparse.Namespace) -> TurnOptions:

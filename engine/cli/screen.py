@@ -1,7 +1,7 @@
 """What the command line prints: events as they come, figures, errors.
 
 Knows: styles on a terminal, plain text elsewhere, and that neither carries control codes of the model's making. Does
-not know: models, commands. The only importer of rich.
+not know: models, commands, how Markdown is drawn.
 """
 
 import re
@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from rich.console import Console
 from rich.text import Text
 
+from engine.cli.live import LiveMarkdown
 from engine.display import visible, visible_json
 from engine.events import (
     ContentDelta,
@@ -30,16 +31,25 @@ _STYLES: dict[Label, str] = {"question": "bold", "reasoning": "dim", "answer": "
 
 
 class Screen:
-    """One output stream. Styled when it is a terminal (and NO_COLOR is not set), else plain text."""
+    """One output stream. Styled when it is a terminal (and NO_COLOR is not set), else plain text. `markdown`: on a
+    terminal that can move its cursor, answers are drawn as Markdown."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, *, markdown: bool = False) -> None:
         self._out = out
+        self._markdown = markdown
+        self._live: LiveMarkdown | None = None
         self._console = Console(file=out, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._inside: tuple[Label, int, int] | None = None
 
     @property
     def is_terminal(self) -> bool:
         return self._console.is_terminal
+
+    @property
+    def _draws(self) -> bool:
+        """Whether Markdown is drawn here."""
+        console = self._console
+        return self._markdown and console.is_terminal and not (console.is_dumb_terminal or console.legacy_windows)
 
     def write(self, text: str, style: str = "") -> None:
         """Text as it is, no newline added, and at once."""
@@ -68,7 +78,10 @@ class Screen:
                 self.write(text, _STYLES["reasoning"])
             case ContentDelta(text, part, step):
                 self._open("answer", part, step)
-                self.write(text, _STYLES["answer"])
+                if self._live is None:
+                    self.write(text, _STYLES["answer"])
+                else:
+                    self._live.feed(text)
             case ToolCallStart(_, _, name, part, step):
                 self._open("call", part, step)
                 self.write(f"{name} ", _STYLES["call"])
@@ -90,15 +103,27 @@ class Screen:
 
     def settle(self) -> None:
         """End the line that is open."""
-        if self._inside is not None:
-            self._inside = None
+        live, self._live = self._live, None
+        was, self._inside = self._inside, None
+        if live is not None:
+            live.end()
+        elif was is not None:
             self.write("\n")
+
+    def close(self) -> None:
+        """End what is open, and leave the terminal as it was."""
+        self.settle()
 
     def _open(self, label: Label, part: int, step: int) -> None:
         if self._inside == (label, part, step):
             return
+        follows = self._inside is not None
         self.settle()
         self._inside = (label, part, step)
+        if label == "answer" and self._draws:
+            self.write("\n" if follows else "")
+            self._live = LiveMarkdown(self._console, self._out)
+            return
         self.write(f"{label}: ", f"bold {_STYLES[label]}".strip())
 
 

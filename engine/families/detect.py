@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from engine import _data
 from engine.errors import FamilyError, did_you_mean
+from engine.families.mistakes import complaints
 from engine.families.schema import Family, Format, quoted
-from engine.families.table import FamilyTables
+from engine.families.table import FamilyTables, Mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,14 @@ class Families:
         """Read a truth table: the shipped one, or a file of your own.
 
         Its rows may be `like` shipped ones; one that is `like` its own name changes that row.
-        Raises FamilyError naming the file, the line and the field at fault.
+        Raises FamilyError naming every mistake: the file, the line, the field and what to write. (What contradicts
+        across tables shows once each table is right by itself.)
         """
-        tables = FamilyTables(_data.models_toml())
-        if path is not None:
-            tables = FamilyTables(Path(path), beneath=tables)
-        return cls([_row(name, tables) for name in tables.names()])
+        tables = tables_of(path)
+        rows = [_row(name, tables) for name in tables.names()]
+        if tables.mistakes:
+            raise FamilyError(_told(tables.mistakes))
+        return cls([row for row in rows if row is not None])
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._rows)
@@ -91,15 +94,31 @@ def builtin_families() -> Families:
     return Families.load()
 
 
-def _row(name: str, tables: FamilyTables) -> Family:
-    table = tables.row(name)
+def tables_of(path: Path | str | None = None) -> FamilyTables:
+    """The tables of a file, over the shipped ones; or those."""
+    shipped = FamilyTables(_data.models_toml())
+    return shipped if path is None else FamilyTables(Path(path), beneath=shipped)
+
+
+def _row(name: str, tables: FamilyTables) -> Family | None:
+    """A row as a record; None where it has mistakes, which the tables keep then."""
+    if (table := tables.row(name)) is None:
+        return None
     try:
-        return Family(name=name, **table)
+        return Family.model_validate({**table, "name": name})
     except ValidationError as error:
-        first = error.errors()[0]
-        field = first.get("ctx", {}).get("field", "")
-        place = (*(str(item) for item in first["loc"]), *([field] if field else []))
-        raise tables.fault(name, place, f"{first['msg']}. Correct it there") from error
+        for found in complaints(error, Family):
+            if not (found.contradicts and tables.is_incomplete(name, found.place[:-1])):
+                tables.note(name, found.place, found.text)
+        return None
+
+
+def _told(mistakes: Sequence[Mistake]) -> str:
+    """One mistake, or a list of them in the order of the file."""
+    if len(mistakes) == 1:
+        return str(mistakes[0])
+    lines = [str(mistake) for mistake in sorted(mistakes, key=lambda each: each.line)]
+    return "\n".join([f"{mistakes[0].path} has {len(mistakes)} mistakes:", *lines])
 
 
 _CONTENT_ONLY = Family(name="content-only", title="any other template", verified="", format=Format())

@@ -7,7 +7,7 @@ after.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -39,7 +39,7 @@ class Gate(Record):
     @model_validator(mode="after")
     def _named(self) -> Self:
         if bool(self.kwarg) is not (self.place == "variable"):
-            raise ValueError("a gate has either a kwarg, or a place for its words")
+            raise _contradictions([("kwarg", "a gate has either a kwarg, or a place for its words")])
         return self
 
 
@@ -80,19 +80,24 @@ class ReasoningSyntax(Record):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         gated = self.gate is not None and self.gate.off is not None
+        found = [
+            (name, f"`{name}` is empty: reasoning without that marker is content")
+            for name in ("open", "close")
+            if not getattr(self, name).strip()
+        ]
         if gated is not (self.off == "gate") and "off" in self.model_fields_set:
-            raise _contradiction("off", 'off = "gate" and a gate with a value for `off` belong together')
+            found.append(("off", 'off = "gate" and a gate with a value for `off` belong together'))
         if self.gate and self.gate.default == "off" and self.gate.on is None:
-            raise _contradiction("gate", "a gate that is off by default needs a value for `on`")
-        if self.open == self.close:
-            raise _contradiction("close", "`open` and `close` are the same text")
+            found.append(("gate", "a gate that is off by default needs a value for `on`"))
+        if self.open == self.close != "":
+            found.append(("close", "`open` and `close` are the same text"))
         if self.forced_open and self.implicit:
-            raise _contradiction("implicit", "`forced_open` and `implicit` exclude each other")
+            found.append(("implicit", "`forced_open` and `implicit` exclude each other"))
         if self.history in ("last_user", "last_answer", "all") and not self.fields:
-            raise _contradiction("history", f'history = "{self.history}" feeds back through fields, and there are none')
+            found.append(("history", f'history = "{self.history}" feeds back through fields, and there are none'))
         if self.history == "unknown" and self.fields:
-            raise _contradiction("fields", 'with history = "unknown" the template reads no field')
-        return self
+            found.append(("fields", 'with history = "unknown" the template reads no field'))
+        return _consistent(self, found)
 
 
 class ToolSyntax(Record):
@@ -168,21 +173,30 @@ class ToolSyntax(Record):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        found: list[tuple[str, str]] = []
         if self.shape in ("json", "pythonic"):
             if not (self.section[0] or self.bare):
-                raise ValueError(f"shape {self.shape} needs section = [open, close], or bare = true")
+                found.append(("section", f"shape {self.shape} needs section = [open, close], or bare = true"))
         elif not self.call[0]:
-            raise ValueError(f"shape {self.shape} needs call = [open, close]")
-        for field, shape in _NEEDED.items():
-            if self.shape == shape and not any(part.strip() for part in getattr(self, field)):
-                raise ValueError(f"shape {shape} needs {field}")
-        if foreign := self.model_fields_set - _OF_ALL - _OF_SHAPE[self.shape]:
-            field = min(foreign)
-            raise _contradiction(field, f"shape {self.shape} has no `{field}`")
-        return self
+            found.append(("call", f"shape {self.shape} needs call = [open, close]"))
+        for field in _NEEDED.get(self.shape, ()):
+            stated: str | tuple[str, ...] = getattr(self, field)
+            if not (stated if isinstance(stated, str) else any(part.strip() for part in stated)):
+                found.append((field, f"shape {self.shape} needs {field}: without it no call is found whole"))
+        known = fields_of(self.shape)
+        has = f"It has {', '.join(sorted(known))}"
+        foreign = sorted(self.model_fields_set - known)
+        found += [(field, f"shape {self.shape} has no `{field}`. {has}") for field in foreign]
+        return _consistent(self, found)
 
 
-_NEEDED = {"argument": "tagged_args", "quote": "dictionary", "tag": "nested"}
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "tagged_json": ("name_end",),
+    "tagged_args": ("argument", "key_end"),
+    "dictionary": ("quote",),
+    "nested": ("tag",),
+}
+"""The fields that a shape cannot be read without. An end may be white space: a line may end a name."""
 _OF_ALL = frozenset(
     ["shape", "section", "section_also", "code", "several", "between", "arguments_as", "id_length", "parallel"]
 )
@@ -201,6 +215,11 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
     "nested": _OF_CALL | {"tag"},
 }
 """The fields that have a meaning in a shape."""
+
+
+def fields_of(shape: Shape) -> frozenset[str]:
+    """The fields of a `ToolSyntax` that have a meaning in this shape."""
+    return _OF_ALL | _OF_SHAPE[shape]
 
 
 class ChannelSyntax(Record):
@@ -250,14 +269,15 @@ class Format(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        found: list[tuple[str, str]] = []
         if self.channels and self.tools:
-            raise ValueError("channels and tools exclude each other: a channel format carries its calls itself")
+            found.append(("tools", "channels and tools exclude each other: a channel format carries its calls itself"))
         if self.continued_end and self.continued_end[0] not in self.stops:
-            raise _contradiction("continued_end", f"{self.continued_end[0]!r} is none of the stops")
+            found.append(("continued_end", f"{self.continued_end[0]!r} is none of the stops"))
         markers = "\n".join(_texts(self.model_dump(exclude={"control"})))
         if unused := [text for text in self.control if text not in markers]:
-            raise _contradiction("control", f"no marker holds {quoted(unused)}")
-        return self
+            found.append(("control", f"no marker holds {quoted(unused)}"))
+        return _consistent(self, found)
 
 
 class Detect(Record):
@@ -283,16 +303,28 @@ class Family(Record):
 
     @model_validator(mode="after")
     def _sourced(self) -> Self:
+        found: list[tuple[str, str]] = []
         if bool(self.sampling) is not bool(self.sampling_source):
-            raise _contradiction("sampling", "`sampling` and `sampling_source` belong together")
-        if unknown := set(self.sampling) - set(SamplingParams.model_fields):
-            raise _contradiction("sampling", f"there is no sampling parameter {quoted(sorted(unknown))}")
-        return self
+            found.append(("sampling", "`sampling` and `sampling_source` belong together"))
+        if unknown := sorted(set(self.sampling) - set(SamplingParams.model_fields)):
+            found.append(("sampling", f"there is no sampling parameter {quoted(unknown)}"))
+        return _consistent(self, found)
 
 
-def _contradiction(field: str, text: str) -> PydanticCustomError:
-    """An error of a model as a whole that one field is to be named for."""
-    return PydanticCustomError("contradiction", "{text}", {"field": field, "text": text})
+R = TypeVar("R", bound=Record)
+
+
+def _consistent(record: R, found: Sequence[tuple[str, str]]) -> R:
+    """The record, if nothing was found to be wrong with its fields."""
+    if found:
+        raise _contradictions(found)
+    return record
+
+
+def _contradictions(found: Sequence[tuple[str, str]]) -> PydanticCustomError:
+    """An error of a model as a whole, with every field that something is wrong with, and what."""
+    text = "; ".join(complaint for _, complaint in found)
+    return PydanticCustomError("contradiction", "{text}", {"text": text, "found": tuple(found)})
 
 
 def _texts(node: object) -> list[str]:

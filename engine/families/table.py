@@ -1,14 +1,14 @@
 """Files of families, read: the rows, what one row takes over from another, and the line of a mistake.
 
-Knows: TOML, `like` and `respell`, which decisions every row must state, and where in the file a field stands. Does not
-know: what a field means; `families` makes records of the rows.
+Knows: TOML, base rows, `like` and `respell`, which decisions every row must state, and where in the file a field
+stands. Does not know: what a field means; `detect` makes records of the rows.
 """
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from engine.errors import FamilyError
 
@@ -32,29 +32,57 @@ _WORDS: dict[Place, Place] = {
 }
 """The words that stand for a table which a family does not have. Tools: in the generic form, or by its channels."""
 
-_HEADER = re.compile(r"\[(.+)\]\s*$")
-_HEADER_PART = re.compile(r'"[^"]*"|[^.]+')
-_KEY = re.compile(r"([\w-]+)\s*=")
+_HEADER = re.compile(r"\[([^\[\]]+)\]\s*(?:#.*)?$")
+_PART = r"(?:\"[^\"]*\"|'[^']*'|[\w-]+)"
+_NAME = re.compile(_PART)
+_KEY = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
+
+
+class Mistake(NamedTuple):
+    """What is wrong with a file, and in which line."""
+
+    path: Path
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}."
+
+
+class _Row(NamedTuple):
+    """A table of a file: one of its families, or of the bases that families are like."""
+
+    owner: "FamilyTables"
+    place: Place
+    table: Table
 
 
 class FamilyTables:
-    """The rows of one file. `beneath` is a file whose rows these may be `like`."""
+    """The rows of one file. `beneath` is a file whose rows these may be `like`. Raises FamilyError for a file that
+    cannot be read; mistakes in its rows are kept in `mistakes`, so that a caller can name all of them at once."""
 
     def __init__(self, path: Path, beneath: "FamilyTables | None" = None) -> None:
         self._path = path
         self._beneath = beneath
-        self._rows, self._text = _read(path)
-        self._known = {**beneath._rows, **self._rows} if beneath else self._rows
+        self.mistakes: list[Mistake] = []
+        self._incomplete: set[Place] = set()
+        tables, self._text = _read(path)
+        for key in sorted(set(tables) - {"family", "base"}):
+            self._note((key,), f"there is no table `{key}`; every family is a table [family.<name>]")
+        self._rows, self._bases = (self._tables(tables, kind) for kind in ("family", "base"))
 
     def names(self) -> Sequence[str]:
         return tuple(self._rows)
 
-    def row(self, name: str) -> Table:
-        """A family's table: what it took over filled in, the words for what it has not as None.
+    def bases(self) -> Sequence[str]:
+        return tuple(self._bases)
 
-        Raises FamilyError where a row that it is `like` is not there, or where a decision is missing.
-        """
-        table = self._inherited(name)
+    def row(self, name: str) -> Table | None:
+        """A family's table: what it took over filled in, the words for what it has not as None. None where what it is
+        `like` cannot be followed."""
+        table = self._inherited(_Row(self, ("family", name), self._rows[name]), ())
+        if table is None:
+            return None
         for place, decisions in _DECISIONS:
             part = _part(table, place)
             if not isinstance(part, dict):
@@ -62,7 +90,9 @@ class FamilyTables:
             for decision in decisions:
                 if decision not in part:
                     say = f' (or "{NOT_APPLICABLE}")' if NOT_APPLICABLE in _WORDS.get((*place, decision), ()) else ""
-                    raise self.fault(name, place, f"nothing says `{decision}`. Write {decision} = ..{say} there")
+                    missing = f"nothing says `{decision}`. Write {decision} = ..{say} there"
+                    self._note(("family", name, *place), missing)
+                    self._incomplete.add((name, *place))
         self._tools_stated(name, table)
         for place, words in _WORDS.items():
             around = _part(table, place[:-1])
@@ -71,62 +101,118 @@ class FamilyTables:
                 part[place[-1]] = None if part.get(place[-1]) in words else part.get(place[-1])
         return table
 
-    def fault(self, name: str, place: Sequence[str], complaint: str) -> FamilyError:
-        """The error for a field, or for the nearest table around it in the file."""
-        whole = ("family", name, *place)
-        return FamilyError(f"{self._path}:{_line(self._text, whole)}: [{'.'.join(whole)}]: {complaint}.")
+    def is_incomplete(self, name: str, place: Place) -> bool:
+        """Whether decisions are missing in a table of a family: what contradicts there may follow from that."""
+        return (name, *place) in self._incomplete
+
+    def origin(self, name: str, place: Place) -> Place | None:
+        """The table that states a field of a family: itself, or what it is like; None where nothing does."""
+        found = self._stating(_Row(self, ("family", name), self._rows[name]), place, ())
+        return None if found is None else found.place
+
+    def note(self, name: str, place: Place, complaint: str) -> None:
+        """Keep a mistake of a family. Its line is where the field is stated, be it in a base of the same file, else
+        that of the nearest table around it."""
+        found = self._stating(_Row(self, ("family", name), self._rows[name]), place, ())
+        here = found is not None and found.owner is self
+        self._note((*(found.place if found and here else ("family", name)), *place), complaint)
+
+    def _note(self, whole: Place, complaint: str) -> None:
+        mistake = Mistake(self._path, _line(self._text, whole), f"[{'.'.join(whole)}]: {complaint}")
+        if mistake not in self.mistakes:
+            self.mistakes.append(mistake)
+
+    def _tables(self, tables: Table, kind: str) -> dict[str, Table]:
+        """The rows of one kind; whatever else stands there is a mistake."""
+        rows: object = tables.get(kind, {})
+        if not isinstance(rows, dict):
+            self._note((kind,), f"`{kind}` holds tables only; every row is a table [{kind}.<name>]")
+            return {}
+        found: dict[str, Table] = {}
+        for name, row in cast("dict[str, object]", rows).items():
+            if isinstance(row, dict):
+                found[name] = cast("Table", row)
+            else:
+                self._note((kind, name), f"`{kind}` holds tables only; every row is a table [{kind}.<name>]")
+        return found
 
     def _tools_stated(self, name: str, table: Table) -> None:
         stated, channels = _part(table, ("format", "tools")), _part(table, ("format", "channels"))
         if isinstance(stated, str) and (stated == "channels") is not bool(channels):
             complaint = 'tools = "channels" and a table `channels` belong together: state both'
-            raise self.fault(name, ("format", "tools"), complaint)
+            self.note(name, ("format", "tools"), complaint)
 
-    def _inherited(self, name: str, below: Place = ()) -> Table:
-        """A family's table over that of the family it is `like`; `respell` replaces text in all markers.
+    def _parents(self, row: _Row) -> Iterator[tuple[str, _Row | None]]:
+        """What a row is like, by name, the first first; a later one's fields replace an earlier one's."""
+        like = row.table.get("like", [])
+        for name in cast("list[object]", like) if isinstance(like, list) else [like]:
+            yield repr(name), self._found(row, name)
 
-        A row that is `like` its own name changes the row beneath.
-        """
-        if name not in self._known or name in below:
-            chain = " -> ".join(map(str, (*below, name)))
-            raise self.fault(below[0], ("like",), f"like = {name!r} leads nowhere ({chain}). Name another family")
-        table = cast("Table", _copied(self._known[name]))
-        like = table.pop("like", None)
-        if like is not None:
-            changes = like == name and self._beneath is not None and name in self._beneath.names()
-            parent = (
-                self._beneath._inherited(like) if changes and self._beneath else self._inherited(like, (*below, name))
-            )
+    def _found(self, row: _Row, name: object) -> _Row | None:
+        """The row of that name, as `row` sees it: a family before a base, one of its own file before one beneath. A row
+        like its own name means the one beneath."""
+        if not isinstance(name, str):
+            return None
+        owner: FamilyTables | None = row.owner
+        while owner is not None:
+            for kind, rows in (("family", owner._rows), ("base", owner._bases)):
+                if name in rows and not (owner is row.owner and row.place == (kind, name)):
+                    return _Row(owner, (kind, name), rows[name])
+            owner = owner._beneath
+        return None
+
+    def _inherited(self, row: _Row, below: tuple[Place, ...]) -> Table | None:
+        """A row's table over those of the rows that it is `like`; `respell` replaces text in all markers."""
+        table = cast("Table", _copied(row.table))
+        table.pop("like", None)
+        whole: Table = {}
+        for name, parent in self._parents(row):
+            if parent is None or parent.place in below:
+                chain = " -> ".join([*(each[1] for each in below), row.place[1], name.strip("'")])
+                bases = ", ".join(dict.fromkeys((*self._bases, *(self._beneath._bases if self._beneath else ()))))
+                complaint = f"like = {name} leads nowhere ({chain}). Name a family, or one of the bases {bases}"
+                row.owner._note((*row.place, "like"), complaint)
+                return None
+            changes = parent.place == row.place
+            taken = parent.owner._inherited(parent, () if changes else (*below, row.place))
+            if taken is None:
+                return None
             if not changes:
-                parent.pop("detect", None)
-            table = _merged(parent, table)
-        for old, new in self._respelling(name, table.pop("respell", [])):
+                taken.pop("detect", None)
+            whole = _merged(whole, taken)
+        table = _merged(whole, table)
+        for old, new in self._respelling(row, table.pop("respell", [])):
             table["format"] = _respelled(table.get("format"), old, new)
         return table
 
-    def _respelling(self, name: str, stated: object) -> list[tuple[str, str]]:
+    def _respelling(self, row: _Row, stated: object) -> list[tuple[str, str]]:
         pairs: list[tuple[str, str]] = []
         for pair in cast("list[object]", stated) if isinstance(stated, list) else [stated]:
             match pair:
                 case [str(old), str(new)] if old:
                     pairs.append((old, new))
                 case _:
-                    raise self.fault(name, ("respell",), 'respell is a list of pairs of texts: [["old", "new"]]')
+                    row.owner._note((*row.place, "respell"), 'respell is a list of pairs of texts: [["old", "new"]]')
         return pairs
 
+    def _stating(self, row: _Row, place: Place, below: tuple[Place, ...]) -> _Row | None:
+        """The row that states a field."""
+        if _part(row.table, place) is not None:
+            return row
+        for _, parent in reversed(list(self._parents(row))):
+            if parent is not None and parent.place not in below:
+                found = self._stating(parent, place, (*below, row.place))
+                if found is not None:
+                    return found
+        return None
 
-def _read(path: Path) -> tuple[dict[str, Table], str]:
+
+def _read(path: Path) -> tuple[Table, str]:
     try:
         text = path.read_text(encoding="utf-8")
-        tables = tomllib.loads(text)
+        return tomllib.loads(text), text
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FamilyError(f"{path} cannot be read as TOML: {error}. Correct it there.") from error
-    if unknown := set(tables) - {"family"}:
-        raise FamilyError(f"{path}: unknown tables {sorted(unknown)}; every family is a table [family.<name>].")
-    rows = cast("dict[str, Table]", tables.get("family", {}))
-    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise FamilyError(f"{path}: `family` holds tables only; every family is a table [family.<name>].")
-    return rows, text
 
 
 def _part(table: Table, place: Place) -> object:
@@ -164,18 +250,25 @@ def _respelled(node: Any, old: str, new: str) -> Any:
             return node
 
 
+def _names(dotted: str) -> Place:
+    """The parts of a dotted key."""
+    return tuple(part.strip("\"'") for part in _NAME.findall(dotted))
+
+
 def _line(text: str, place: Place) -> int:
     """The number of the line that holds a field, or that opens the nearest table around it."""
     found, depth = 1, 0
     table: Place = ()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
-            table = tuple(part.strip('"') for part in _HEADER_PART.findall(header.group(1)))
+            here = table = _names(header.group(1))
         elif key := _KEY.match(line):
-            table_and_key = (*table, key.group(1))
-            if place[: len(table_and_key)] == table_and_key and len(table_and_key) > depth:
-                found, depth = number, len(table_and_key)
+            here = (*table, *_names(key.group(1)))
+        else:
             continue
-        if table and place[: len(table)] == table and len(table) > depth:
-            found, depth = number, len(table)
+        if shared := len(here) if here == place[: len(here)] else 0:
+            if shared > depth:
+                found, depth = number, shared
+        elif here[: len(place)] == place and len(place) > depth:  # the table is stated by its fields alone
+            found, depth = number, len(place)
     return found

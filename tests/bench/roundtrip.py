@@ -10,8 +10,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
 
-from roundtrips import FOLDER, MESSAGES, lost  # noqa: E402
+from roundtrips import FOLDER  # noqa: E402
 
+from engine.diagnose.roundtrip import MESSAGES, lost  # noqa: E402
 from engine.template.chat_template import ChatTemplate  # noqa: E402
 
 

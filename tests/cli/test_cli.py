@@ -4,13 +4,9 @@ import argparse
 import io
 import json
 import os
-import pty
 import re
-import select
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -528,56 +524,6 @@ def test_a_reader_that_leaves_is_no_error(builtin_model_path: Path, command: lis
     os.close(write)
     assert done.returncode == 141
     assert complaints(done.stderr) == []
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals and POSIX signals")
-def test_on_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_ends(builtin_model_path: Path, command: list[str]) -> None:
-    main_end, terminal = pty.openpty()
-    line = [*command, "chat", str(builtin_model_path), "--temperature", "0"]
-    with subprocess.Popen(
-        line,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        env={**os.environ, "TERM": "xterm-256color"},
-        preexec_fn=heeds_interrupts,
-    ) as child:
-        os.close(terminal)
-        try:
-            said = read_until(main_end, "/help.*> $")
-            child.send_signal(signal.SIGINT)
-            os.write(main_end, b"\nHello!\n")  # CPython notices a signal between a prompt and its read at the next key
-            said += read_until(main_end, "answer: .*tokens.*context.*reused.*> $")
-            os.write(main_end, b"Write a very long story.\n")
-            said += read_until(main_end, "answer: |reasoning: ")
-            child.send_signal(signal.SIGINT)
-            said += read_until(main_end, "(cancelled|reused).*> $")
-            os.write(main_end, b"\x04")
-            assert child.wait(30) == 0
-        finally:
-            child.kill()
-            os.close(main_end)
-    assert "Ctrl-D ends" in said
-    assert "Ctrl-D or /quit ends" in said
-    assert "\x1b[2m" in said
-    assert "answer: " in said
-    assert "Traceback" not in said
-
-
-def heeds_interrupts() -> None:
-    """A shell that runs these tests in the background has told them, and so the child, to ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def read_until(descriptor: int, pattern: str) -> str:
-    """What a program writes to its terminal, until it matches."""
-    limit = time.monotonic() + 60
-    text = ""
-    while not re.search(pattern, text, re.DOTALL):
-        assert time.monotonic() < limit, text
-        if select.select([descriptor], [], [], 1)[0]:
-            text += os.read(descriptor, 4096).decode(errors="replace")
-    return text
 
 
 def test_rich_is_told_not_to_touch_text() -> None:

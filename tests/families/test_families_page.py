@@ -1,13 +1,127 @@
 """docs/FAMILIES.md is models.toml in words. Run as a script, `python tests/families/test_families_page.py`, this writes
 it."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.families import Detect, Family, Gate, ReasoningSyntax, ToolSyntax, builtin_families
+import pytest
+
+from engine import ChatTemplate, Engine
+from engine.cli import main
+from engine.families import Detect, Families, Family, Gate, ReasoningSyntax, ToolSyntax, builtin_families
+from engine.families.detect import tables_of
+from engine.testing import ByteVocab, ScriptedBackend
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "FAMILIES.md"
 HEAD = """# Families
+
+## Add a family
+
+A family is a row of a TOML file: how its models mark the start and end of a turn, reasoning and tool calls. Markers are
+literals, with the white space that the model's chat template writes beside them. `models.toml` has the rows that come
+with the package, and a file of your own adds more.
+
+First see what the engine makes of a model without one: `llama-engine inspect model.gguf` names the family and why it was
+chosen (`content-only`: none was recognised), and `llama-engine explain` shows what each piece of an output is taken for.
+
+Say a model called Fable reasons between `[[reason]]` and `[[/reason]]`, and calls a function `x` as
+`<fn name="x">{json}</fn>`. Its chat template is `fable.jinja`:
+
+```jinja title="fable.jinja"
+{%- if tools %}<|system|>Call a function as <fn name="x">{json}</fn>. You have:
+{% for tool in tools %}{{ tool.function | tojson }}
+{% endfor %}<|end|>
+{% endif %}
+{%- for message in messages %}<|{{ message.role }}|>
+{%- if message.reasoning_content %}[[reason]]{{ message.reasoning_content }}[[/reason]]{% endif %}
+{{- message.content or "" }}
+{%- for call in message.tool_calls or [] -%}
+<fn name="{{ call.function.name }}">{{ call.function.arguments | tojson }}</fn>
+{%- endfor %}<|end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}
+```
+
+This is the whole row, in `fable.toml`:
+
+```toml title="fable.toml"
+[family.fable]
+title = "Fable"
+verified = "fable.jinja"
+like = ["plain", "think"]
+detect.template = ["[[reason]]", "<fn name="]
+format.start = "<|assistant|>"
+format.stops = ["<|end|>"]
+format.reasoning = { open = "[[reason]]", close = "[[/reason]]", history = "all", fields = ["reasoning_content"] }
+format.tools = { shape = "tagged_json", call = ['<fn name="', "</fn>"], name_end = '">' }
+```
+
+Check it:
+
+```sh
+llama-engine families check fable.toml --template fable.jinja
+```
+
+This names every mistake in the file at once, with its line and the known keys beside a typo. It shows where each field
+comes from and what was left at its default. Then it writes turns as the row says, renders them with the template, and
+tells which are read back. The exit code is 1 if one is not.
+
+Use it on the command line (`--family fable.toml`), or in Python. Families of your own are asked first; the first row
+whose texts all occur in a model's chat template is its family:
+
+```python
+from engine import ChatTemplate, Engine, Families, Parser, fold
+from engine.families import builtin_families
+
+families = builtin_families().extended(Families.load("fable.toml"))
+with open("fable.jinja") as file:
+    print(ChatTemplate(file.read(), family=families).family.title)  # found by its template
+parser = Parser(families.get("fable"))
+events = parser.feed('[[reason]]I look.[[/reason]]<fn name="look">{"city": "Oslo"}</fn>')
+completion = fold([*events, *parser.close()])
+print(completion.reasoning, [(call.name, call.arguments) for call in completion.tool_calls])
+llm = Engine.load("model.gguf", family=families.get("fable"))  # whatever its template
+llm.close()
+```
+```text
+Fable
+I look. [('look', '{"city": "Oslo"}')]
+```
+
+**`like`** takes over what other rows say: families (less their `detect`) and bases, a later one in the list over an
+earlier one. What the row says itself wins. A row that is like its own name changes a shipped family. The bases are
+`plain` (no markers that exist as tokens only, nothing that changes in history), `chatml` (turns between
+`<|im_start|>` and `<|im_end|>`), `think` (reasoning in `<think>` at the start of a turn, no switch) and `hermes-calls`
+(JSON in `<tool_call>`). A file may have bases of its own, as tables `[base.<name>]`.
+`llama-engine families show NAME` prints a family with everything it takes over.
+
+**`respell`** replaces text in all markers, for a family that only spells another's markers differently:
+
+```toml title="parrot.toml"
+[family.parrot]
+title = "Parrot"
+verified = "its own template, by hand"
+like = "qwen3"
+respell = [["tool_call", "parrot_call"]]
+detect.template = ["<parrot_call>"]
+format.reasoning = { gate = "not applicable", off = "close" }
+
+[family.qwen3]
+like = "qwen3"
+format.stops = ["<|im_end|>", "<|endoftext|>"]
+```
+
+**Every decision must be stated**, by the row or by what it is like: a value that is right by default is right by
+accident. `"not applicable"` is a value. `engine/families/schema.py` documents every key.
+
+The same records can be made in Python: `Families([Family(name=.., title=.., verified=.., detect=Detect(..),
+format=Format(..))])`; a single `Family` or `Format` may be given as `family=` too.
+
+A contribution is a row in `models.toml`, a file of golden outputs in `tests/golden/` and, only where the GGUF's own
+template is absent or wrong, a template in `templates/`. A new *shape* of calls is the only thing that needs Python: a module in `engine/parsing/shapes/`.
+
+## The families that are known
 
 Generated from `models.toml` by `python tests/families/test_families_page.py`; a test compares the two. The first row
 that matches a model's chat template wins. *Fed back*: which earlier reasoning the next prompt shows, and in which
@@ -147,6 +261,66 @@ def test_each_row_is_one_line_with_its_cells() -> None:
         assert len(rows) == len(builtin_families().names())
         for line in rows:
             assert line.replace("\\|", "").count("|") == cells + 1, line
+
+
+def blocks(language: str) -> list[str]:
+    """The page's blocks of code in a language."""
+    return re.findall(rf"^```{language}[^\n]*\n(.*?)^```$", HEAD, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def fable(tmp_path: Path) -> Path:
+    """The worked example, as the two files that the page shows."""
+    (tmp_path / "fable.jinja").write_text(blocks("jinja")[0], encoding="utf-8")
+    path = tmp_path / "fable.toml"
+    path.write_text(blocks("toml")[0], encoding="utf-8")
+    return path
+
+
+def test_the_worked_example_has_ten_lines_and_passes_its_check(fable: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(fable.read_text(encoding="utf-8").splitlines()) <= 10
+    assert main(["families", "check", str(fable), "--template", str(fable.with_suffix(".jinja"))]) == 0
+    out = capsys.readouterr().out
+    assert "written as the row says, and parsed: 7 of 7 turns come back" in out
+    assert "recognised as fable" in out
+    assert "rendered by the template, and parsed: 7 of 7 turns come back" in out
+    assert re.search(r"format\.reasoning\.off +\"close\" +from think", out)
+    assert "left at the default: detect.template_not" in out
+
+
+def test_the_worked_example_answers_reasons_and_calls(fable: Path) -> None:
+    families = builtin_families().extended(Families.load(fable))
+    vocab = ByteVocab(["<|assistant|>", "<|user|>"], end=["<|end|>"])
+    source = fable.with_suffix(".jinja").read_text(encoding="utf-8")
+    template = ChatTemplate(source, family=families, control_tokens=vocab.control_tokens)
+    said = '[[reason]]I look.[[/reason]]<fn name="look">{"city": "Oslo"}</fn>'
+    with Engine(ScriptedBackend([said, "It rains."], vocab=vocab), template) as llm:
+
+        def look(city: str) -> str:
+            """Look."""
+            return f"rain in {city}"
+
+        run = llm.run("Weather?", tools=[look])
+    assert run.steps[0].completion.reasoning == "I look."
+    assert run.steps[-1].completion.content == "It rains."
+    assert [message.content for message in run.messages if message.role == "tool"] == ["rain in Oslo"]
+
+
+def test_the_example_of_ones_own_families_works(tmp_path: Path) -> None:
+    path = tmp_path / "parrot.toml"
+    path.write_text(blocks("toml")[1], encoding="utf-8")
+    families = builtin_families().extended(Families.load(path))
+    parrot, changed = families.get("parrot"), families.get("qwen3")
+    assert families.detect("<parrot_call>").family is parrot
+    assert parrot.format.tools is not None
+    assert parrot.format.tools.section == ("\n<parrot_call>\n", "\n</parrot_call>")
+    assert changed.format.stops == ("<|im_end|>", "<|endoftext|>")
+    assert changed.detect == builtin_families().get("qwen3").detect
+
+
+def test_the_page_names_the_bases() -> None:
+    told = HEAD.partition("The bases are")[2].partition("A file may have")[0]
+    assert re.findall(r"`([\w-]+)`\s\(", told) == list(tables_of().bases())
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from engine.cli.arguments import parser
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
-LANGUAGES = {"console", "json", "py", "python", "sh", "text", "toml"}
+LANGUAGES = {"console", "jinja", "json", "py", "python", "sh", "text", "toml"}
 MOST_WORDS, MOST_LINES = 900, 150
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (

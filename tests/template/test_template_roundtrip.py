@@ -7,8 +7,9 @@ Always over our own templates; over llama.cpp's tree too where `LLAMA_CPP_TEMPLA
 from pathlib import Path
 
 import pytest
-from roundtrips import MESSAGES, SOURCES, lost, roundtrip
+from roundtrips import SOURCES
 
+from engine.diagnose.roundtrip import MESSAGES, lost, roundtrip
 from engine.template.chat_template import ChatTemplate
 
 OURS = sorted((Path(__file__).parents[2] / "templates").glob("*.jinja"))

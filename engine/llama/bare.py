@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from engine.errors import DecodeError
 from engine.llama import lib as llama_lib
 from engine.llama.gguf import read_gguf
 from engine.llama.params import on_cpu
@@ -49,12 +50,15 @@ class Bare:
         threads: int,
         unified: bool = True,
         asked: ContextOptions | None = None,
+        gpu_layers: int = 0,
     ) -> None:
         options = replace(asked or ContextOptions(), kv_unified=unified)
         options = on_cpu(read_gguf(path), options, n_ctx, sequences)
         self._lib: Any = llama_lib.library()
         lib = self._lib
-        self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
+        weights = lib.llama_model_default_params()
+        weights.n_gpu_layers = gpu_layers
+        self._model = lib.llama_model_load_from_file(str(path).encode(), weights)
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, 2048, options.rows_at_once
         params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
@@ -167,7 +171,7 @@ class Bare:
         self._batch.n_tokens = rows
         code = self._lib.llama_decode(self._context, self._batch)
         if code:
-            raise RuntimeError(f"llama_decode answered {code}")
+            raise DecodeError(f"llama_decode returned {code} for a batch of {rows} tokens.")
 
     def chain(self, drawing: Drawing, seed: int) -> Any:
         """A sampler chain; hand it to `free` in the end."""

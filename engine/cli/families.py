@@ -1,0 +1,75 @@
+"""`llama-engine families [list | show | check]`: the formats that are known, and a file of one's own tried.
+
+Knows: how families are listed. Does not know: what a row means, how it is tried (`engine.diagnose.family_check`).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from engine.cli.screen import Screen
+from engine.families import Family, builtin_families
+
+
+def add_families(commands: Any) -> None:
+    """Add the command and its options to a parser's subcommands."""
+    families = commands.add_parser(
+        "families",
+        help="list the model families whose formats are known; check a file of your own",
+        description="List the model families whose formats are known. With check, try a file of your own.",
+    )
+    actions = families.add_subparsers(dest="action", metavar="ACTION")
+    actions.add_parser("list", help="list them (what `families` alone does)")
+    shown = actions.add_parser("show", help="show a family's format, and which row or base each field is from")
+    shown.add_argument("name", metavar="NAME", choices=builtin_families().names(), help="a family of the list")
+    check = actions.add_parser(
+        "check",
+        help="try a file of your own: every mistake in it, what was defaulted, and turns written and read back",
+        description="Try a file of families. Exit code 1 where it has mistakes or a turn does not come back.",
+    )
+    check.add_argument("file", metavar="FILE", type=Path, help="a TOML file like models.toml")
+    check.add_argument("--template", metavar="FILE", type=Path, help="a chat template that a row is for (.jinja)")
+
+
+def families(options: argparse.Namespace) -> int:
+    """Run the action that the options name; returns the exit code."""
+    screen = Screen(sys.stdout)
+    match options.action:
+        case "check":
+            from engine.diagnose.family_check import check
+
+            found = check(options.file, options.template)
+            screen.line(found.text())
+            return 0 if found.is_sound else 1
+        case "show":
+            from engine.diagnose.family_check import row_check
+            from engine.families.detect import tables_of
+
+            screen.line(row_check(builtin_families().get(options.name), tables_of()).text())
+        case _:
+            _list(screen)
+    return 0
+
+
+def _list(screen: Screen) -> None:
+    known = [builtin_families().get(name) for name in builtin_families().names()]
+    table = [("NAME", "REASONING", "CALLS", "MODELS")]
+    table += [(family.name, _reasoning(family), _calls(family), family.title) for family in known]
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    for row in table:
+        cells = [f"{text:<{width}}" for text, width in zip(row[:3], widths, strict=True)]
+        screen.line("  ".join([*cells, row[3]]))
+    screen.line(f"{len(known)} families. A file of your own adds more: llama-engine families check FILE")
+
+
+def _reasoning(family: Family) -> str:
+    syntax = family.format.reasoning
+    return (
+        "-" if syntax is None else "switched" if syntax.gate is not None else "always" if syntax.forced_open else "yes"
+    )
+
+
+def _calls(family: Family) -> str:
+    tools = family.format.tools
+    return "channels" if family.format.channels else "generic" if tools is None else tools.shape

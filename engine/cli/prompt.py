@@ -1,0 +1,47 @@
+"""What a user types at a prompt: lines edited and remembered, pastes of many lines as one text.
+
+Knows: prompt_toolkit, and what to do without it. Does not know: what is asked, commands. Its only importer;
+imported late, as it takes a moment. Without it, or where input or output is no terminal that it can use, Python's own
+`input` reads single lines.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+_PROMPT = "> "
+
+
+def reader(said: Sequence[str], commands: Sequence[str]) -> Callable[[], str]:
+    """A function that reads what is typed next. `said` was typed earlier, and the up arrow finds it; `commands` are
+    completed by Tab, by their first words. Raises KeyboardInterrupt on Ctrl-C, EOFError on Ctrl-D."""
+    if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        with suppress(ImportError):
+            return _edited(said, sorted({command.split()[0] for command in commands}))
+    with suppress(ImportError):  # lines are edited and remembered where the platform has it
+        importlib.import_module("readline")
+    return lambda: input(_PROMPT)
+
+
+def _edited(said: Sequence[str], commands: Sequence[str]) -> Callable[[], str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.history import InMemoryHistory
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    session: PromptSession[str] = PromptSession(
+        history=InMemoryHistory(said),
+        completer=WordCompleter(list(commands), sentence=True),
+        complete_while_typing=False,
+        key_bindings=keys,
+        prompt_continuation=lambda width, _line, _wrapped: " " * width,
+    )
+    return lambda: session.prompt(_PROMPT)

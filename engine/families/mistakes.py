@@ -1,0 +1,78 @@
+"""What pydantic finds wrong with a row, in the words of the file: the key, what stands there, and what to write.
+
+Knows: pydantic's kinds of errors, and the keys of each table. Does not know: files, lines.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, NamedTuple, get_args
+
+from pydantic import BaseModel, ValidationError
+
+Place = tuple[str, ...]
+
+
+class Complaint(NamedTuple):
+    """What is wrong with a field, and what to write. `contradicts`: only beside what other fields say."""
+
+    place: Place
+    text: str
+    contradicts: bool = False
+
+
+def complaints(error: ValidationError, record: type[BaseModel]) -> Iterator[Complaint]:
+    """Each mistake in a row."""
+    for found in error.errors(include_url=False):
+        place = tuple(item for item in found["loc"] if isinstance(item, str))
+        if found["type"] == "contradiction":
+            for field, text in found.get("ctx", {})["found"]:
+                yield Complaint((*place, field), text, contradicts=True)
+        else:
+            yield Complaint(place, _complaint(found["type"], place, found, record))
+
+
+def _complaint(kind: str, place: Place, found: Any, record: type[BaseModel]) -> str:
+    key, value = place[-1], found["input"]
+    match kind:
+        case "extra_forbidden":
+            return _unknown(key, _keys(record, place[:-1]))
+        case "missing":
+            return f"nothing says `{key}`. Write {key} = .. there"
+        case "tuple_type":
+            return f"{value!r} is no list of texts. Write {key} = {_listed(value)}"
+        case "string_type":
+            return f"{value!r} is no text. Write it between quotes"
+        case "literal_error":
+            return f"{value!r} is not known for `{key}`. Write {found['ctx']['expected']}"
+        case "model_type" | "model_attributes_type" | "dict_type" | "mapping_type":
+            return f"{value!r} is no table. Write [family.<name>.{'.'.join(place)}] and its keys"
+        case "too_short" | "too_long" | "missing_argument":
+            return f"{value!r} has {found['ctx']['actual_length']} texts. Write a list of as many as `{key}` has"
+        case _:
+            return f"{found['msg']} (there is {value!r}). Correct it there"
+
+
+def _listed(value: object) -> str:
+    return f'["{value}"]' if isinstance(value, str) else '["..", ".."]'
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = get_close_matches(key, known, n=1)
+    meant = f"Did you mean `{near[0]}`? " if near else ""
+    return f"there is no key `{key}`. {meant}The keys of this table are {', '.join(known)}"
+
+
+def _keys(record: type[BaseModel], place: Place) -> list[str]:
+    """The keys that a table may have, those of the file itself too."""
+    node: type[BaseModel] | None = record
+    for name in place:
+        field = node.model_fields.get(name) if node is not None else None
+        node = next((each for each in _records(field.annotation) if field), None) if field else None
+    keys = list(node.model_fields) if node is not None else []
+    return ["like", "respell", *(key for key in keys if key != "name")] if not place else keys
+
+
+def _records(annotation: object) -> Iterator[type[BaseModel]]:
+    for each in (annotation, *get_args(annotation)):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            yield each

@@ -1,0 +1,123 @@
+"""`bench` and `completion`; options anywhere; help and exit codes."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from engine.cli import main
+from engine.cli.arguments import parser
+from engine.cli.exit_codes import EXIT_CODES
+
+SMALL = ["--prompt", "32", "--answer", "4", "--streams", "2", "--rounds", "1", "--threads", "1"]
+
+
+def test_bench_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str], builtin_model_path: Path) -> None:
+    assert main(["bench", *SMALL, str(builtin_model_path)]) == 0
+    rows = [re.split(r"\s{2,}", line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["TOKENS PER SECOND", "ENGINE", "BARE LIBRARY", "RATIO"]
+    assert [row[0] for row in rows[1:4]] == ["prefill, 32 tokens", "decode, 1 stream", "decode, 2 streams"]
+    assert all(float(cell.replace(",", "")) > 0 for row in rows[1:4] for cell in row[1:])
+    assert main(["bench", *SMALL, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [len(row["engine"]) for row in found["results"]] == [1, 1, 1]
+    assert main(["bench", "--rounds", "1", "none.gguf"]) == 1
+
+
+def test_bench_draws_where_matplotlib_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "bench.png"
+    assert main(["bench", *SMALL, "--png", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert main(["bench", *SMALL, "--png", str(tmp_path / "none" / "bench.png")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_bench_says_what_is_missing_before_it_measures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing: dict[str, ModuleType | None] = {"matplotlib": None}
+    for name, module in missing.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert main(["bench", "--png", "bench.png"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, "pip install matplotlib" in err) == ("", True)
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--rounds", "0"])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_scripts_are_the_shells_own(shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["completion", shell]) == 0
+    written = capsys.readouterr().out
+    names = ("families", "completion") if shell == "tcsh" else ("families", "--max-tokens", "--template")
+    assert all(name in written for name in names)
+    if shutil.which(shell) and shell != "tcsh":
+        script = tmp_path / "script"
+        script.write_text(written, encoding="utf-8")
+        subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def test_bash_completes_commands_options_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    for words, wanted in (
+        (["llama-engine", "fam"], {"families"}),
+        (["llama-engine", "families", "ch"], {"check"}),
+        (["llama-engine", "chat", "--re"], {"--reasoning", "--resume"}),
+    ):
+        line = " ".join(f"'{word}'" for word in words)
+        call = f"{script}\nCOMP_WORDS=({line})\nCOMP_CWORD={len(words) - 1}\n_shtab_llama_engine\n"
+        done = subprocess.run(
+            [bash, "-c", call + 'printf "%s\\n" "${COMPREPLY[@]}"'], capture_output=True, text=True, check=True
+        )
+        assert set(done.stdout.split()) == wanted
+
+
+def test_options_stand_anywhere() -> None:
+    same = [
+        ["run", "m.gguf", "Hello", "--seed", "1", "--json"],
+        ["run", "--seed", "1", "m.gguf", "--json", "Hello"],
+        ["run", "m.gguf", "--seed", "1", "Hello", "--json"],
+        ["run", "--json", "--seed", "1", "m.gguf", "Hello"],
+    ]
+    first, *rest = [vars(parser().parse_args(line)) for line in same]
+    assert (first["model"], first["prompt"], first["seed"]) == ("m.gguf", "Hello", 1)
+    assert all(other == first for other in rest)
+    batch = parser().parse_args(["batch", "-m", "m.gguf", "in.jsonl", "--temperature", "0", "-o", "out.jsonl"])
+    assert (batch.input, batch.output, batch.model) == ("in.jsonl", "out.jsonl", "m.gguf")
+    removed = parser().parse_args(["models", "remove", "a/b", "--yes", "c/d"])
+    assert removed.names == ["a/b", "c/d"]
+    with pytest.raises(SystemExit):
+        parser().parse_args(["run", "m.gguf", "Hello", "again"])
+
+
+def test_help_has_examples_and_the_table_of_exit_codes(
+    capsys: pytest.CaptureFixture[str], repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    page = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
+    for code, meaning in EXIT_CODES.items():
+        assert f" {code} {meaning} " in " ".join([*out.split(), ""])
+        assert f"\n| {code} | {meaning} |\n" in page
+    commands = re.findall(r"^    (\w+) ", out.partition("options:")[0], re.MULTILINE)
+    assert {"chat", "families", "bench", "doctor"} <= set(commands)
+    for command in commands:
+        assert f"\n| `{command}` | " in page
+    told = re.findall(r"^  llama-engine (\w+)", out, re.MULTILINE)
+    assert set(told) <= {*commands, "COMMAND"}
