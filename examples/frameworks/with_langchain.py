@@ -1,4 +1,4 @@
-"""langchain over Chat Completions; a framework that makes its client by itself gets a transport.
+"""langchain over Chat Completions and over Responses; a framework that makes its client by itself gets a transport.
 
 pip install 'llama-engine[openai]' langchain langchain-openai
 python examples/frameworks/with_langchain.py [MODEL.gguf]
@@ -16,7 +16,7 @@ import engine.openai
 from engine import Engine
 
 
-def answer(llm: Engine, *, responses: bool = False) -> str:
+def answer(llm: Engine, extra_body: dict[str, object] | None = None, *, responses: bool = False) -> str:
     with openai.DefaultHttpxClient(transport=engine.openai.transport(llm)) as http:
         model = ChatOpenAI(
             model="local",
@@ -26,6 +26,7 @@ def answer(llm: Engine, *, responses: bool = False) -> str:
             http_client=http,
             max_retries=0,
             use_responses_api=responses,
+            extra_body=extra_body,
         )
         agent = create_agent(model, tools=[get_weather, multiply])
         found = agent.invoke({"messages": [{"role": "user", "content": QUESTION}]})
@@ -39,7 +40,8 @@ def answer(llm: Engine, *, responses: bool = False) -> str:
 
 def main(model: str | None = None) -> None:
     with Engine.load(model) as llm:
-        print("answer:", answer(llm))
+        print("answer:", answer(llm))  # the reasoning is in the next prompt, but not in the messages
+        print("answer:", answer(llm, responses=True))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import engine.openai
 from engine import Engine
 
 
-async def answer(llm: Engine) -> str:
+async def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
     async with openai.DefaultAsyncHttpxClient(transport=engine.openai.transport(llm)) as http:
         model = OpenAILike(
             model="local",
@@ -27,6 +27,7 @@ async def answer(llm: Engine) -> str:
             is_function_calling_model=True,
             temperature=0,
             max_retries=0,
+            additional_kwargs={"extra_body": extra_body},
         )
         agent = FunctionAgent(tools=[get_weather, multiply], llm=model)
         return str(await agent.run(QUESTION))

@@ -21,13 +21,21 @@ if TYPE_CHECKING:
 FUNCTIONS = {"get_weather": get_weather, "multiply": multiply}
 
 
-def answer(llm: Engine) -> str:
+def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
     tools: list[FunctionToolParam] = [
-        {"type": "function", "name": t.name, "description": t.description, "parameters": dict(t.parameters), "strict": True}
+        {
+            "type": "function",
+            "name": t.name,
+            "description": t.description,
+            "parameters": dict(t.parameters),
+            "strict": True,
+        }
         for t in as_tools([get_weather, multiply])
     ]
     with engine.openai.OpenAI(llm) as client:
-        response = client.responses.create(model="local", input=QUESTION, tools=tools, temperature=0)
+        response = client.responses.create(
+            model="local", input=QUESTION, tools=tools, temperature=0, extra_body=extra_body
+        )
         while True:
             results: list[FunctionCallOutput] = []
             for item in response.output:
@@ -39,7 +47,12 @@ def answer(llm: Engine) -> str:
             if not results:
                 return response.output_text
             response = client.responses.create(
-                model="local", input=[*results], previous_response_id=response.id, tools=tools, temperature=0
+                model="local",
+                input=[*results],
+                previous_response_id=response.id,
+                tools=tools,
+                temperature=0,
+                extra_body=extra_body,
             )
 
 

@@ -26,13 +26,15 @@ from engine import Engine
 SETTINGS = RunConfig(tracing_disabled=True)  # traces would be sent to OpenAI
 
 
-async def answer(llm: Engine, endpoint: Literal["responses", "chat"]) -> str:
+async def answer(
+    llm: Engine, extra_body: dict[str, object] | None = None, *, endpoint: Literal["responses", "chat"] = "responses"
+) -> str:
     kind = OpenAIResponsesModel if endpoint == "responses" else OpenAIChatCompletionsModel
     async with engine.openai.AsyncOpenAI(llm) as client:
         agent = Agent(
             name="Clerk",
             model=kind("local", client),
-            model_settings=ModelSettings(temperature=0),
+            model_settings=ModelSettings(temperature=0, extra_body=extra_body),
             tools=[function_tool(get_weather), function_tool(multiply)],
         )
         run = Runner.run_streamed(agent, QUESTION, run_config=SETTINGS)
@@ -45,8 +47,8 @@ async def answer(llm: Engine, endpoint: Literal["responses", "chat"]) -> str:
 
 def main(model: str | None = None) -> None:
     with Engine.load(model) as llm:
-        print("answer:", asyncio.run(answer(llm, "responses")))
-        print("answer:", asyncio.run(answer(llm, "chat")))
+        print("answer:", asyncio.run(answer(llm)))
+        print("answer:", asyncio.run(answer(llm, endpoint="chat")))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import asyncio
 import sys
 
 from pydantic_ai import Agent, ModelResponse, ThinkingPart
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider
 from task import QUESTION, get_weather, multiply
 
@@ -16,10 +16,11 @@ import engine.openai
 from engine import Engine
 
 
-async def answer(llm: Engine) -> str:
+async def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
     async with engine.openai.AsyncOpenAI(llm) as client:
         model = OpenAIChatModel("local", provider=OpenAIProvider(openai_client=client))
-        agent = Agent(model, tools=[get_weather, multiply], model_settings={"temperature": 0})
+        settings = OpenAIChatModelSettings(temperature=0, extra_body=extra_body)
+        agent = Agent(model, tools=[get_weather, multiply], model_settings=settings)
         run = await agent.run(QUESTION)
     for message in run.all_messages():
         if isinstance(message, ModelResponse):

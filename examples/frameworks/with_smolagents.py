@@ -55,7 +55,7 @@ def as_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def answer(llm: Engine) -> str:
+def answer(llm: Engine, extra_body: dict[str, object] | None = None) -> str:
     with openai.DefaultHttpxClient(transport=engine.openai.transport(llm)) as http:
         model = NativeCalls(
             "local",
@@ -64,6 +64,7 @@ def answer(llm: Engine) -> str:
             client_kwargs={"http_client": http, "max_retries": 0},
             temperature=0,
             tool_choice="auto",
+            extra_body=extra_body,
         )
         agent = ToolCallingAgent([tool(get_weather), tool(multiply)], model, verbosity_level=LogLevel.OFF, max_steps=4)
         agent.prompt_templates["system_prompt"] = "You are a helpful assistant."
