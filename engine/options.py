@@ -150,8 +150,8 @@ class TurnOptions(RawOptions, total=False):
     """What every way of generating takes, beside the sampling.
 
     - `reasoning`: None is the model's default; True, False, "low", "medium", "high" where its template can.
-    - `restore_reasoning`: True, the default, puts back the reasoning of earlier turns that the messages lack, where this
-      engine generated them (`Prompt.restored` numbers the messages). False sends the messages as they are.
+    - `restore_reasoning`: True, the default, puts back the reasoning of earlier turns that the messages lack, where
+      this engine generated them (`Prompt.restored` numbers the messages). False sends the messages as they are.
     - `reasoning_budget`: reasoning tokens at most; then reasoning is closed and the answer follows.
     - `reasoning_format`: "deepseek" keeps reasoning apart, "none" leaves it in the content, "deepseek-legacy" does
       both, "exclude" drops it.

@@ -2,6 +2,7 @@
 becomes of reasoning. The full matrix is tests/bench/constraints.py."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from constrained import (
@@ -108,7 +109,9 @@ def test_a_call_whose_end_is_an_end_token_ends_the_turn_though_the_grammar_force
     again = "<|start|>assistant" + call + "<|start|>assistant<|channel|>final<|message|>Well.<|return|>"
     parameters = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     tool = {"type": "function", "function": {"name": "ping", "description": "", "parameters": parameters}}
-    for options in ({}, {"strict_tools": True}, {"tool_choice": "required"}, {"tool_choice": ToolName(name="ping")}):
+    choices: list[Any] = ["required", ToolName(name="ping")]
+    ways: list[dict[str, Any]] = [{}, {"strict_tools": True}, *({"tool_choice": choice} for choice in choices)]
+    for options in ways:
         backend = ScriptedBackend([call + again], vocab=vocab, n_ctx=4000)
         with Engine(backend, template) as llm:
             completion = llm.chat("Hi", [tool], **options)

@@ -1,6 +1,7 @@
 """Each framework does a task of two tools and several steps on the built-in model, through a client in this process."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -52,7 +53,7 @@ CALLS = {"call: get_weather city='Oslo' -> 4 °C", "call: multiply a=127 b=46 ->
 @pytest.fixture(autouse=True)
 def no_traces(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
     """The examples import the task that they share; their frameworks report nothing to anybody."""
-    monkeypatch.syspath_prepend(repository / "examples" / "frameworks")
+    monkeypatch.setattr(sys, "path", [str(repository / "examples" / "frameworks"), *sys.path])
     for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2"):
         monkeypatch.setenv(name, "false")
 
