@@ -31,20 +31,23 @@ PROMPT = "Repeat after me: " + ", ".join(f"word{number}" for number in range(40)
 
 
 class Timed(NamedTuple):
-    """One stream: seconds to the first event that carries something, and tokens per second from there on."""
+    """One stream: seconds to the first event that carries something, tokens per second from there on, and processor
+    seconds of the whole process for each token, which a busy machine leaves alone."""
 
     first: float
     rate: float
+    processor: float
 
 
 def timed(arrivals: Iterator[int | None]) -> Timed:
     """`arrivals` gives None for an event, the tokens drawn at the end."""
-    begun = time.perf_counter()
+    begun, processor = time.perf_counter(), time.process_time()
     first, tokens = 0.0, 0
     for arrival in arrivals:
         first = first or time.perf_counter()
         tokens = arrival or tokens
-    return Timed(first - begun, (tokens - 1) / (time.perf_counter() - first))
+    rate = (tokens - 1) / (time.perf_counter() - first)
+    return Timed(first - begun, rate, (time.process_time() - processor) / tokens)
 
 
 def by_stream(llm: Engine, tokens: int) -> Iterator[int | None]:
@@ -83,8 +86,11 @@ def speed(rounds: int, tokens: int) -> None:
                 if number:  # the first round warms up
                     found[name].append(one)
     for name, times in found.items():
-        first, rate = median(each.first for each in times), median(each.rate for each in times)
-        print(f"speed: {name:10} first event {1000 * first:6.2f} ms, {rate:7.1f} tokens/s, median of {len(times)}")
+        first, rate, processor = (median(each[field] for each in times) for field in range(3))
+        print(
+            f"speed: {name:10} first event {1000 * first:6.2f} ms, {rate:7.1f} tokens/s, "
+            f"{1e6 * processor:.0f} processor microseconds a token, median of {len(times)}"
+        )
     ratio = median(a.rate / b.rate for a, b in zip(found["client"], found["llm.stream"], strict=True))
     print(f"speed: client / llm.stream = {ratio:.3f}, median over the rounds, {tokens} tokens each")
 
@@ -125,8 +131,8 @@ async def stalls(streams: int, tokens: int) -> None:
         over.set()
         await sleeping
     print(
-        f"stalls: {streams} streams, {sum(chunks)} chunks; the loop stood still for {1000 * max(loop_late):.1f} ms at most "
-        f"(median {1000 * median(loop_late):.2f}), a thread that only sleeps for {1000 * max(thread_late):.1f}"
+        f"stalls: {streams} streams, {sum(chunks)} chunks; the loop stood still for {1000 * max(loop_late):.1f} ms at "
+        f"most (median {1000 * median(loop_late):.2f}), a thread that only sleeps for {1000 * max(thread_late):.1f}"
     )
 
 
