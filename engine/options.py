@@ -153,6 +153,7 @@ class FreeTurnOptions(_FreeRawOptions, total=False):
     """`TurnOptions` less `response_format`, which signatures that type the answer state themselves."""
 
     reasoning: Reasoning | None
+    restore_reasoning: bool
     reasoning_budget: Annotated[int, Field(ge=0)] | None
     reasoning_format: ReasoningFormat
     tool_choice: AllowedChoice
@@ -170,6 +171,8 @@ class TurnOptions(FreeTurnOptions, total=False):
     """What every way of generating takes, beside the sampling.
 
     - `reasoning`: None is the model's default; True, False, "low", "medium", "high" where its template can.
+    - `restore_reasoning`: True, the default, puts back the reasoning of earlier turns that the messages lack, where
+      this engine generated them (`Prompt.restored` numbers the messages). False sends the messages as they are.
     - `reasoning_budget`: reasoning tokens at most; then reasoning is closed and the answer follows.
     - `reasoning_format`: "deepseek" keeps reasoning apart, "none" leaves it in the content, "deepseek-legacy" does
       both, "exclude" drops it.

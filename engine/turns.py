@@ -24,7 +24,7 @@ from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import conversation_of
 from engine.template.fit import Fitted, Prompts
-from engine.template.memory import ReasoningMemory
+from engine.template.memory import ReasoningMemory, Restored
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
 from engine.types import AllowedTools, Completion, Message, MessagesLike, SamplingParams, Tool, ToolChoice
@@ -87,7 +87,7 @@ class Turns:
         known = as_tools(tools)
         asked = prompt_options(options)
         demand = _demand(known, asked.tool_choice, sampling, options)
-        restored = self._memory.restore(conversation_of(messages))
+        restored = self._restored(messages, options)
         fitted = self._prompts.fitted(restored, known, asked)
         # The parser remembers the conversation as the caller has it, and will send it again.
         return [
@@ -136,6 +136,13 @@ class Turns:
             )
         )
 
+    def _restored(self, messages: MessagesLike, options: TurnOptions) -> Restored:
+        """The conversation, with the reasoning that the caller dropped unless the options say otherwise."""
+        conversation = conversation_of(messages)
+        if options.get("restore_reasoning", True):
+            return self._memory.restore(conversation)
+        return Restored(tuple(conversation), ())
+
     def start_raw(self, prompt: str | Sequence[int], options: RawOptions) -> Stream:
         """A turn with no chat template between. Raises what `Engine.stream_complete` says."""
         self._service.check()
@@ -160,14 +167,14 @@ class Turns:
     def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
         """What `start` would send."""
         _ = self.check(options)
-        restored = self._memory.restore(conversation_of(messages))
+        restored = self._restored(messages, options)
         return self._prompts.fitted(restored, as_tools(tools), prompt_options(options)).prompt
 
     def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
         """The tokens that all conversations have in common which begin so."""
         _ = self.check(options)
         known, asked = as_tools(tools), prompt_options(options)
-        restored = self._memory.restore(conversation_of(messages))
+        restored = self._restored(messages, options)
         if restored.messages[-1].role in ("user", "tool"):
             return self._service.tokens(self._prompts.rendered(restored, known, asked))
         return self._prompts.head(restored.messages, known, asked)
@@ -183,7 +190,7 @@ class Turns:
         sampling = self.check(options)
         known, choice = as_tools(tools), prompt_options(options).tool_choice
         demand = _demand(known, choice, sampling, options)
-        restored = self._memory.restore(conversation_of(messages))
+        restored = self._restored(messages, options)
         prompt = self._prompts.rendered(restored, known, prompt_options(options))
         format_ = self.template.parser_recipe(prompt, known).format
         return Asked(

@@ -87,16 +87,24 @@ _OF_CHAT = (
     Field("moderation", "refused", Json, "there is no moderation model"),
     Field("web_search_options", "refused", Json, "there is no web search; give a tool"),
 )
+_TEMPLATE = Field(
+    "chat_template_kwargs", "honoured", Json, "variables for the chat template; `enable_thinking` is `reasoning`"
+)
+_RESTORE = Field(
+    "restore_reasoning",
+    "honoured",
+    bool,
+    "false: reasoning of earlier turns that the client did not send back stays out of the prompt",
+)
 _OWN = (
-    Field(
-        "chat_template_kwargs", "honoured", Json, "variables for the chat template; `enable_thinking` is `reasoning`"
-    ),
+    _TEMPLATE,
     Field(
         "reasoning_field",
         "honoured",
         Literal["reasoning_content", "reasoning"],
         "the field that reasoning comes back in",
     ),
+    _RESTORE,
 )
 OTHER_NAMES: Mapping[str, str] = {
     "repetition_penalty": "repeat_penalty",
@@ -158,7 +166,7 @@ def _table(*rows: Field, without: Collection[str] = ()) -> Table:
 
 CHAT_FIELDS: Table = _table(*_OF_CHAT, *_OWN, *_OF_SERVERS)
 RESPONSES_FIELDS: Table = _table(
-    *_OF_RESPONSES, _OWN[0], without=("logit_bias", "logprobs", "max_tokens", "response_format")
+    *_OF_RESPONSES, _TEMPLATE, _RESTORE, without=("logit_bias", "logprobs", "max_tokens", "response_format")
 )
 
 

@@ -67,8 +67,9 @@ class _InProcess:
                 return _json(request, 200, found.body, found.headers)
             streams = found.ask.begin()
             if found.stream:
-                return _streamed(request, found, _body_class(timer.library, _Body)(_reading(found, streams), timer))
-            return _json(request, 200, _completed(found, streams, timer), found.headers)
+                body = _body_class(timer.library, _Body)(_reading(found, streams), timer)
+                return _streamed(request, body, _headers(found, streams))
+            return _json(request, 200, _completed(found, streams, timer), _headers(found, streams))
         except Problem as problem:
             return _json(request, problem.status, problem.body(), {})
 
@@ -82,10 +83,11 @@ class _InProcess:
                 async with asyncio.timeout(timer.seconds):
                     streams = await off_loop(found.ask.begin, cancel)
                     if not found.stream:
-                        return _json(request, 200, await _acompleted(found, streams), found.headers)
+                        return _json(request, 200, await _acompleted(found, streams), _headers(found, streams))
             except TimeoutError as error:
                 raise timer.late() from error
-            return _streamed(request, found, _body_class(timer.library, _AsyncBody)(_reading(found, streams), timer))
+            body = _body_class(timer.library, _AsyncBody)(_reading(found, streams), timer)
+            return _streamed(request, body, _headers(found, streams))
         except Problem as problem:
             return _json(request, problem.status, problem.body(), {})
 
@@ -225,8 +227,14 @@ class _AsyncBody:
         self._reading.cancel()
 
 
-def _streamed(request: Any, turn: Turn, body: Any) -> Any:
-    return _response(request, 200, {"content-type": "text/event-stream; charset=utf-8", **turn.headers}, stream=body)
+def _headers(turn: Turn, streams: Sequence[TurnStream]) -> dict[str, str]:
+    """What the answer says beside its body: the fields that did nothing, and how many messages had their reasoning put
+    back."""
+    return {**turn.headers, "x-restored-reasoning": str(len(streams[0].restored))}
+
+
+def _streamed(request: Any, body: Any, headers: Mapping[str, str]) -> Any:
+    return _response(request, 200, {"content-type": "text/event-stream; charset=utf-8", **headers}, stream=body)
 
 
 def _json(request: Any, status: int, body: Json, headers: Mapping[str, str]) -> Any:

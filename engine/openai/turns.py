@@ -30,6 +30,9 @@ class TurnStream(Protocol):
 
     def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]: ...
 
+    @property
+    def restored(self) -> Sequence[int]: ...
+
     def cancel(self) -> None: ...
 
 

@@ -115,7 +115,7 @@ class Generation:
         """A token was drawn. Raises RequestError where the turn's grammar does not allow it."""
         limits, guide = self._limits, self._guide
         named = token in limits.stop_tokens
-        is_end = named or token in limits.ends or self._vocab.is_end(token)
+        is_end = named or self._is_end(token)
         if guide is not None:
             text = None if is_end else self._vocab.token_bytes(token).decode(errors="replace")
             if others := guide.instead(text):
@@ -129,6 +129,9 @@ class Generation:
             marks = self._read(token, self._hear, taken=True) if token in limits.markers else []
             return Advance(marks, (), "stop", dropped=True)
         return self._after([])
+
+    def _is_end(self, token: int) -> bool:
+        return token in self._limits.ends or self._vocab.is_end(token)
 
     def _counted(self, token: int) -> list[Event]:
         self.tokens += 1
@@ -156,11 +159,14 @@ class Generation:
             return advance
         if limits.max_tokens is not None:
             tokens = tokens[: max(0, limits.max_tokens - self.tokens)]
+        # A call's end may be an end token (gpt-oss), and then the turn ends there.
+        end = next((number for number, token in enumerate(tokens, 1) if self._is_end(token)), None)
+        tokens = tokens[:end]
         events, finish = advance.events, advance.finish
         for token in tokens:
             self.tokens += 1
             events += self._read(token, self._hear, taken=True)
-        if (self._stops is not None and self._stops.hit) or guide.is_over:
+        if end is not None or (self._stops is not None and self._stops.hit) or guide.is_over:
             finish = "stop"
         elif limits.max_tokens is not None and self.tokens >= limits.max_tokens:
             finish = "length"

@@ -238,7 +238,7 @@ class Service:
             shortened=turn.shortened,
             constraint=turn.constraint,
         )
-        queue = OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended)
+        queue = OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended, turn.prompt.restored)
         return self._start(request, queue, turn.reads)
 
     def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:

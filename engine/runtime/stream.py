@@ -32,7 +32,7 @@ class OutputQueue:
     `over` is set when the final reply is there: who wants the whole turn is woken once. `waits_for_end`: the future too
     is for that one only. `text` and `tokens` are the prompt's; a text of None is no turn. `progress` is told of the
     prefill (see `TurnRequest`), `fault` is what it raised, `cancel` ends the request. `ended` gets the events of a turn
-    that ended by itself, which are kept in `heard` for that.
+    that ended by itself, which are kept in `heard` for that. `restored`: see `Stream.restored`.
     """
 
     __slots__ = (
@@ -45,6 +45,7 @@ class OutputQueue:
         "prefilled",
         "progress",
         "replies",
+        "restored",
         "text",
         "tokens",
         "waits_for_end",
@@ -56,11 +57,13 @@ class OutputQueue:
         tokens: tuple[int, ...],
         progress: Progress | None = None,
         ended: Ended | None = None,
+        restored: tuple[int, ...] = (),
     ) -> None:
         self.text = text
         self.tokens = tokens
         self.progress = progress
         self.ended = ended
+        self.restored = restored
         self.heard: list[Event] = []
         self.prefilled = 0
         self.cancel: Callable[[], None] = _nothing
@@ -164,6 +167,11 @@ class Stream(TwoWayStream[Completion]):
             found |= self._answer(whole) if self._reads is not None else {}
             self._completion = whole.model_copy(update=found) if found else whole
         return self._completion
+
+    @property
+    def restored(self) -> tuple[int, ...]:
+        """The numbers of the messages that came without their reasoning and had it put back from memory."""
+        return self._queue.restored
 
     @property
     def partial(self) -> Any:

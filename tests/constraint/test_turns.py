@@ -2,6 +2,7 @@
 becomes of reasoning. The full matrix is tests/bench/constraints.py."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from constrained import (
@@ -18,8 +19,10 @@ from constrained import (
     wrong,
 )
 
-from engine import Completion, Engine
+from engine import ChatTemplate, Completion, Engine
 from engine.errors import RequestError
+from engine.testing import ByteVocab, ScriptedBackend
+from engine.types import ToolName
 
 FAMILIES = (
     "qwen3",
@@ -94,3 +97,24 @@ def test_odd_names_are_read_as_they_stand(family: str) -> None:
     assert completion is not None
     assert completion.tool_calls
     assert {call.error for call in completion.tool_calls} == {None}
+
+
+def test_a_call_whose_end_is_an_end_token_ends_the_turn_though_the_grammar_forced_it() -> None:
+    """gpt-oss's `<|call|>`: nothing that the model would write behind it is drawn."""
+    family = "gpt-oss"
+    control = list(ChatTemplate(None, family=family).format.control)
+    vocab = ByteVocab(control, end=["<|return|>", "<|call|>"])
+    template = ChatTemplate(None, family=family, control_tokens=vocab.control_tokens)
+    call = '<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{"x": 1}<|call|>'
+    again = "<|start|>assistant" + call + "<|start|>assistant<|channel|>final<|message|>Well.<|return|>"
+    parameters = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+    tool = {"type": "function", "function": {"name": "ping", "description": "", "parameters": parameters}}
+    choices: list[Any] = ["required", ToolName(name="ping")]
+    ways: list[dict[str, Any]] = [{}, {"strict_tools": True}, *({"tool_choice": choice} for choice in choices)]
+    for options in ways:
+        backend = ScriptedBackend([call + again], vocab=vocab, n_ctx=4000)
+        with Engine(backend, template) as llm:
+            completion = llm.chat("Hi", [tool], **options)
+        assert completion.finish_reason == "tool_calls", options
+        assert [each.arguments for each in completion.tool_calls] == ['{"x": 1}'], options
+        assert not completion.content, options

@@ -22,8 +22,9 @@ A family is a row of a TOML file: how its models mark the start and end of a tur
 literals, with the white space that the model's chat template writes beside them. `models.toml` has the rows that come
 with the package, and a file of your own adds more.
 
-First see what the engine makes of a model without one: `llama-engine inspect model.gguf` names the family and why it was
-chosen (`content-only`: none was recognised), and `llama-engine explain` shows what each piece of an output is taken for.
+First see what the engine makes of a model without one: `llama-engine inspect model.gguf` names the family and why it
+was chosen (`content-only`: none was recognised), and `llama-engine explain` shows what each piece of an output is
+taken for.
 
 Say a model called Fable reasons between `[[reason]]` and `[[/reason]]`, and calls a function `x` as
 `<fn name="x">{json}</fn>`. Its chat template is `fable.jinja`:
@@ -119,7 +120,8 @@ The same records can be made in Python: `Families([Family(name=.., title=.., ver
 format=Format(..))])`; a single `Family` or `Format` may be given as `family=` too.
 
 A contribution is a row in `models.toml`, a file of golden outputs in `tests/golden/` and, only where the GGUF's own
-template is absent or wrong, a template in `templates/`. A new *shape* of calls is the only thing that needs Python: a module in `engine/parsing/shapes/`.
+template is absent or wrong, a template in `templates/`. A new *shape* of calls is the only thing that needs Python: a
+module in `engine/parsing/shapes/`.
 
 ## The families that are known
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 import time
 from importlib import import_module
 from typing import Any, Literal
@@ -272,12 +273,19 @@ async def test_an_async_client_says_the_same() -> None:
 
 async def test_sixteen_streams_leave_the_loop_to_others() -> None:
     stalls: list[float] = []
+    late: list[float] = []  # how long a thread that only sleeps is kept waiting by the machine itself
 
     async def watch() -> None:
         while True:
             before = time.monotonic()
             await asyncio.sleep(0.01)
             stalls.append(time.monotonic() - before - 0.01)
+
+    def sleep(over: threading.Event) -> None:
+        while not over.is_set():
+            before = time.monotonic()
+            time.sleep(0.01)
+            late.append(time.monotonic() - before - 0.01)
 
     with scripted(lambda _: "a" * 100, n_sequences=4) as llm:
         client: Any = llm.async_openai_client()
@@ -286,11 +294,16 @@ async def test_sixteen_streams_leave_the_loop_to_others() -> None:
             stream = await client.chat.completions.create(**ASKED, stream=True)
             return len([chunk async for chunk in stream])
 
-        watching = asyncio.create_task(watch())
+        watching, over = asyncio.create_task(watch()), threading.Event()
+        sleeping = asyncio.create_task(asyncio.to_thread(sleep, over))
         counts = await asyncio.gather(*(read() for _ in range(16)))
         watching.cancel()
+        over.set()
+        await sleeping
     assert counts == [102] * 16
-    assert max(stalls) < 1.0, f"the loop stood still for {max(stalls):.3f} s"
+    assert max(stalls) < 1.0 + 2 * max(late), (
+        f"the loop stood still for {max(stalls):.3f} s, a thread {max(late):.3f} s"
+    )
 
 
 def test_a_transport_under_a_client_of_ones_own() -> None:

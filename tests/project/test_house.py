@@ -15,7 +15,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 EVERYWHERE = frozenset({"pydantic", "pydantic_core"})  # public records are pydantic models, whoever defines them
 NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/"})  # logits and masks are arrays
-LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "asyncio")
+LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
 
 

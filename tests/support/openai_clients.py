@@ -51,12 +51,39 @@ def wait_until_idle(llm: Engine) -> None:
         time.sleep(0.002)
 
 
+class Watched:
+    """An engine whose prompts and turns are written down, in the order in which they were asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.prompts: list[str] = []
+        self.restored: list[tuple[int, ...]] = []
+        self.options: list[dict[str, Any]] = []
+        self.choices = self._choices
+
+    @property
+    def info(self) -> Any:
+        return self._engine.info
+
+    @property
+    def family(self) -> Any:
+        return self._engine.family
+
+    def _choices(self, messages: Any, n: int, tools: Any, **options: Any) -> Sequence[Any]:
+        prompt = self._engine.render(messages, tools, **options)
+        self.prompts.append(prompt.text)
+        self.restored.append(prompt.restored)
+        self.options.append(options)
+        return self._engine.choices(messages, n, tools, **options)
+
+
 class WrittenStream:
     """A turn whose events are there already."""
 
     def __init__(self, events: Sequence[Event], logprobs: Sequence[TokenLogprob] = ()) -> None:
         self._events = events
         self._logprobs = logprobs
+        self.restored: tuple[int, ...] = ()
         self.cancelled = False
 
     def __iter__(self) -> Iterator[Event]:

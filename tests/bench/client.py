@@ -1,0 +1,184 @@
+"""The in-process OpenAI client in figures: `python tests/bench/client.py [speed] [stalls] [cancellations]`.
+
+- speed: seconds to the first event and tokens per second of one stream through the client, beside `llm.stream`, the two
+  in turns within one run. Both greedy, on the built-in model; medians of the rounds, and their ratio.
+- stalls: how long an event loop that reads 16 streams stood still at most, beside how late a thread was that only
+  sleeps, which tells what the machine itself was.
+- cancellations: 1,000 requests whose tasks are cancelled at random moments; what was left of them.
+"""
+
+import argparse
+import asyncio
+import gc
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+from openai_clients import backend_of, scripted, wait_until_idle
+
+from engine import Engine
+from engine.events import Finished
+
+PROMPT = "Repeat after me: " + ", ".join(f"word{number}" for number in range(40))
+
+
+class Timed(NamedTuple):
+    """One stream: seconds to the first event that carries something, tokens per second from there on, and processor
+    seconds of the whole process for each token, which a busy machine leaves alone."""
+
+    first: float
+    rate: float
+    processor: float
+
+
+def timed(arrivals: Iterator[int | None]) -> Timed:
+    """`arrivals` gives None for an event, the tokens drawn at the end."""
+    begun, processor = time.perf_counter(), time.process_time()
+    first, tokens = 0.0, 0
+    for arrival in arrivals:
+        first = first or time.perf_counter()
+        tokens = arrival or tokens
+    rate = (tokens - 1) / (time.perf_counter() - first)
+    return Timed(first - begun, rate, (time.process_time() - processor) / tokens)
+
+
+def by_stream(llm: Engine, tokens: int) -> Iterator[int | None]:
+    for event in llm.stream(PROMPT, temperature=0, max_tokens=tokens, ignore_eos=True):
+        if isinstance(event, Finished):
+            assert event.usage is not None
+            yield event.usage.completion_tokens
+        else:
+            yield None
+
+
+def by_client(client: Any, tokens: int) -> Iterator[int | None]:
+    chunks = client.chat.completions.create(
+        model="local",
+        messages=[{"role": "user", "content": PROMPT}],
+        temperature=0,
+        max_completion_tokens=tokens,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+    for chunk in chunks:
+        if chunk.usage is not None:
+            yield chunk.usage.completion_tokens
+        elif chunk.choices[0].delta.content or getattr(chunk.choices[0].delta, "reasoning_content", None):
+            yield None
+
+
+def speed(rounds: int, tokens: int) -> None:
+    with Engine.load(n_sequences=1) as llm, llm.openai_client() as client:
+        ways = {"llm.stream": lambda: by_stream(llm, tokens), "client": lambda: by_client(client, tokens)}
+        found: dict[str, list[Timed]] = {name: [] for name in ways}
+        for number in range(rounds + 1):
+            for name in random.sample(sorted(ways), len(ways)):
+                one = timed(ways[name]())
+                if number:  # the first round warms up
+                    found[name].append(one)
+    for name, times in found.items():
+        first, rate, processor = (median(each[field] for each in times) for field in range(3))
+        print(
+            f"speed: {name:10} first event {1000 * first:6.2f} ms, {rate:7.1f} tokens/s, "
+            f"{1e6 * processor:.0f} processor microseconds a token, median of {len(times)}"
+        )
+    ratio = median(a.rate / b.rate for a, b in zip(found["client"], found["llm.stream"], strict=True))
+    print(f"speed: client / llm.stream = {ratio:.3f}, median over the rounds, {tokens} tokens each")
+
+
+async def stalls(streams: int, tokens: int) -> None:
+    loop_late: list[float] = []
+    thread_late: list[float] = []
+    over = threading.Event()
+
+    async def watch() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.005)
+            loop_late.append(time.perf_counter() - before - 0.005)
+
+    def sleep() -> None:
+        while not over.is_set():
+            before = time.perf_counter()
+            time.sleep(0.005)
+            thread_late.append(time.perf_counter() - before - 0.005)
+
+    with Engine.load(n_sequences=streams) as llm:
+        client: Any = llm.async_openai_client()
+
+        async def read(number: int) -> int:
+            chunks = await client.chat.completions.create(
+                model="local",
+                messages=[{"role": "user", "content": f"{number}: {PROMPT}"}],
+                max_completion_tokens=tokens,
+                stream=True,
+                extra_body={"ignore_eos": True},
+            )
+            return len([chunk async for chunk in chunks])
+
+        watching, sleeping = asyncio.create_task(watch()), asyncio.create_task(asyncio.to_thread(sleep))
+        chunks = await asyncio.gather(*(read(number) for number in range(streams)))
+        watching.cancel()
+        over.set()
+        await sleeping
+    print(
+        f"stalls: {streams} streams, {sum(chunks)} chunks; the loop stood still for {1000 * max(loop_late):.1f} ms at "
+        f"most (median {1000 * median(loop_late):.2f}), a thread that only sleeps for {1000 * max(thread_late):.1f}"
+    )
+
+
+async def cancellations(count: int, seed: int) -> None:
+    choice = random.Random(seed)
+    how: Counter[str] = Counter()
+    threads = threading.active_count()
+    with scripted(lambda _: "a" * 100_000, n_ctx=200_000, n_sequences=4, delay=0.0005) as llm:
+        client: Any = llm.async_openai_client()
+
+        async def request(stream: bool, n: int) -> int:
+            asked = {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "n": n, "stream": stream}
+            found = await client.chat.completions.create(**asked)
+            return len([chunk async for chunk in found])
+
+        for _ in range(count // 10):
+            tasks = [asyncio.create_task(request(choice.random() < 0.7, choice.randint(1, 2))) for _ in range(10)]
+            for task in choice.sample(tasks, len(tasks)):
+                await asyncio.sleep(choice.choice((0, 0, 0.0005, 0.002, 0.01, 0.03)))
+                task.cancel()
+            how.update(type(each).__name__ for each in await asyncio.gather(*tasks, return_exceptions=True))
+        gc.collect()
+        await asyncio.to_thread(wait_until_idle, llm)
+        tasks_left = len(asyncio.all_tasks()) - 1
+        running, attached = llm.metrics.running, len(backend_of(llm).attached)
+    pool = sum(thread.name.startswith("asyncio_") for thread in threading.enumerate())  # asyncio's own, which stays
+    left = threading.active_count() - pool - threads
+    print(f"cancellations: {sum(how.values())} requests, seed {seed}: {dict(how)}")
+    print(f"cancellations: left behind: {running} turns, {attached} sequences, {tasks_left} tasks, {left} threads")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["speed", "stalls", "cancellations"])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if "speed" in options.parts:
+        speed(options.rounds, options.tokens)
+    if "stalls" in options.parts:
+        asyncio.run(stalls(16, options.tokens))
+    if "cancellations" in options.parts:
+        asyncio.run(cancellations(options.count, options.seed))
+
+
+if __name__ == "__main__":
+    main()
