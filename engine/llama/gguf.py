@@ -348,7 +348,8 @@ def _windows(header: Header, architecture: str, count: int) -> list[bool]:
     if len(told) > 1:
         return [bool(told[index % len(told)]) for index in range(count)]
     period, whole_first = _WINDOW_PERIODS.get(architecture, (1, False))
-    period = period if told[0] < 0 or period == 1 else told[0]
+    first = next(iter(told), -1)
+    period = period if first < 0 or period == 1 else first
     if not header.integer(f"{architecture}.attention.sliding_window", 0):
         return [False] * count
     seen = 0 if whole_first else period - 1

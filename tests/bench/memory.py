@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,15 @@ def _keys(sizes: dict[str, int], n_ctx: int = 32_768, **more: Any) -> dict[str, 
 
 
 def _plain(
-    kind: str, kind_of: Type, layers: int, sizes: dict[str, int], vocabulary: str = "qwen2", **more: Any
+    kind: str,
+    kind_of: Type,
+    layers: int,
+    sizes: dict[str, int],
+    vocabulary: str = "qwen2",
+    more: Mapping[str, Any] | None = None,
+    **plain: Any,
 ) -> Plan:
-    return Plan(kind, kind_of, layers, sizes, _keys(sizes, **more), vocabulary=vocabulary)
+    return Plan(kind, kind_of, layers, sizes, {**_keys(sizes, **plain), **(more or {})}, vocabulary=vocabulary)
 
 
 _QWEN35 = {**_attention(1280, 8, 2, 256, 4096), "S": 128, "R": 4}
@@ -64,7 +71,7 @@ _JAMBA = {**_attention(2048, 16, 4, 128, 7168), "I": 4096, "S": 16, "R": 128}
 PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
     "llama": (
         _plain("llama", Type.Q4_0, 6, _attention(2048, 16, 16, 128, 5632), "llama-bpe",
-               **{"rope.dimension_count": 128}),
+               more={"rope.dimension_count": 128}),
         {"n_ctx": 1024, "n_sequences": 1},
     ),
     "qwen3": (_plain("qwen3", Type.Q8_0, 5, _attention(1536, 12, 4, 128, 3072)), {"n_ctx": 512, "n_sequences": 4}),
@@ -79,17 +86,17 @@ PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
     ),
     "gemma3": (
         _plain("gemma3", Type.Q4_0, 12, _attention(1152, 4, 1, 256, 5120), "gemma-4",
-               **{"attention.sliding_window": 128}),
+               more={"attention.sliding_window": 128}),
         {"n_ctx": 1024, "n_sequences": 1},
     ),
     "gemma3-short": (
         _plain("gemma3", Type.Q6_K, 6, _attention(1280, 4, 2, 256, 5120), "gemma-4",
-               **{"attention.sliding_window": 64}),
+               more={"attention.sliding_window": 64}),
         {"n_ctx": 768, "n_sequences": 2, "swa_full": False, "flash_attn": "on"},
     ),
     "gpt-oss": (
         _plain("gpt-oss", Type.MXFP4, 12, {**_attention(640, 16, 4, 64, 640), "X": 32, "XF": 640}, expert_count=32,
-               expert_used_count=4, expert_feed_forward_length=640, **{"attention.sliding_window": 128}),
+               expert_used_count=4, expert_feed_forward_length=640, more={"attention.sliding_window": 128}),
         {"n_ctx": 2048, "n_sequences": 1, "swa_full": False},
     ),
     "deepseek2": (
@@ -111,7 +118,7 @@ PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
     ),
     "falcon-h1": (
         _plain("falcon-h1", Type.Q6_K, 10, _FALCON,
-               **{"ssm.inner_size": 1536, "ssm.state_size": 128, "ssm.time_step_rank": 24, "ssm.group_count": 1}),
+               more={"ssm.inner_size": 1536, "ssm.state_size": 128, "ssm.time_step_rank": 24, "ssm.group_count": 1}),
         {"n_ctx": 256, "n_sequences": 4, "checkpoint_mib": 0},
     ),
     "jamba": (
@@ -166,7 +173,8 @@ def _measure(path: str, options: dict[str, Any]) -> dict[str, Any]:
     before = _resident("VmHWM")
     asked = settings({"n_threads": 1, **options})
     ready = loading.load(path, asked, loading.Reading(trust_template=True), preflight=False)
-    with Engine._over(ready, None, asked.loop) as llm:
+    weights: Any = ready.weights
+    with Engine._over(ready, None, asked.loop) as llm:  # pyright: ignore[reportPrivateUsage]
         n_ctx = llm.n_ctx
         loaded = _resident("VmHWM") - before
         threads = [
@@ -177,7 +185,7 @@ def _measure(path: str, options: dict[str, Any]) -> dict[str, Any]:
         for thread in threads:
             thread.join()
         peak = _resident("VmHWM") - before
-        need = plan(ready.weights.file, asked.model, asked.context, this_machine()).need
+        need = plan(weights.file, asked.model, asked.context, this_machine()).need
     told = {**need.weights._asdict(), **need.context._asdict()}
     return {"peak": peak, "loaded": loaded, "buffers": buffers, "plan": told, "total": need.peak}
 

@@ -54,7 +54,7 @@ def write(path: Path, plan: Plan, vocabularies: Path) -> Path:
     for name, (kind, value) in keys.items():
         key = f"{about.architecture}.{name}"
         if isinstance(value, tuple):
-            writer.add_array(key, list(value))
+            writer.add_array(key, [*value])
         else:
             writer.add_key_value(key, value, gguf.GGUFValueType(_VALUE_TYPES[kind]))
     writer.add_chat_template(model_zoo.TEMPLATE.decode())

@@ -28,7 +28,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 from engine import ContextOverflowError, Engine, EngineWarning  # noqa: E402
 from engine.child import signal_name  # noqa: E402
 from engine.llama import lib  # noqa: E402
-from engine.llama.memory import RESERVE  # noqa: E402
+from engine.llama.plan import RESERVE  # noqa: E402
 
 PROMPTS = (
     "Hi",
