@@ -30,7 +30,8 @@ SHARED = ("pytest", "numpy", "pydantic", "jinja2", "jsonschema", "llama_cpp", "l
 
 @dataclass(frozen=True)
 class Fault:
-    """A promise, what breaks it (`old` in `file`, which holds it once, becomes `new`), and the tests that must fail."""
+    """A promise, what breaks it (`old` in `file`, which holds it once, becomes `new`), and the tests that must fail.
+    `seconds`: with the fault in they hang, or take so much longer that they are stopped after as many."""
 
     under: str
     promise: str
@@ -38,6 +39,7 @@ class Fault:
     old: str
     new: str
     tests: list[str]
+    seconds: float | None = None
 
 
 @dataclass
@@ -114,7 +116,8 @@ def copied(folder: Path) -> Copy:
 def verdict(copy: Copy, limit: float) -> str | None:
     """What became of the run; None while it goes on."""
     assert copy.run is not None  # asked of copies with a run only
-    if copy.run.is_alive() and time.monotonic() - copy.started < limit:
+    hangs = copy.fault.seconds if copy.fault else None
+    if copy.run.is_alive() and time.monotonic() - copy.started < (hangs or limit):
         return None
     late = copy.run.is_alive()
     with contextlib.suppress(ProcessLookupError):
@@ -123,7 +126,7 @@ def verdict(copy: Copy, limit: float) -> str | None:
     code = copy.run.exitcode or 0
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", copy.printed.read_text(errors="replace"), re.MULTILINE)
     if late:
-        return f"TOO SLOW: over {limit:.0f} s"
+        return f"caught: still running after {hangs:.0f} s" if hangs else f"TOO SLOW: over {limit:.0f} s"
     if code < 0:
         return f"caught: the tests' process died of {signal.Signals(-code).name}"
     if code == 1 and failed:

@@ -4,7 +4,7 @@ their wrapper, markup quoted in an answer, a cut among control tokens, and costs
 import json
 
 import pytest
-from growth import GRACE, growth, sample
+from growth import GRACE, Run, growth, sample
 from parsing_cases import (
     CASES,
     FAMILIES,
@@ -152,6 +152,16 @@ def test_a_cut_among_control_tokens_shows_no_marker(family: str) -> None:
 @each_family
 def test_the_cost_grows_with_the_output(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in sample(family, 3):
+        assert growth(monkeypatch, each) <= 2 * GRACE, each
+
+
+@pytest.mark.parametrize("family", ["minicpm-5", "deepseek-v4", "glm-4.5", "qwen3-coder"])
+def test_white_space_inside_an_argument_costs_linear_time(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its beginning, in its middle and at its end, where a closing marker or a quotation might follow."""
+    case = find(family, "one call")
+    begin = case.output.index("Paris")
+    for place in (begin, begin + 2, begin + len("Paris")):
+        each = Run(case, place, " ")
         assert growth(monkeypatch, each) <= 2 * GRACE, each
 
 
