@@ -97,7 +97,9 @@ def _pytest(copy: Copy, arguments: list[str]) -> None:
     sys.path[:] = [path for path in sys.path if path and not Path(path).is_relative_to(ROOT)]
     os.environ["PYTHONPATH"] = str(copy.folder)
     os.environ["LLAMA_ENGINE_TEST_CACHE"] = str(copy.folder.with_suffix(".cache"))
-    sys.exit(int(import_module("pytest").main(["-q", "-W", "error", "-p", "no:cacheprovider", "--tb=short", *arguments])))
+    sys.exit(
+        int(import_module("pytest").main(["-q", "-W", "error", "-p", "no:cacheprovider", "--tb=short", *arguments]))
+    )
 
 
 def copied(folder: Path) -> Copy:

@@ -147,6 +147,8 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("gemma-4", "<|channel>because\n<channel|>Fine.", "because", "Fine."),
         Slip("gemma-4", "<|channel><|channel>thought\nw\n<channel|>Fine.", "w", "Fine."),
         Slip("gemma-4", "Fine.<channel|>", content="Fine."),
+        Slip("gemma-4", "Fine.<tool_call|>", content="Fine."),
+        Slip("kimi-k2", f"Fine.{K2_TOKENS[1]}", content="Fine."),
         Slip("qwen3", "<think>\nw\n</think>\n\nOne.</think>Two.", "w", "One.Two."),
         Slip("qwen3", "One. <think>w</think> Two.", content="One. <think>w</think> Two."),
         Slip("qwen3", "Write `</think>` there.", content="Write `</think>` there."),
@@ -181,6 +183,24 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("qwen3", '<tool_call>\n{"name": "functions.look", "arguments": {}}\n</tool_call>', calls=look("{}")),
         Slip("kimi-k3", k3("look", "x&amp;y"), calls=look('{"x&y": "v"}')),
         Slip("kimi-k3", k3("a&quot;b", "a"), calls=(('a"b', '{"a": "v"}', "unknown_tool"),)),
+    ],
+    "a call that is not closed": [
+        Slip(
+            "qwen3",
+            '<tool_call>\n{"name": "look", "arguments": {"n": !}\n<tool_call>\n{"name": "look", "arguments": {}}\n'
+            "</tool_call>",
+            calls=(*look('{"n": !}\n', "malformed"), *look("{}")),
+        ),
+        Slip(
+            "qwen3-coder",
+            "<tool_call>\n<function=look>\nblah\n<tool_call>\n<function=look>\n</function>\n</tool_call>",
+            calls=(*look("blah\n", "malformed"), *look("{}")),
+        ),
+        Slip(
+            "gemma-4",
+            "<|tool_call>call:look{n!<|tool_call>call:look{n:1}<tool_call|>",
+            calls=(*look("{", "malformed"), *look('{"n": 1}')),
+        ),
     ],
     "values of another type": [
         Slip("minimax-m3", m3("<n>007</n>"), calls=look('{"n": 7}')),
