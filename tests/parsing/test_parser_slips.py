@@ -175,6 +175,7 @@ SLIPS: dict[str, list[Slip]] = {
         ),
         Slip("mistral-nemo", '[TOOL_CALLS]{"n": 1}', calls=(("", '{"n": 1}', "malformed"),)),
         Slip("kimi-k2", f"{K2_TOKENS[0]}blah{K2_TOKENS[1]}", "", "blah", (), {"tokens": K2_TOKENS}),
+        Slip("kimi-k2", f"Fine.{K2_TOKENS[4]} More.", "", "Fine. More.", (), {"tokens": K2_TOKENS}),
         Slip(
             "muse-glimmer",
             f" to=look.look<|message|>{ATEM.replace('look', 'look.look')}<|eom|>",
@@ -346,6 +347,13 @@ def test_a_view_shows_what_the_model_wrote_and_not_the_prompt() -> None:
     for chunks in splits(output):
         parser = Parser("gpt-oss", "<|start|>assistant", reasoning_format="none")
         assert fold(run(parser, chunks)).content == "<|channel|>analysis<|message|>w<|end|>Fine."
+
+
+def test_a_view_shows_no_header_but_that_of_reasoning() -> None:
+    output = "<|channel|>commentary<|message|>Hm.<|end|><|start|>assistant<|channel|>analysis<|message|>w<|end|>"
+    for chunks in splits(output):
+        parser = Parser("gpt-oss", "<|start|>assistant", reasoning_format="none")
+        assert fold(run(parser, chunks)).content == "Hm.<|channel|>analysis<|message|>w<|end|>"
 
 
 def test_calls_that_nobody_asked_for_are_content_as_written() -> None:

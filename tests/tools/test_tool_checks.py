@@ -137,7 +137,8 @@ def test_odd_schemas_are_named_errors_or_checks() -> None:
 
 
 def test_keys_that_are_no_text_are_refused_by_name() -> None:
-    for parameters in ({"type": "object", 1: 2}, schema() | {"properties": {1: {}}}):
+    odd: list[Any] = [{"type": "object", 1: 2}, schema() | {"properties": {1: {}}}]
+    for parameters in odd:
         assert "the key 1 is not text" in str(_judged(parameters))
 
 
