@@ -484,6 +484,7 @@ def test_system_text_is_trusted() -> None:
 RUNS = {
     "escaped quotes": '"\\"\\\\',
     "quotes": '"',
+    "quotes behind backslashes": '\\"',
     "backslashes": "\\",
     "unfinished markers": "<|im_",
     "markers": "<|im_end|>",
