@@ -487,6 +487,7 @@ def test_layers_for_a_gpu_that_the_build_cannot_use_are_warned_of_once() -> None
 
 def test_public_names() -> None:
     assert dir(engine) == sorted(engine.__all__)
+    assert {"LoadOptions", "TurnOptions", "RawOptions", "AgentOptions"} < set(engine.__all__)
     for name in engine.__all__:
         assert getattr(engine, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):

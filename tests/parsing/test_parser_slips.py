@@ -17,6 +17,8 @@ TOOL = {"name": "look", "parameters": {"type": "object", "properties": {**PROPER
 LIMIT = {"finish": "length"}
 D = "｜DSML｜"
 M = "]<]minimax[>["
+LONG = "x" * 129
+"""One character longer than a name may be."""
 K3 = '<|open|>message role="assistant"<|sep|>'
 K3_THINKS, K3_ANSWERS = f"{K3}<|open|>think<|sep|>", f"{K3}<|open|>response<|sep|>"
 K3_TOKENS = ("<|open|>", "<|close|>", "<|sep|>")
@@ -101,6 +103,12 @@ SLIPS: dict[str, list[Slip]] = {
     + [
         Slip("kimi-k3", k3("look", "a").split("<|sep|>", 1)[1], calls=look('{"a": "v"}')),
         Slip("qwen3", '{"name": "look", "arguments": {}}', calls=look("{}")),
+        Slip(
+            "qwen3",
+            'Ok. \n<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>',
+            content="Ok. ",
+            calls=look("{}"),
+        ),
         Slip("qwen3", '{"name": "Ada", "born": 1815}', content='{"name": "Ada", "born": 1815}'),
         Slip("mistral-nemo", '[{"name": "look", "arguments": {}}]', calls=look("{}")),
         Slip("lfm2", "[look(n=1)]", calls=look('{"n": 1}')),
@@ -168,6 +176,7 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("mistral-small-3.2", "[TOOL_CALLS]look", calls=look("{}")),
         Slip("mistral-small-3.2", "[TOOL_CALLS]look", "", "", look("{}"), {"tokens": ("[TOOL_CALLS]", "[ARGS]")}),
         Slip("mistral-small-3.2", "[TOOL_CALLS]nope", content="[TOOL_CALLS]nope"),
+        Slip("functionary-3.1", f"<function={LONG}>{{}}</function>", content=f"<function={LONG}>{{}}</function>"),
         Slip(
             "kimi-k2",
             f'{K2_TOKENS[0]}{K2_TOKENS[2]}{K2_TOKENS[4]}{{"n": 1}}{K2_TOKENS[3]}{K2_TOKENS[1]}',
