@@ -322,15 +322,17 @@ def no_information(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chat_at_a_prompt(
     scripted: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scripted([ANSWER, ANSWER])
+    scripted([ANSWER] * 3)
     typing(monkeypatch, "one", "", "two", "/exit", "three")
     assert main(["chat"]) == 0
     assert capsys.readouterr().out.count("It is 5842.") == 2
     typing(monkeypatch)
     assert main(["chat"]) == 0
-    typing(monkeypatch, KeyboardInterrupt, "/quit", "three")
+    typing(monkeypatch, KeyboardInterrupt, "and so on", "/quit", "three")
     assert main(["chat"]) == 0
-    assert "Ctrl-D or /quit ends" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Ctrl-D or /quit ends" in out
+    assert out.count("It is 5842.") == 1
 
 
 @pytest.mark.usefixtures("no_information")

@@ -495,6 +495,20 @@ RUNS = {
 }
 
 
+@pytest.mark.parametrize("run", ["escaped quotes", "quotes", "quotes behind backslashes"])
+def test_long_arguments_that_are_printed_are_read_once(run: str) -> None:
+    """By a template that shows their text, of which the strings are marked. From each of their quotes on it took an
+    hour."""
+    shown = "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}"
+    source = "{% for m in messages %}" + shown + "{% endfor %}"
+    template = ChatTemplate(source, family="functionary-3.2", control_tokens=VOCABULARY)
+    calls = [{"id": "c1", "name": "look", "arguments": RUNS[run] * (300_000 // len(RUNS[run]))}]
+    messages: list[Any] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": calls}]
+    start = process_time()
+    template.render(messages, add_generation_prompt=False)
+    assert process_time() - start < 30
+
+
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_long_text_is_not_read_over_and_over(run: str) -> None:
     """About a second each. What looks at the rest of the text from each of its places takes minutes."""
