@@ -26,6 +26,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ("pytest", "numpy", "pydantic", "jinja2", "jsonschema", "llama_cpp", "llguidance", "rich")
 """Imported once, here; every run is a fork. The package itself is imported by each run, from its copy."""
+_PASSED = "NOT CAUGHT"
+"""What is said of tests that passed."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,8 @@ def _pytest(copy: Copy, arguments: list[str]) -> None:
     sys.path[:] = [path for path in sys.path if path and not Path(path).is_relative_to(ROOT)]
     os.environ["PYTHONPATH"] = str(copy.folder)
     os.environ["LLAMA_ENGINE_TEST_CACHE"] = str(copy.folder.with_suffix(".cache"))
-    sys.exit(
-        int(import_module("pytest").main(["-q", "-W", "error", "-p", "no:cacheprovider", "--tb=short", *arguments]))
-    )
+    usual = ["-q", "-W", "error", "-p", "no:cacheprovider", "--tb=short"]
+    sys.exit(int(import_module("pytest").main([*usual, *arguments])))
 
 
 def copied(folder: Path) -> Copy:
@@ -126,14 +127,14 @@ def verdict(copy: Copy, limit: float) -> str | None:
         os.killpg(copy.run.pid or 0, signal.SIGKILL)
     copy.run.join()
     code = copy.run.exitcode or 0
-    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", copy.printed.read_text(errors="replace"), re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", copy.printed.read_text(errors="replace"), re.M)
     if late:
         return f"caught: still running after {hangs:.0f} s" if hangs else f"TOO SLOW: over {limit:.0f} s"
     if code < 0:
         return f"caught: the tests' process died of {signal.Signals(-code).name}"
     if code == 1 and failed:
-        return f"caught by {failed[1]}"
-    return "NOT CAUGHT" if code == 0 else f"NOT CAUGHT: pytest ended with {code}"
+        return f"caught by {failed[1][:160]}"
+    return _PASSED if code == 0 else f"{_PASSED}: pytest ended with {code}"
 
 
 def faults(path: Path, only: str) -> list[Fault]:
@@ -148,9 +149,10 @@ def clean(copy: Copy, chosen: list[Fault], limit: float) -> bool:
     copy.start(list(dict.fromkeys(test for fault in chosen for test in fault.tests)))
     while (found := verdict(copy, limit * 10)) is None:
         time.sleep(0.1)
-    if found != "NOT CAUGHT":
+    copy.run = None
+    if found != _PASSED:
         print(copy.printed.read_text(errors="replace")[-4000:], f"Without any fault: {found}", sep="\n")
-    return found == "NOT CAUGHT"
+    return found == _PASSED
 
 
 def work(copies: list[Copy], chosen: list[Fault], limit: float) -> list[Fault]:
@@ -192,11 +194,8 @@ def main() -> None:
         import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(Path(folder, f"copy{number}")) for number in range(given.jobs)]
-        for copy in copies:
-            copy.run = None
         if not given.trusting and not clean(copies[0], chosen, given.limit):
             sys.exit(1)
-        copies[0].run = None
         missed = work(copies, chosen, given.limit)
     print(f"\n{len(chosen) - len(missed)} of {len(chosen)} faults caught")
     sys.exit(bool(missed))
