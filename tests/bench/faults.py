@@ -127,7 +127,8 @@ def verdict(copy: Copy, limit: float) -> str | None:
         os.killpg(copy.run.pid or 0, signal.SIGKILL)
     copy.run.join()
     code = copy.run.exitcode or 0
-    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", copy.printed.read_text(errors="replace"), re.M)
+    printed = copy.printed.read_text(errors="replace")
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", printed, re.MULTILINE)
     if late:
         return f"caught: still running after {hangs:.0f} s" if hangs else f"TOO SLOW: over {limit:.0f} s"
     if code < 0:
