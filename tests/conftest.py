@@ -44,8 +44,10 @@ def tracked(repository: Path) -> list[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Preflight verdicts of this run only: never the user's, and found once."""
-    directory = tmp_path_factory.mktemp("cache")
+    """Preflight verdicts of this run only: never the user's, and found once. A command that runs tests again and again
+    gives LLAMA_ENGINE_TEST_CACHE, and they are found once for all of its runs."""
+    kept = os.environ.get("LLAMA_ENGINE_TEST_CACHE")
+    directory = Path(kept) if kept else tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
         yield directory

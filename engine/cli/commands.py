@@ -30,6 +30,10 @@ from engine.tools import Toolbox
 from engine.types import JsonSchema, Message, Reasoning
 
 QUESTION = "What is 127 times 46?"
+_CUT_OFF = (
+    "the answer was cut off inside its reasoning; allow more tokens (--max-tokens, --ctx), or less reasoning "
+    "(--reasoning off, where the model can)."
+)
 
 _REASONING: dict[str, Reasoning] = {"on": True, "off": False, "low": "low", "medium": "medium", "high": "high"}
 
@@ -60,6 +64,11 @@ def demo(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """One prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
+    if options.model is None and options.prompt.endswith(".gguf"):
+        raise RequestError(
+            f"{options.prompt} stands where the prompt does; ask it something: "
+            f'llama-engine run {options.prompt} "What is the capital of France?"'
+        )
     screen = Screen(sys.stdout, markdown=not (options.plain or options.json or options.schema))
     turn = turn_options(options)
     if options.schema is not None:
@@ -80,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
         completion = stream.completion
     if not options.json and not screen.is_terminal:
         screen.line()
+    if completion.finish_reason == "length" and completion.reasoning and not completion.content:
+        sys.stderr.write(f"llama-engine: {_CUT_OFF}\n")
     if completion.parse_error:
         raise RequestError(f"There is no answer under the schema: {completion.parse_error}")
     return 0

@@ -21,6 +21,7 @@ from engine.diagnose import preflight
 from engine.diagnose.preflight import Verdict
 from engine.errors import EngineError
 from engine.llama.lib import Device, LibraryFacts
+from engine.llama.memory import batch_threads, default_threads
 from engine.runtime.options import ContextOptions, ModelOptions
 
 # Flags of /proc/cpuinfo that decide how fast llama.cpp is, x86-64 and then Arm.
@@ -97,6 +98,8 @@ class Report:
     builtin_model: Path | None
     hub_cache: Path
     own_cache: Path
+    threads: tuple[int, int]
+    """By default: for single tokens, and for many at once."""
 
     def text(self) -> str:
         """The report as lines `name  value`; no control codes."""
@@ -106,6 +109,7 @@ class Report:
             *self._library_rows(),
             ("CPU", self.cpu),
             ("CPU features", self._features()),
+            ("CPU threads", self._threads()),
             ("preflight", self._preflight()),
             ("rebuild", self.rebuild),
             *self._rebuild_notes(),
@@ -131,6 +135,11 @@ class Report:
     def _features(self) -> str:
         amx = "AMX present" if self.machine.amx else "no AMX"
         return f"{' '.join(self.cpu_features) or 'unknown'} ({amx})"
+
+    def _threads(self) -> str:
+        one, many = self.threads
+        advice = f"; beside programs that compute all the time n_threads={one - 1} may be faster" if one > 1 else ""
+        return f"{one} for a token, {many} for a prompt{advice}"
 
     def _preflight(self) -> str:
         earlier = " (found by an earlier run)" if self.verdict.cached else ""
@@ -164,6 +173,7 @@ def diagnose() -> Report:
         builtin_model=_builtin_model(),
         hub_cache=hub_cache(),
         own_cache=preflight.cache_directory(),
+        threads=(default_threads(), batch_threads()),
     )
 
 

@@ -60,7 +60,14 @@ class Replies:
         """What was asked for under this number."""
         self._replies.append(Reply(id_, (Finished("stop"),), final=True, saved=saved))
 
-    def end(self, state: SequenceState, closing: Sequence[Event], error: Exception | None, now: float) -> None:
+    def end(
+        self,
+        state: SequenceState,
+        closing: Sequence[Event],
+        error: Exception | None,
+        now: float,
+        checkpoints: tuple[int, int],
+    ) -> None:
         """The request is over; the last of the closing events is its `Finished`."""
         self._touched.pop(state, None)
         *closing, last = closing
@@ -68,7 +75,16 @@ class Replies:
         events, logprobs = state.take()
         events = (*events, *closing, replace(last, usage=state.usage(now)))
         self._replies.append(
-            Reply(state.request.id, events, True, error, state.output, logprobs=logprobs, prefilled=state.prefilled)
+            Reply(
+                state.request.id,
+                events,
+                True,
+                error,
+                state.output,
+                logprobs=logprobs,
+                prefilled=state.prefilled,
+                checkpoints=checkpoints,
+            )
         )
 
     def abandon(self, state: SequenceState, error: Exception) -> None:
@@ -426,7 +442,7 @@ class Loop:
             closing = state.generation.close(reason)
         except BaseException as fault:  # noqa: BLE001 - the parser's failure is reported to its own reader
             closing, error = [Finished("error")], error or contained(fault)
-        self._replies.end(state, closing, error, self._clock())
+        self._replies.end(state, closing, error, self._clock(), self._cache.checkpoints)
 
     def _leave(self, state: SequenceState, reason: FinishReason, error: Exception | None) -> None:
         """The request needs its sequence no longer."""

@@ -25,7 +25,8 @@ _COUNTERS = (
 class Metrics:
     """Sums over the requests that are over; `running` are not. Times are seconds, summed over requests that overlap.
 
-    `first_tokens` requests came to a first token, after `time_to_first_token` seconds together.
+    `first_tokens` requests came to a first token, after `time_to_first_token` seconds together. `checkpoints` of
+    recurrent memories there were when the last request ended, in `checkpoint_bytes`.
     """
 
     finished: Mapping[FinishReason, int] = field(default_factory=dict[FinishReason, int])
@@ -40,6 +41,8 @@ class Metrics:
     decode_seconds: float = 0.0
     time_to_first_token: float = 0.0
     first_tokens: int = 0
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
 
     def prometheus(self, prefix: str = "llama_engine") -> str:
         """The Prometheus text format, version 0.0.4; every name begins with `prefix`."""
@@ -52,6 +55,8 @@ class Metrics:
         ends = [(f'{{reason="{reason}"}}', count) for reason, count in sorted(self.finished.items())]
         family("requests_total", "counter", "Requests that are over, by how they ended.", *ends)
         family("requests_running", "gauge", "Requests that wait or run.", ("", self.running))
+        family("checkpoints", "gauge", "Checkpoints of recurrent memories.", ("", self.checkpoints))
+        family("checkpoint_bytes", "gauge", "Bytes that they take.", ("", self.checkpoint_bytes))
         for name, about in _COUNTERS:
             family(f"{name}_total", "counter", about, ("", getattr(self, name)))
         seconds = (("_sum", self.time_to_first_token), ("_count", self.first_tokens))

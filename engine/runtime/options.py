@@ -112,8 +112,9 @@ class ContextOptions:
     attention takes longer, as it passes over the cells of all.
     `n_batch` rows go into one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU), with logits for at
     most `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes.
-    `n_threads`: None leaves a processor to others; `n_threads_batch`, for prefill and for decodes of several sequences:
-    None is as many as `n_threads`.
+    `n_threads`: None is one for each physical core, and one for a very small model; beside programs that compute all
+    the time, one less may be faster. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
+    many as `n_threads`, or one for each logical processor where that is None too.
     `flash_attn`: "auto" is llama.cpp's choice on a GPU. On the CPU it is "off", with which answers behind long prompts
     come faster and prompts are read more slowly, but "on" for a shared pool and for values that are quantised.
     `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far. `rope_freq_*`:

@@ -66,7 +66,8 @@ class Reply(NamedTuple):
     A `final` one is the last; `error` says why it failed, if it did; `output` are the tokens that were generated, the
     end token left out (none, where the context was shifted: they do not follow the prompt). `logprobs` are those of the
     tokens drawn since the last reply, if they were asked for. `prefilled`: tokens of the prompt that are evaluated, if
-    that was asked for. `saved` is what a `Save` asked for.
+    that was asked for. `saved` is what a `Save` asked for. `checkpoints`, of a turn that is over: how many there are of
+    recurrent memories, and the bytes that they take.
     """
 
     id: int
@@ -77,6 +78,7 @@ class Reply(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()
     prefilled: int = 0
     saved: SavedState | None = None
+    checkpoints: tuple[int, int] | None = None
 
 
 class Submit(NamedTuple):

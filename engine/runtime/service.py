@@ -403,10 +403,12 @@ class _Deliveries:
         self._n_ctx = info.n_ctx
         self._max_waiting = max_waiting
         self._most = info.n_sequences + max_waiting
+        self._checkpoints = (0, 0)
 
     @property
     def metrics(self) -> Metrics:
-        return replace(self._tally.sums, running=len(self._queues))
+        count, size = self._checkpoints
+        return replace(self._tally.sums, running=len(self._queues), checkpoints=count, checkpoint_bytes=size)
 
     def open(self, id_: int, queue: OutputQueue) -> OutputQueue:
         """Raises QueueFullError where too many are open."""
@@ -447,6 +449,7 @@ class _Deliveries:
     def _settle(self, reply: Reply, queue: OutputQueue) -> None:
         """A request is over."""
         self.shut(reply.id)
+        self._checkpoints = reply.checkpoints or self._checkpoints
         if queue.text is None:
             return
         finished = reply.events[-1]

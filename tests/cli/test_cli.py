@@ -171,6 +171,21 @@ def test_run_on_a_pipe_prints_the_answer_only(scripted: Scripted, capsys: pytest
     assert (params.temperature, params.max_tokens) == (0.5, 99)
 
 
+def test_run_with_a_model_and_no_prompt_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "models/my.gguf"]) == 1
+    said = capsys.readouterr().err
+    assert 'models/my.gguf stands where the prompt does; ask it something: llama-engine run models/my.gguf "' in said
+
+
+def test_run_that_is_cut_off_in_its_reasoning_says_so(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    scripted(["<think>\n" + "hm " * 50, ANSWER, "Yes. " * 50])
+    for limit, told in (("20", True), ("99", False), ("20", False)):
+        assert main(["run", "What?", "--max-tokens", limit]) == 0
+        out, err = capsys.readouterr()
+        assert ("cut off inside its reasoning; allow more tokens (--max-tokens" in err) is told
+        assert "hm" not in out
+
+
 def test_run_as_json_lines(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     scripted([ANSWER])
     assert main(["run", "What?", "--json"]) == 0
@@ -307,15 +322,17 @@ def no_information(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chat_at_a_prompt(
     scripted: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scripted([ANSWER, ANSWER])
+    scripted([ANSWER] * 3)
     typing(monkeypatch, "one", "", "two", "/exit", "three")
     assert main(["chat"]) == 0
     assert capsys.readouterr().out.count("It is 5842.") == 2
     typing(monkeypatch)
     assert main(["chat"]) == 0
-    typing(monkeypatch, KeyboardInterrupt, "/quit", "three")
+    typing(monkeypatch, KeyboardInterrupt, "and so on", "/quit", "three")
     assert main(["chat"]) == 0
-    assert "Ctrl-D or /quit ends" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Ctrl-D or /quit ends" in out
+    assert out.count("It is 5842.") == 1
 
 
 @pytest.mark.usefixtures("no_information")
@@ -511,7 +528,7 @@ def complaints(stderr: str) -> list[str]:
 
 
 def test_an_argument_that_is_not_text_is_taken_all_the_same(builtin_model_path: Path, command: list[str]) -> None:
-    line = [*command, "run", str(builtin_model_path), b"Hello \xff", "--max-tokens", "3"]
+    line = [*command, "run", str(builtin_model_path), b"Hello \xff", "--max-tokens", "3", "--reasoning", "off"]
     done = subprocess.run(line, capture_output=True, check=False)
     assert (done.returncode, complaints(done.stderr.decode())) == (0, [])
 

@@ -36,6 +36,7 @@ REPORT = Report(
     builtin_model=Path("/data/builtin.gguf"),
     hub_cache=Path("/nowhere/hub"),
     own_cache=Path("/own"),
+    threads=(4, 8),
 )
 
 
@@ -81,6 +82,9 @@ def test_the_text_says_every_fact_on_its_own_line() -> None:
         "devices": "CUDA0 (A card, 3.0 of 4.0 GiB free); CPU (A chip)",
         "CPU": "A chip",
         "CPU features": "avx2 amx_int8 (AMX present)",
+        "CPU threads": (
+            "4 for a token, 8 for a prompt; beside programs that compute all the time n_threads=3 may be faster"
+        ),
         "preflight": "remedied: A child died. (found by an earlier run)",
         "rebuild": "pip install it",
         "prebuilt wheels": f"{doctor.WHEELS} (llama-cpp-python's own; not verified by this project)",
@@ -89,6 +93,7 @@ def test_the_text_says_every_fact_on_its_own_line() -> None:
         "own cache": str(REPORT.own_cache),
     }
     assert "a CUDA build; it needs the CUDA toolkit" in REPORT.text()
+    assert "1 for a token, 2 for a prompt\n" in replace(REPORT, threads=(1, 2)).text()
     assert "toolkit" not in replace(REPORT, machine=replace(REPORT.machine, cuda_compiler=True)).text()
 
 

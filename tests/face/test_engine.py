@@ -319,6 +319,7 @@ def test_options_that_make_no_sense() -> None:
             ({"seed": -1}, "seed=-1 is not valid"),
             ({"logprobs": 101}, "logprobs=101 is not valid"),
             ({"penalty_last_n": 0}, "penalty_last_n=0 is not valid"),
+            ({"logit_bias": {3: float("nan")}}, "logit_bias={3: nan} is not valid"),
             ({"logit_bias": {300: 1.0}}, "logit_bias names token 300; this model has the tokens 0 to 261"),
             ({"stop_tokens": [-1]}, "stop_tokens"),
             ({"stop_tokens": [300]}, "stop_tokens names token 300"),
@@ -486,6 +487,7 @@ def test_layers_for_a_gpu_that_the_build_cannot_use_are_warned_of_once() -> None
 
 def test_public_names() -> None:
     assert dir(engine) == sorted(engine.__all__)
+    assert {"LoadOptions", "TurnOptions", "RawOptions", "AgentOptions"} < set(engine.__all__)
     for name in engine.__all__:
         assert getattr(engine, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):

@@ -49,6 +49,7 @@ LOGPROBS = TokenLogprobs(Logprob(1, -0.5, b"\xff\0"), (Logprob(2, float("-inf"),
 REPLIES = [
     Reply(7, EVENTS),
     Reply(8, (), final=True, error=RequestError("no"), output=(1, 2), logprobs=(LOGPROBS,) * 2, prefilled=3),
+    Reply(8, EVENTS, final=True, checkpoints=(2, 1 << 40)),
     Reply(9, (), saved=SavedState((1, 2), random.Random(1).randbytes(100_000))),
 ]
 
@@ -67,7 +68,7 @@ def test_records_come_back_as_they_went(answer: Any) -> None:
 
 def test_a_list_of_replies_has_tuples_inside() -> None:
     there = decoded(encoded(REPLIES))
-    assert [type(reply.events) for reply in there] == [tuple] * 3
+    assert [type(reply.events) for reply in there] == [tuple] * len(REPLIES)
     assert [reply.saved for reply in there] == [reply.saved for reply in REPLIES]
 
 

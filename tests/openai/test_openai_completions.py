@@ -105,6 +105,12 @@ def test_turns_of_every_family(letter: str) -> None:
                 raise AssertionError(f"{case}: {error}") from error
 
 
+def test_a_stream_that_lost_a_turn_s_end_is_an_error() -> None:
+    WRITTEN.turns = [[ContentDelta("Hi", 0), Finished("stop")], [ContentDelta("Ho", 0)]]
+    with pytest.raises(openai.APIError, match="ended by an error of the engine's"):
+        streamed(CLIENT, n=2)
+
+
 def test_chunks_as_written() -> None:
     WRITTEN.turns = [
         [

@@ -101,6 +101,13 @@ def test_a_closing_tag_left_over_by_the_server_is_no_content() -> None:
             [{"reasoning_content": "abc"}, {"content": "<think>\nabc d\n</think>\n\nHi"}, {"reasoning_content": " d"}],
             id="content ahead of the field",
         ),
+        pytest.param(
+            [
+                {"reasoning_content": "abc d"},
+                *({"content": text} for text in ("<think>\na", "b", "c d\n</think>\n\nHi")),
+            ],
+            id="one of them in pieces",
+        ),
     ],
 )
 def test_reasoning_sent_twice_is_one_copy(deltas: list[Json]) -> None:

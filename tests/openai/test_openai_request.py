@@ -242,7 +242,7 @@ def test_fields_of_the_body_as_they_are() -> None:
     ("options", "wrong"),
     [
         ({"temperature": -1}, "temperature=-1 is not valid"),
-        ({"temprature": 1}, "no option 'temprature'; the options are dry_allowed_length"),
+        ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
         ({"logits_processors": [print]}, "no request can carry"),
     ],
 )

@@ -2,9 +2,10 @@
 their wrapper, markup quoted in an answer, a cut among control tokens, and costs that grow with the output."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
-from growth import GRACE, growth, sample
+from growth import GRACE, Run, growth, sample
 from parsing_cases import (
     CASES,
     FAMILIES,
@@ -20,7 +21,7 @@ from parsing_cases import (
     splits,
 )
 
-from engine.events import ToolCallEnd, fold
+from engine.events import Event, ToolCallEnd, fold
 from engine.families import builtin_families
 from engine.parsing import Parser, Piece
 from engine.types import Completion
@@ -108,7 +109,8 @@ def test_a_good_call_after_a_malformed_one(family: str) -> None:
 
 @each_family
 def test_a_whole_call_quoted_in_an_answer(family: str) -> None:
-    """Control tokens spelt out in an answer are text, and so is the call between them; in reasoning as well."""
+    """Control tokens spelt out in an answer are text, and so is the call between them; in reasoning as well. By the
+    character, and whole."""
     format_ = builtin_families().get(family).format
     control = frozenset(format_.control)
     tools = format_.tools
@@ -118,14 +120,21 @@ def test_a_whole_call_quoted_in_an_answer(family: str) -> None:
     case, before, after = answer(family)
     quoted = f"Write {find(family, 'one call').output.strip()} for it."
     fed = [*pieces(family, before), Piece(quoted), *pieces(family, after)]
-    parser = case.parser(control_tokens=control, prefix=pieces(family, case.prefix))
-    assert fold(feed_pieces(parser, fed)).content == quoted
+    for feed in (feed_pieces, feed_whole):
+        parser = case.parser(control_tokens=control, prefix=pieces(family, case.prefix))
+        assert fold(feed(parser, fed)).content == quoted
     if format_.reasoning is not None:
         case = find(family, "reasoning and content")
         before, after = case.output.split(case.reasoning)
-        parser = case.parser(control_tokens=control, prefix=pieces(family, case.prefix))
         fed = [*pieces(family, before), Piece(quoted), *pieces(family, after)]
-        assert fold(feed_pieces(parser, fed)).reasoning == quoted
+        for feed in (feed_pieces, feed_whole):
+            parser = case.parser(control_tokens=control, prefix=pieces(family, case.prefix))
+            assert fold(feed(parser, fed)).reasoning == quoted
+
+
+def feed_whole(parser: Parser, fed: Sequence[Piece]) -> list[Event]:
+    """All events of the pieces, each fed at once."""
+    return [*(event for piece in fed for event in parser.feed(*piece)), *parser.close()]
 
 
 @each_family
@@ -152,6 +161,16 @@ def test_a_cut_among_control_tokens_shows_no_marker(family: str) -> None:
 @each_family
 def test_the_cost_grows_with_the_output(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in sample(family, 3):
+        assert growth(monkeypatch, each) <= 2 * GRACE, each
+
+
+@pytest.mark.parametrize("family", ["minicpm-5", "deepseek-v4", "glm-4.5", "qwen3-coder"])
+def test_white_space_inside_an_argument_costs_linear_time(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its beginning, in its middle and at its end, where a closing marker or a quotation might follow."""
+    case = find(family, "one call")
+    begin = case.output.index("Paris")
+    for place in (begin, begin + 2, begin + len("Paris")):
+        each = Run(case, place, " ")
         assert growth(monkeypatch, each) <= 2 * GRACE, each
 
 

@@ -122,6 +122,14 @@ ROWS: list[tuple[str, str, dict[str, Any], str, str, list[tuple[str, str, str | 
     ),
     (
         "qwen3",
+        '<tool_call>\n{"name": "get_weather", "arguments": "{\\"city\\": \\"\\uDBFF\\uDFFF\\"}"}\n</tool_call>',
+        {},
+        "",
+        "",
+        [("get_weather", '{"city": "\U0010ffff"}', None)],
+    ),
+    (
+        "qwen3",
         '<tool_call>\n{"name":"ping","arguments":{"x":1}\n</tool_call>ok',
         {},
         "",

@@ -17,6 +17,8 @@ TOOL = {"name": "look", "parameters": {"type": "object", "properties": {**PROPER
 LIMIT = {"finish": "length"}
 D = "｜DSML｜"
 M = "]<]minimax[>["
+LONG = "x" * 129
+"""One character longer than a name may be."""
 K3 = '<|open|>message role="assistant"<|sep|>'
 K3_THINKS, K3_ANSWERS = f"{K3}<|open|>think<|sep|>", f"{K3}<|open|>response<|sep|>"
 K3_TOKENS = ("<|open|>", "<|close|>", "<|sep|>")
@@ -101,6 +103,12 @@ SLIPS: dict[str, list[Slip]] = {
     + [
         Slip("kimi-k3", k3("look", "a").split("<|sep|>", 1)[1], calls=look('{"a": "v"}')),
         Slip("qwen3", '{"name": "look", "arguments": {}}', calls=look("{}")),
+        Slip(
+            "qwen3",
+            'Ok. \n<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>',
+            content="Ok. ",
+            calls=look("{}"),
+        ),
         Slip("qwen3", '{"name": "Ada", "born": 1815}', content='{"name": "Ada", "born": 1815}'),
         Slip("mistral-nemo", '[{"name": "look", "arguments": {}}]', calls=look("{}")),
         Slip("lfm2", "[look(n=1)]", calls=look('{"n": 1}')),
@@ -147,6 +155,8 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("gemma-4", "<|channel>because\n<channel|>Fine.", "because", "Fine."),
         Slip("gemma-4", "<|channel><|channel>thought\nw\n<channel|>Fine.", "w", "Fine."),
         Slip("gemma-4", "Fine.<channel|>", content="Fine."),
+        Slip("gemma-4", "Fine.<tool_call|>", content="Fine."),
+        Slip("kimi-k2", f"Fine.{K2_TOKENS[1]}", content="Fine."),
         Slip("qwen3", "<think>\nw\n</think>\n\nOne.</think>Two.", "w", "One.Two."),
         Slip("qwen3", "One. <think>w</think> Two.", content="One. <think>w</think> Two."),
         Slip("qwen3", "Write `</think>` there.", content="Write `</think>` there."),
@@ -166,6 +176,7 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("mistral-small-3.2", "[TOOL_CALLS]look", calls=look("{}")),
         Slip("mistral-small-3.2", "[TOOL_CALLS]look", "", "", look("{}"), {"tokens": ("[TOOL_CALLS]", "[ARGS]")}),
         Slip("mistral-small-3.2", "[TOOL_CALLS]nope", content="[TOOL_CALLS]nope"),
+        Slip("functionary-3.1", f"<function={LONG}>{{}}</function>", content=f"<function={LONG}>{{}}</function>"),
         Slip(
             "kimi-k2",
             f'{K2_TOKENS[0]}{K2_TOKENS[2]}{K2_TOKENS[4]}{{"n": 1}}{K2_TOKENS[3]}{K2_TOKENS[1]}',
@@ -173,6 +184,7 @@ SLIPS: dict[str, list[Slip]] = {
         ),
         Slip("mistral-nemo", '[TOOL_CALLS]{"n": 1}', calls=(("", '{"n": 1}', "malformed"),)),
         Slip("kimi-k2", f"{K2_TOKENS[0]}blah{K2_TOKENS[1]}", "", "blah", (), {"tokens": K2_TOKENS}),
+        Slip("kimi-k2", f"Fine.{K2_TOKENS[4]} More.", "", "Fine. More.", (), {"tokens": K2_TOKENS}),
         Slip(
             "muse-glimmer",
             f" to=look.look<|message|>{ATEM.replace('look', 'look.look')}<|eom|>",
@@ -181,6 +193,24 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("qwen3", '<tool_call>\n{"name": "functions.look", "arguments": {}}\n</tool_call>', calls=look("{}")),
         Slip("kimi-k3", k3("look", "x&amp;y"), calls=look('{"x&y": "v"}')),
         Slip("kimi-k3", k3("a&quot;b", "a"), calls=(('a"b', '{"a": "v"}', "unknown_tool"),)),
+    ],
+    "a call that is not closed": [
+        Slip(
+            "qwen3",
+            '<tool_call>\n{"name": "look", "arguments": {"n": !}\n<tool_call>\n{"name": "look", "arguments": {}}\n'
+            "</tool_call>",
+            calls=(*look('{"n": !}\n', "malformed"), *look("{}")),
+        ),
+        Slip(
+            "qwen3-coder",
+            "<tool_call>\n<function=look>\nblah\n<tool_call>\n<function=look>\n</function>\n</tool_call>",
+            calls=(*look("blah\n", "malformed"), *look("{}")),
+        ),
+        Slip(
+            "gemma-4",
+            "<|tool_call>call:look{n!<|tool_call>call:look{n:1}<tool_call|>",
+            calls=(*look("{", "malformed"), *look('{"n": 1}')),
+        ),
     ],
     "values of another type": [
         Slip("minimax-m3", m3("<n>007</n>"), calls=look('{"n": 7}')),
@@ -326,6 +356,13 @@ def test_a_view_shows_what_the_model_wrote_and_not_the_prompt() -> None:
     for chunks in splits(output):
         parser = Parser("gpt-oss", "<|start|>assistant", reasoning_format="none")
         assert fold(run(parser, chunks)).content == "<|channel|>analysis<|message|>w<|end|>Fine."
+
+
+def test_a_view_shows_no_header_but_that_of_reasoning() -> None:
+    output = "<|channel|>commentary<|message|>Hm.<|end|><|start|>assistant<|channel|>analysis<|message|>w<|end|>"
+    for chunks in splits(output):
+        parser = Parser("gpt-oss", "<|start|>assistant", reasoning_format="none")
+        assert fold(run(parser, chunks)).content == "Hm.<|channel|>analysis<|message|>w<|end|>"
 
 
 def test_calls_that_nobody_asked_for_are_content_as_written() -> None:

@@ -61,6 +61,18 @@ def test_a_service_counts_every_request_once() -> None:
     assert metrics.first_tokens >= 3
 
 
+def test_checkpoints_of_recurrent_memories_are_counted() -> None:
+    with Service(ScriptedBackend(echo, trimmable=False, n_sequences=1)) as service:
+        service.submit(TurnRequest(prompt("hello"), plain)).result()
+        first = service.metrics
+        assert first.checkpoints > 0
+        service.submit(TurnRequest(prompt("hellore: hello and on"), plain)).result()
+        metrics = service.metrics
+        assert metrics.checkpoints > first.checkpoints
+        assert metrics.checkpoint_bytes > first.checkpoint_bytes > 0
+        assert f"\nllama_engine_checkpoint_bytes {metrics.checkpoint_bytes}\n" in metrics.prometheus()
+
+
 def test_failures_are_counted() -> None:
     with Service(ScriptedBackend([])) as service:
         try:

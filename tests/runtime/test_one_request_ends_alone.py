@@ -22,7 +22,7 @@ from engine.runtime.service import Service, TurnRequest
 from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.template.chat_template import ChatTemplate
 from engine.testing import ScriptedBackend
-from engine.types import FinishReason
+from engine.types import Completion, FinishReason
 
 
 class Quit(BaseException):
@@ -264,4 +264,7 @@ def test_generate_keeps_within_what_may_wait() -> None:
     template = ChatTemplate(None, family="qwen3")
     with Engine(backend, template, options=LoopOptions(max_waiting=1)) as llm:
         answers = llm.generate([f"number {number:03}" for number in range(20)], reasoning=False)
-    assert [answer.content for answer in answers] == [f"{number:03}" for number in range(20)]
+        assert [answer.content for answer in answers] == [f"{number:03}" for number in range(20)]
+        rows = [f"number {number:03}" for number in range(20)]
+        kept = llm.generate(rows, on_error="return", reasoning=False)
+    assert [answer.content for answer in kept if isinstance(answer, Completion)] == [f"{n:03}" for n in range(20)]

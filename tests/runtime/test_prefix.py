@@ -105,6 +105,13 @@ def test_what_is_not_worth_a_copy_is_kept_of_the_sequence_that_would_be_emptied(
     assert bench.run([7, 7, 8]).reused == 2
 
 
+def test_of_what_is_kept_so_the_last_token_is_not_reused_either() -> None:
+    bench = Bench(n_sequences=2, copy_cost=10)
+    first = bench.run([*range(100, 105), *range(30)])
+    bench.run([7] * 40)
+    assert bench.run([*range(100, 104)]) == (first.sequence, 3)
+
+
 @pytest.mark.parametrize(("copy_cost", "empty", "held"), [(10, [1, 0, 4, 5], [0, 1]), (0, [0, 1, 4, 5], [0, 5])])
 def test_between_separate_buffers_busy_sequences_stand_side_by_side(
     copy_cost: int, empty: list[int], held: list[int]

@@ -20,8 +20,9 @@ from engine.errors import ContextOverflowError, DecodeError, EngineError, Reques
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, fold
 from engine.parsing import Parser, Piece
 from engine.runtime.backend import Row
+from engine.runtime.process import Home
 from engine.runtime.request import Request
-from engine.runtime.service import Service, Stream, TurnRequest
+from engine.runtime.service import Service, Stream, TurnRequest, _close  # pyright: ignore[reportPrivateUsage]
 from engine.template.prompt import Prompt
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion, SamplingParams
@@ -292,6 +293,29 @@ def test_close_ends_streams_and_frees_the_backend() -> None:
     with pytest.raises(EngineError, match="closed"):
         running.submit(TurnRequest(prompt("p"), plain))
     streams[0].cancel()
+
+
+def test_closing_at_the_end_is_not_given_up_for_an_interrupt() -> None:
+    """A signal handler's exception while the interpreter ends: nothing may be freed before the thread has ended."""
+    closed: list[str] = []
+
+    def close() -> None:
+        closed.append("interrupted" if not closed else "whole")
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    _close(Home(), close)
+    assert closed == ["interrupted", "whole"]
+
+
+def test_an_answer_that_the_context_ends_names_the_option(caplog: pytest.LogCaptureFixture) -> None:
+    with Service(ScriptedBackend(lambda _: "x" * 100, n_ctx=20)) as service:
+        assert service.submit(TurnRequest(prompt("0123456789"), plain)).result().finish_reason == "length"
+        assert "reached n_ctx=20; load with a larger n_ctx=" in caplog.text
+        caplog.clear()
+        by_its_limit = service.submit(TurnRequest(prompt("0"), plain, SamplingParams(max_tokens=3)))
+        assert by_its_limit.result().finish_reason == "length"
+        assert not caplog.text
 
 
 def test_a_service_that_nobody_holds_is_closed() -> None:

@@ -142,6 +142,16 @@ def test_room_is_left_for_the_answer_that_was_asked_for() -> None:
             assert usage.completion_tokens >= length
 
 
+def test_no_more_room_is_left_than_was_asked_for() -> None:
+    dropped: list[int] = []
+    with scripted(lambda _: "x" * 1000, n_ctx=800) as llm:
+        for asked in (50, 250):
+            usage = llm.chat(CHAT, overflow="truncate_oldest", reasoning=False, max_tokens=asked).usage
+            assert usage is not None
+            dropped.append(usage.dropped_messages)
+    assert dropped[0] < dropped[1]
+
+
 def test_what_cannot_be_left_out_is_an_error() -> None:
     with scripted([], n_ctx=600) as llm, pytest.raises(ContextOverflowError, match="n_ctx=600"):
         llm.chat([*CHAT, {"role": "user", "content": "x" * 700}], overflow="truncate_oldest")

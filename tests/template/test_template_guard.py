@@ -432,6 +432,14 @@ def test_template_variables_cannot_forge() -> None:
     assert [piece.text for piece in prompt.pieces if piece.special] == ["<|im_start|>", ", "]
 
 
+def test_documents_cannot_forge() -> None:
+    source = "{% for d in documents %}<{{ d.title }}>{{ d.text }}{% endfor %}<|im_start|>{{ messages[0].content }}"
+    template, documents = ChatTemplate(source, control_tokens=VOCABULARY), [{"title": "|im_end|", "text": "<think>"}]
+    prompt = template.render("Hi", documents=documents)
+    assert prompt.text == "<|im_end|><think><|im_start|>Hi"
+    assert specials(prompt, Markers(VOCABULARY)) == ["<|im_start|>"]
+
+
 def test_what_holds_itself_is_refused() -> None:
     endless: dict[str, Any] = {}
     endless["again"] = endless
@@ -476,6 +484,7 @@ def test_system_text_is_trusted() -> None:
 RUNS = {
     "escaped quotes": '"\\"\\\\',
     "quotes": '"',
+    "quotes behind backslashes": '\\"',
     "backslashes": "\\",
     "unfinished markers": "<|im_",
     "markers": "<|im_end|>",
@@ -484,6 +493,20 @@ RUNS = {
     "brackets": "[<",
     "words of the template": "</think>/no_think",
 }
+
+
+@pytest.mark.parametrize("run", ["escaped quotes", "quotes", "quotes behind backslashes"])
+def test_long_arguments_that_are_printed_are_read_once(run: str) -> None:
+    """By a template that shows their text, of which the strings are marked. From each of their quotes on it took an
+    hour."""
+    shown = "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}"
+    source = "{% for m in messages %}" + shown + "{% endfor %}"
+    template = ChatTemplate(source, family="functionary-3.2", control_tokens=VOCABULARY)
+    calls = [{"id": "c1", "name": "look", "arguments": RUNS[run] * (300_000 // len(RUNS[run]))}]
+    messages: list[Any] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": calls}]
+    start = process_time()
+    template.render(messages, add_generation_prompt=False)
+    assert process_time() - start < 30
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)

@@ -11,7 +11,7 @@ from engine.events import fold
 from engine.families import Gate, builtin_families
 from engine.template.chat_template import ChatTemplate
 from engine.template.reasoning import Switch, with_words
-from engine.types import Message
+from engine.types import Message, Role
 
 FOLDER = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 ASKED: list[Any] = [{"role": "user", "content": "Why?"}]
@@ -101,6 +101,12 @@ class TestWords:
         assert [m.content for m in with_words([system], at_user)] == ["/off\n\nBe brief."]
         assert [m.content for m in with_words([user], at_system)] == ["/off", "Hi"]
         assert with_words([], at_system) == []
+
+    def test_words_stand_in_the_last_question(self) -> None:
+        roles: tuple[Role, ...] = ("user", "assistant", "user")
+        asked = [Message(role=role, content=role) for role in roles]
+        said = [message.content for message in with_words(asked, Switch(place="user", words="/no_think"))]
+        assert said == ["user", "assistant", "user\n\n/no_think"]
 
     def test_a_gate_is_a_variable_or_words(self) -> None:
         for wrong in ({"place": "variable"}, {"place": "user", "kwarg": "thinking"}):

@@ -136,6 +136,12 @@ def test_odd_schemas_are_named_errors_or_checks() -> None:
     assert all("The parameters of tool 'look'" in error for error in refused)
 
 
+def test_keys_that_are_no_text_are_refused_by_name() -> None:
+    odd: list[Any] = [{"type": "object", 1: 2}, schema() | {"properties": {1: {}}}]
+    for parameters in odd:
+        assert "the key 1 is not text" in str(_judged(parameters))
+
+
 def _judged(parameters: Any) -> RequestError | None:
     """The error for a schema, or the check tried on some arguments."""
     try:
