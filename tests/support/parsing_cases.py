@@ -3,10 +3,11 @@
 Each case is data: a prompt's prefix, a raw output, and what it holds. The tools are one set for all families.
 """
 
+import inspect
 import random
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -79,8 +80,29 @@ def load() -> list[Case]:
 
 CASES = load()
 FAMILIES = sorted({case.family for case in CASES})
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def each_case(test: Callable[..., None]) -> Callable[..., None]:
+    """Make a test of one `case` a test of all cases of a `family`, for every family. A failure names its case."""
+
+    def of_family(family: str, **others: Any) -> None:
+        for case in (case for case in CASES if case.family == family):
+            try:
+                test(case=case, **others)
+            except BaseException as error:
+                error.add_note(f"in the case {case.name!r} of {family}")
+                raise
+
+    of_family.__name__, of_family.__doc__ = test.__name__, test.__doc__
+    of_family.__module__ = test.__module__
+    names = ["family", *(name for name in inspect.signature(test).parameters if name != "case")]
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    of_family.__dict__["__signature__"] = inspect.Signature(parameters)
+    of_family.__dict__["pytestmark"] = getattr(test, "pytestmark", [])
+    return each_family(of_family)
+
+
 _NOT_MARKERS = frozenset(
     {"history", "gate", "fields", "where", "when_closed", "off", "after_result", "shape", "text_types"}
     | {"name_fields", "arguments_fields", "id_fields", "arguments_as", "namespace", "role", "continued_end"}
