@@ -149,7 +149,7 @@ def test_a_sound_file_of_an_unverified_kind_loads_and_is_remembered(tmp_path: Pa
         assert usage is not None
         assert usage.completion_tokens == 2
     (record,) = set((own_cache / "preflight").glob("file-*.json")) - before
-    assert json.loads(record.read_text(encoding="utf-8")) == {"outcome": "sound", "reason": "ok"}
+    assert json.loads(record.read_text(encoding="utf-8")) == {"outcome": "sound", "reason": "ok", "remedy": None}
     begun = time.perf_counter()
     Engine.load(path, n_ctx=256).close()
     assert set((own_cache / "preflight").glob("file-*.json")) - before == {record}

@@ -580,7 +580,7 @@ def test_a_library_that_cannot_be_loaded_says_how_to_install_it() -> None:
         "try:\n    library()\nexcept EngineError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "pip install llama-cpp-python==" in done.stdout
+    assert "pip install --force-reinstall --no-cache-dir llama-cpp-python==" in done.stdout
 
 
 def test_another_version_is_warned_about() -> None:

@@ -4,8 +4,10 @@ They are committed with their outputs, so that GitHub shows them: texts, tables 
 (`python tests/notebook/test_example_notebooks.py`) this file runs them all and writes the present outputs into them.
 """
 
+import gc
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,11 @@ def executed(notebook: Any, manager: Any) -> Any:
     client.execute_interactive("%reset -f", output_hook=str)  # which shows it nowhere
     client.stop_channels()
     run = pytest.importorskip("nbclient").NotebookClient
-    return run(notebook, km=manager, timeout=240, record_timing=False, coalesce_streams=True).execute(reset_kc=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # nbclient leaves its sockets to the collector
+        done = run(notebook, km=manager, timeout=240, record_timing=False, coalesce_streams=True).execute(reset_kc=True)
+        gc.collect()
+    return done
 
 
 @pytest.fixture(scope="module")

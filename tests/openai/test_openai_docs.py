@@ -39,9 +39,11 @@ def test_the_tables_are_those_that_hold() -> None:
 
 
 def test_the_code_runs(
-    builtin_model_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, builtin_model_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openai")
+    (tmp_path / "model.gguf").symlink_to(builtin_model_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_data, "builtin_model", lambda: builtin_model_path)
     names: dict[str, Any] = {}
     for code in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
