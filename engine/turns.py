@@ -6,6 +6,7 @@ seed. Does not know: the methods that callers use (`engine.engine`), how any of 
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -23,7 +24,7 @@ from engine.runtime.service import Service, TurnRequest, raw_format, raw_parser,
 from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import conversation_of
-from engine.template.fit import Fitted, Prompts
+from engine.template.fit import Fitted, PromptOptions, Prompts
 from engine.template.memory import ReasoningMemory, Restored
 from engine.template.prompt import Prompt
 from engine.tools import ToolLike, as_tools
@@ -85,8 +86,8 @@ class Turns:
         """`n` turns over one prompt. `offline`: nobody reads along. Raises what `Engine.stream` says."""
         sampling = self.check(options)
         known = as_tools(tools)
-        asked = prompt_options(options)
-        demand = _demand(known, asked.tool_choice, sampling, options)
+        demand = _demand(known, prompt_options(options).tool_choice, sampling, options)
+        asked = self._prompt_options(options, demand)
         restored = self._restored(messages, options)
         fitted = self._prompts.fitted(restored, known, asked)
         # The parser remembers the conversation as the caller has it, and will send it again.
@@ -166,9 +167,16 @@ class Turns:
 
     def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
         """What `start` would send."""
-        _ = self.check(options)
+        sampling, known = self.check(options), as_tools(tools)
+        demand = _demand(known, prompt_options(options).tool_choice, sampling, options)
         restored = self._restored(messages, options)
-        return self._prompts.fitted(restored, as_tools(tools), prompt_options(options)).prompt
+        return self._prompts.fitted(restored, known, self._prompt_options(options, demand)).prompt
+
+    def _prompt_options(self, options: TurnOptions, demand: Demand) -> PromptOptions:
+        """With the schema of the answer, for a template that shows it."""
+        asked = prompt_options(options)
+        shown = demand.response.shown(self.family.shows_schema) if demand.response is not None else {}
+        return replace(asked, template_kwargs={**shown, **(asked.template_kwargs or {})}) if shown else asked
 
     def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
         """The tokens that all conversations have in common which begin so."""
@@ -191,7 +199,7 @@ class Turns:
         known, choice = as_tools(tools), prompt_options(options).tool_choice
         demand = _demand(known, choice, sampling, options)
         restored = self._restored(messages, options)
-        prompt = self._prompts.rendered(restored, known, prompt_options(options))
+        prompt = self._prompts.rendered(restored, known, self._prompt_options(options, demand))
         format_ = self.template.parser_recipe(prompt, known).format
         return Asked(
             restored.messages,

@@ -25,12 +25,28 @@ Reader: TypeAlias = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What an answer must be. `checked` are the keywords of a schema that only `read` holds it to."""
+    """What an answer must be. `checked` are the keywords of a schema that only `read` holds it to. `schema`: the JSON
+    Schema as the caller, or the type, states it; None where there is none."""
 
     answer: Answer
     read: Reader
     is_json: bool = True
     checked: tuple[str, ...] = field(default=())
+    schema: Mapping[str, Any] | None = None
+
+    def shown(self, how: str) -> Mapping[str, Any]:
+        """The variable `response_format` of chat templates that show the schema, in the form that the family's takes
+        (`Family.shows_schema`): the schema, its JSON as text, or OpenAI's dictionary with the one or the other."""
+        if self.schema is None or not how:
+            return {}
+        text = json.dumps(self.schema, ensure_ascii=False)
+        forms: dict[str, object] = {
+            "schema": self.schema,
+            "text": text,
+            "openai": {"type": "json_schema", "json_schema": {"name": "answer", "schema": self.schema}},
+            "cohere": {"type": "json_schema", "json_schema": text},
+        }
+        return {"response_format": forms[how]}
 
 
 def response_of(given: object, refusal: Refusal) -> Response | None:
@@ -78,7 +94,7 @@ def _by_schema(schema: object, refusal: Refusal) -> Response:
             raise ValueError(f"The answer does not fit the schema: {reason}")
         return value
 
-    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked)
+    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked, schema=stated or None)
 
 
 def _by_type(kind: Any, refusal: Refusal) -> Response:
@@ -103,7 +119,7 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
             parts = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}".removeprefix(": ") for item in error.errors())
             raise ValueError(f"The answer does not fit the type: {'; '.join(parts)[:400]}.") from error
 
-    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked)
+    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked, schema=schema)
 
 
 def _choice(options: Sequence[str]) -> Response:

@@ -300,6 +300,9 @@ class Family(Record):
     format: Format
     sampling: Mapping[str, float] = {}
     sampling_source: str = ""
+    shows_schema: Literal["", "schema", "text", "openai", "cohere"] = Field(
+        default="", description="how the chat template takes the schema of the answer; empty: it shows none"
+    )
 
     @model_validator(mode="after")
     def _sourced(self) -> Self:
