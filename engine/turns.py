@@ -175,8 +175,9 @@ class Turns:
     def _prompt_options(self, options: TurnOptions, demand: Demand) -> PromptOptions:
         """With the schema of the answer, for a template that shows it."""
         asked = prompt_options(options)
-        shown = demand.response.shown(self.family.shows_schema) if demand.response is not None else {}
-        return replace(asked, template_kwargs={**shown, **(asked.template_kwargs or {})}) if shown else asked
+        if demand.response is None or not (shown := demand.response.shown(self.family.shows_schema)):
+            return asked
+        return replace(asked, template_kwargs={**shown, **(asked.template_kwargs or {})})
 
     def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
         """The tokens that all conversations have in common which begin so."""
