@@ -305,3 +305,16 @@ def test_ids_are_the_salts() -> None:
     text = '<tool_call>\n{"name": "ping"}\n</tool_call>'
     ids = {fold(run(Parser("qwen3", id_salt=salt), [text])).tool_calls[0].id for salt in ("a", "b", "a")}
     assert len(ids) == 2
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_names_that_python_could_not_have_stand_behind_a_string(step: int) -> None:
+    """A quote ends a string where a keyword of the tool follows, however that is spelt."""
+    properties = {"who": {"type": "string"}, "zip code": {"type": "string"}, "größe (cm)": {"type": "integer"}}
+    tool = {"type": "function", "function": {"name": "put", "parameters": {"type": "object", "properties": properties}}}
+    parser = Parser("lfm2", tools=[tool])
+    output = '<|tool_call_start|>[put(who="a, b", zip code="0\\"1", größe (cm)=3)]<|tool_call_end|>'
+    events = [event for at in range(0, len(output), step) for event in parser.feed(output[at : at + step])]
+    (call,) = fold([*events, *parser.close()]).tool_calls
+    assert json.loads(call.arguments) == {"who": "a, b", "zip code": '0"1', "größe (cm)": 3}
+    assert call.error is None

@@ -56,12 +56,13 @@ Write = Callable[[str], None]
 
 class LiteralReader:
     """Reads literals from a reader; `kind` is what the trace calls their text, `ends` are the markers that may follow
-    where a bracket is missing."""
+    where a bracket is missing. `keywords`: what may stand behind a comma beside what Python allows there."""
 
     def __init__(self, reader: Reader, kind: str = "arguments", ends: Iterable[str] = ()) -> None:
         self._reader = reader
         self._kind = kind
         self._ends = tuple(ends)
+        self.keywords: tuple[str, ...] = ()
 
     def value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
         """Consume one literal, its JSON handed to `write` as it comes. One nested too deeply is malformed."""
@@ -226,8 +227,10 @@ class LiteralReader:
         head = rest[:1]
         if head == ",":
             tail = rest[1:].lstrip()
-            if _ITEM.match(tail):
+            if _ITEM.match(tail) or any(map(tail.startswith, self.keywords)):
                 return True
+            if tail and any(keyword.startswith(tail) for keyword in self.keywords):
+                return None
             return None if _MAYBE_ITEM.fullmatch(tail) else False
         if head in _CLOSING:
             tail = rest.lstrip(_CLOSING)
@@ -356,6 +359,8 @@ class PythonicShape:
     def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
         reader, schemas = self._reader, self._section.schemas(call.name)
         position, separated = 0, True
+        # Of tools whose parameters Python could not have.
+        self._literals.keywords = tuple(f"{name}=" for name in schemas.names if not name.isidentifier())
         while True:
             yield from reader.space("marker")
             if not (yield from reader.more()):
@@ -388,8 +393,7 @@ class PythonicShape:
     def _key(self, schemas: Schemas, position: int) -> Reading[str | None]:
         """The keyword that stands here, or the name of the parameter in this position."""
         reader = self._reader
-        # Of tools whose parameters Python could not have.
-        odd = [f"{name}=" for name in schemas.names if not name.isidentifier()]
+        odd = self._literals.keywords
         while True:
             rest = reader.buffer[reader.pos : reader.pos + WINDOW]
             if (named := next(filter(rest.startswith, odd), None)) is not None:
