@@ -1,5 +1,6 @@
 """What the parser does where formats, models and servers disagree: one row a decision, at several chunkings."""
 
+import json
 from typing import Any
 
 import pytest
