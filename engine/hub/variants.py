@@ -1,8 +1,8 @@
 """Which GGUF files of a repository belong together, and which of them a name means.
 
 Knows: how quantisations and the parts of split models are written in file names, which files are no chat models, and
-which quantisation to take where the caller names none. Does not know: where the files lie, or how they are fetched.
-Sizes are bytes.
+which quantisation to take where the caller names none: a screen by file sizes, before any header is read (what is
+chosen is planned when it is loaded). Does not know: where the files lie, or how they are fetched. Sizes are bytes.
 """
 
 import re
