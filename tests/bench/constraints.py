@@ -55,17 +55,16 @@ TOOL = {
 }
 
 
-def matrix(families: list[str]) -> int:
+def matrix(families: list[str], *, every_wish: bool) -> int:
     """Prints the counts, and every turn that is wrong; how many these are."""
     counts: Counter[str] = Counter()
     bad: list[str] = []
     for family in families:
         for number, schema in enumerate(SCHEMAS):
             for state in STATES:
-                wish = WISHES[(number + STATES.index(state)) % len(WISHES)]
-                turn = Turn(family, state, wish, _object(schema), schema)
-                outcome = _outcome(turn, bad)
-                counts[outcome] += 1
+                in_turn = WISHES[(number + STATES.index(state)) % len(WISHES)]
+                for wish in WISHES if every_wish else (in_turn,):
+                    counts[_outcome(Turn(family, state, wish, _object(schema), schema), bad)] += 1
         print(family, dict(counts), flush=True)
     print("\n".join(bad[:50]))
     return len(bad)
@@ -265,11 +264,12 @@ def main() -> int:
     parser.add_argument("part", choices=["matrix", "cost", "weights", "stall"])
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--families", nargs="*", default=None)
+    parser.add_argument("--every-wish", action="store_true", help="not in turn; six times as long")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--count", type=int, default=1000, help="turns of `weights`")
     given = parser.parse_args()
     if given.part == "matrix":
-        return min(1, matrix(given.families or callable_families()))
+        return min(1, matrix(given.families or callable_families(), every_wish=given.every_wish))
     if given.model is None:
         parser.error(f"{given.part} needs a model")
     if given.part == "weights":
