@@ -3,6 +3,7 @@
 Knows: how a reader of each kind goes through a stream. Does not know: where events come from.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import Generic, Self, TypeVar
 
@@ -13,48 +14,26 @@ from engine.notebook import live
 Whole_co = TypeVar("Whole_co", covariant=True)
 
 
-class TwoWayStream(Generic[Whole_co]):
+class TwoWayStream(ABC, Generic[Whole_co]):
     """The base of all streams of events.
 
     - `for event in stream` and `async for event in stream` give its events.
-    - `stream.result()` and `await stream` read it to its end and return what it comes to.
+    - `stream.result()` and `await stream` read it to its end and return what it comes to, which `_whole` makes.
     - `with stream` and `async with stream` cancel at the end of the block what is then still running.
-
-    A stream says how it is read by `_read` and `_read_async`, of which one is called, once; what it comes to by
-    `_whole`; and how it is stopped by `cancel`. What they give should not hold the stream: so one that nobody holds any
-    more is closed at once, and with it what it reads from.
     """
 
-    def __init__(self) -> None:
-        self._sync: Generator[Event, None, None] | None = None
-        self._async: AsyncGenerator[Event, None] | None = None
+    @abstractmethod
+    def __iter__(self) -> Iterator[Event]: ...
 
-    def _read(self) -> Generator[Event, None, None]:
-        raise NotImplementedError
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[Event]: ...
 
-    def _read_async(self) -> AsyncGenerator[Event, None]:
-        raise NotImplementedError
+    @abstractmethod
+    def _whole(self) -> Whole_co: ...
 
-    def _whole(self) -> Whole_co:
-        raise NotImplementedError
-
+    @abstractmethod
     def cancel(self) -> None:
         """Stop what is under way; from any thread, any number of times."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Event]:
-        if self._async is not None:
-            raise RequestError("This is read with `async for` or `await`; go on with that, or start another.")
-        if self._sync is None:
-            self._sync = self._read()
-        return self._sync
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        if self._sync is not None:
-            raise RequestError("This is read with `for` or `result()`; go on with that, or start another.")
-        if self._async is None:
-            self._async = self._read_async()
-        return self._async
 
     def result(self) -> Whole_co:
         """Read to the end; the whole."""
@@ -75,14 +54,52 @@ class TwoWayStream(Generic[Whole_co]):
 
     def __exit__(self, *_: object) -> None:
         self.cancel()
-        if self._sync is not None:
-            self._sync.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
 
     def _ipython_display_(self) -> None:
         live.show(self)
 
-    async def __aenter__(self) -> Self:
-        return self
+
+class GeneratedStream(TwoWayStream[Whole_co]):
+    """A stream whose events come from a generator, of `_read` or of `_read_async`: one of them is called, once.
+
+    The generators should not hold the stream: so one that nobody holds any more is closed at once, and with it what it
+    reads from.
+    """
+
+    def __init__(self) -> None:
+        self._sync: Generator[Event, None, None] | None = None
+        self._async: AsyncGenerator[Event, None] | None = None
+
+    @abstractmethod
+    def _read(self) -> Generator[Event, None, None]: ...
+
+    @abstractmethod
+    def _read_async(self) -> AsyncGenerator[Event, None]: ...
+
+    def __iter__(self) -> Iterator[Event]:
+        if self._async is not None:
+            raise RequestError("This is read with `async for` or `await`; go on with that, or start another.")
+        if self._sync is None:
+            self._sync = self._read()
+        return self._sync
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        if self._sync is not None:
+            raise RequestError("This is read with `for` or `result()`; go on with that, or start another.")
+        if self._async is None:
+            self._async = self._read_async()
+        return self._async
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+        if self._sync is not None:
+            self._sync.close()
 
     async def __aexit__(self, *_: object) -> None:
         self.cancel()

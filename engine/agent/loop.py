@@ -19,7 +19,7 @@ from engine.display import Block, figures, page_html, page_markdown, short
 from engine.errors import ContextOverflowError, EngineError, RequestError
 from engine.events import Event, ToolResult
 from engine.offloop import off_loop
-from engine.streams import TwoWayStream
+from engine.streams import GeneratedStream
 from engine.tools import Toolbox, ToolContext, ToolOutcome, error_text
 from engine.types import Completion, Message, Tool, ToolCall, blocks_of
 
@@ -100,7 +100,7 @@ class Run:
             yield Block("notice", f"The run ended: {self.stopped}.", failed=self.stopped != "pending")
 
 
-class RunStream(TwoWayStream[Run]):
+class RunStream(GeneratedStream[Run]):
     """A run of the agent loop as it goes: `for`, `async for`, `await` (the Run) and `with`; leaving it early cancels.
 
     From async code, async tools of one turn run at once, and others in a worker thread, one after the other; from sync

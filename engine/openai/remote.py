@@ -26,7 +26,7 @@ from engine.families import Family, Format
 from engine.openai.reader import TurnReader
 from engine.openai.request import RequestOptions, request
 from engine.openai.wire import Diagnostics, Wire
-from engine.streams import TwoWayStream
+from engine.streams import GeneratedStream
 from engine.template.conversation import conversation_of
 from engine.tools import RunTool, Toolbox, ToolLike, as_tools
 from engine.types import Completion, MessagesLike
@@ -217,7 +217,7 @@ class Remote:
         return stream_run(lambda history: self.stream(history, toolbox.tools, **own), conversation, toolbox, policy)
 
 
-class RemoteTurn(TwoWayStream[Completion]):
+class RemoteTurn(GeneratedStream[Completion]):
     """One turn of a remote server: `for`, `async for`, `await` (its completion) and `with`; leaving it early closes the
     stream. One reader only."""
 

@@ -98,7 +98,6 @@ class Stream(TwoWayStream[Completion]):
         reads: Callable[[str], Any] | None = None,
     ) -> None:
         """`check` is called before the stream waits; it raises where nothing can come."""
-        super().__init__()
         self._queue = queue
         self._cancel = cancel
         self._end_reasoning = end_reasoning

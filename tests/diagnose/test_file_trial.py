@@ -184,4 +184,5 @@ def test_preflight_false_takes_the_risk(tmp_path: Path, monkeypatch: pytest.Monk
     path = written(model_zoo.model("mamba"), tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Engine.load(path, n_ctx=256, preflight=False).close()
+        with Engine.load(path, n_ctx=256, preflight=False) as llm:
+            assert llm.info.architecture == "mamba"

@@ -136,7 +136,8 @@ def test_turns(llm: Engine) -> None:
 
 def test_raw_prompts(llm: Engine) -> None:
     names = RawOptions.__optional_keys__
-    every(names, partial(limited, llm.complete), lambda: llm.chat("x"))
+    counts = every(names, partial(limited, llm.complete), lambda: llm.chat("x"))
+    assert counts["refused"] > counts["served"], counts
 
 
 def test_what_is_asked(llm: Engine) -> None:

@@ -181,7 +181,7 @@ def test_memory_is_not_asked_for_what_is_named(hub: Hub, repo: Repo) -> None:
     def never() -> int:
         raise AssertionError("asked")
 
-    fetch(asked("own/repo:Q8_0"), memory=never, progress=Progress(None))
+    assert fetch(asked("own/repo:Q8_0"), memory=never, progress=Progress(None)).name == Q8
 
 
 def test_what_was_downloaded_before_is_chosen(hub: Hub, repo: Repo) -> None:

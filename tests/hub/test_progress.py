@@ -93,12 +93,13 @@ def test_what_stopped_says_that_it_goes_on() -> None:
     )
 
 
-def test_nothing_is_shown_without_a_screen() -> None:
+def test_nothing_is_shown_without_a_screen(capfd: pytest.CaptureFixture[str]) -> None:
     progress = Progress(None)
     progress.begin(NAME, 1)
     progress.at(1)
     progress.say("x")
     progress.end()
+    assert capfd.readouterr() == ("", "")
 
 
 class Cell:
