@@ -31,12 +31,15 @@ class Stderr:
 
     @asynccontextmanager
     async def pipe(self) -> AsyncGenerator[Any, None]:
-        """A file to write to, as a process needs one."""
+        """A file to write to, as a process needs one. At its end the last lines are waited for."""
         reading, writing = os.pipe()
         self._reader = threading.Thread(target=self._read, args=(reading,), name="llama-engine mcp stderr", daemon=True)
         self._reader.start()
-        with os.fdopen(writing, "w") as file:
-            yield file
+        try:
+            with os.fdopen(writing, "w") as file:
+                yield file
+        finally:
+            self._reader.join(1.0)  # longer only where the process left one of its own that still holds the pipe
 
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb", buffering=0) as file:

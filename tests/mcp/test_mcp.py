@@ -21,6 +21,7 @@ from mcp.server import MCPServer
 from mcp_servers import by_hand, engine, http, results, said, threads, wait_for
 
 from engine import MCP, Agent, EngineError, EngineWarning, RequestError, Transcript
+from engine.mcp.transports import Stderr
 from engine.openai import chat
 
 REAL = """
@@ -79,6 +80,21 @@ async def test_every_transport_from_sync_and_async_code(tmp_path: Path) -> None:
             with engine(CALLS, "Done.") as llm:
                 check_run(await llm.arun("Go.", [MCP(server)]))
             assert not threads(), "a run disconnects what it connected"
+
+
+def test_a_run_ends_after_the_last_lines_of_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Stderr._read  # pyright: ignore[reportPrivateUsage]
+
+    def late(self: Stderr, descriptor: int) -> None:
+        read(self, descriptor)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(Stderr, "_read", late)
+    path = tmp_path / "server.py"
+    path.write_text(REAL, encoding="utf-8")
+    with engine(CALLS, "Done.") as llm:
+        check_run(llm.run("Go.", [MCP([sys.executable, str(path)])]))
+    assert not threads(), "the thread that reads standard error outlived the run"
 
 
 def test_the_built_in_model_calls_a_server(builtin_model_path: Path) -> None:
