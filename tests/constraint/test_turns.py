@@ -62,9 +62,10 @@ def answered(llm: Engine, turn: Turn) -> Completion | None:
 def test_what_is_wished_comes_out(state: State) -> None:
     counts: Counter[str] = Counter()
     found: list[str] = []
-    for family in FAMILIES:
+    few = state in ("budget", "never")  # families that can be in that state
+    for family in FAMILIES if few else FAMILIES[STATES.index(state) % 2 :: 2]:  # all of them in tests/bench
         # Without a wish for the answer, long reasoning goes on in the content.
-        for wish in WISHES if state not in ("budget", "never") else WISHES_OF_ANSWERS:
+        for wish in WISHES if not few else WISHES_OF_ANSWERS:
             turn = Turn(family, state, wish)
             with engine_of(turn) as llm:
                 completion = answered(llm, turn)
@@ -81,7 +82,7 @@ def test_what_is_wished_comes_out(state: State) -> None:
             if reasons(turn) and not completion.reasoning:
                 found.append(f"{turn}: no reasoning")
     assert not found, "\n".join(found)
-    assert counts["whole"] >= 20, counts
+    assert counts["whole"] >= 10, counts
     assert counts["length"] <= len(FAMILIES), counts
 
 

@@ -3,7 +3,19 @@
 from collections.abc import Sequence
 
 import pytest
-from parsing_cases import CASES, FAMILIES, TOOLS, Case, check_order, each_case, each_family, one_argument, pieces, run
+from parsing_cases import (
+    CASES,
+    FAMILIES,
+    TOOLS,
+    Case,
+    check_order,
+    each_case,
+    each_family,
+    one_argument,
+    pieces,
+    places,
+    run,
+)
 
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart, fold
 from engine.families import builtin_families
@@ -30,11 +42,11 @@ def _text(events: Sequence[Event], kind: type[ContentDelta] | type[ReasoningDelt
 
 
 @each_case
-@pytest.mark.parametrize(("finish", "step"), [("length", 1), ("stop", 3)])
-def test_cut_anywhere_nothing_is_lost(case: Case, finish: FinishReason, step: int) -> None:
+@pytest.mark.parametrize("finish", ["length", "stop"])
+def test_cut_anywhere_nothing_is_lost(case: Case, finish: FinishReason) -> None:
     whole = fold(run(case.parser(), [case.output], case.finish))
     begun, over = _extent(case)
-    for at in range(0, len(case.output), step):
+    for at in places(case, 7):
         parser = case.parser(trace=True)
         events = run(parser, [case.output[:at]], finish)
         check_order(events)
