@@ -1,7 +1,9 @@
 """The in-process OpenAI client in figures: `python tests/bench/client.py [speed] [stalls] [cancellations]`.
 
-- speed: seconds to the first event and tokens per second of one stream through the client, beside `llm.stream`, the two
-  in turns within one run. Both greedy, on the built-in model; medians of the rounds, and their ratio.
+- speed: seconds to the first event and tokens per second of one stream through the client, beside `llm.stream` and,
+  with `--server BINARY`, beside the same client over HTTP to a llama-server (tests/bench/peers.py says how to build
+  one); in turns within one run. All greedy, on the built-in model or `--model FILE`; medians of the rounds, and their
+  ratios.
 - stalls: how long an event loop that reads 16 streams stood still at most, beside how late a thread was that only
   sleeps, which tells what the machine itself was.
 - cancellations: 1,000 requests whose tasks are cancelled at random moments; what was left of them.
@@ -16,17 +18,21 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
+import openai
 from openai_clients import backend_of, scripted, wait_until_idle
+from peers import LlamaServer
 
-from engine import Engine
+from engine import Engine, _data
 from engine.events import Finished
 
+N_CTX = 1024
 PROMPT = "Repeat after me: " + ", ".join(f"word{number}" for number in range(40))
 
 
@@ -76,9 +82,15 @@ def by_client(client: Any, tokens: int) -> Iterator[int | None]:
             yield None
 
 
-def speed(rounds: int, tokens: int) -> None:
-    with Engine.load(n_sequences=1) as llm, llm.openai_client() as client:
+def speed(rounds: int, tokens: int, model: Path, threads: int, binary: Path | None) -> None:
+    with ExitStack() as stack:
+        llm = stack.enter_context(Engine.load(model, n_sequences=1, n_ctx=N_CTX, n_threads=threads))
+        client = stack.enter_context(llm.openai_client())
         ways = {"llm.stream": lambda: by_stream(llm, tokens), "client": lambda: by_client(client, tokens)}
+        if binary is not None:
+            server = stack.enter_context(LlamaServer(binary, model, n_ctx=N_CTX, slots=1, threads=threads))
+            remote = stack.enter_context(openai.OpenAI(base_url=server.address, api_key="none"))
+            ways["server"] = lambda: by_client(remote, tokens)
         found: dict[str, list[Timed]] = {name: [] for name in ways}
         for number in range(rounds + 1):
             for name in random.sample(sorted(ways), len(ways)):
@@ -91,8 +103,10 @@ def speed(rounds: int, tokens: int) -> None:
             f"speed: {name:10} first event {1000 * first:6.2f} ms, {rate:7.1f} tokens/s, "
             f"{1e6 * processor:.0f} processor microseconds a token, median of {len(times)}"
         )
-    ratio = median(a.rate / b.rate for a, b in zip(found["client"], found["llm.stream"], strict=True))
-    print(f"speed: client / llm.stream = {ratio:.3f}, median over the rounds, {tokens} tokens each")
+    for name in [name for name in found if name != "client"]:
+        pairs = list(zip(found["client"], found[name], strict=True))
+        rate, first = median(a.rate / b.rate for a, b in pairs), median(a.first / b.first for a, b in pairs)
+        print(f"speed: client / {name}: {rate:.3f} of its tokens/s, {first:.2f} of its time to the first event")
 
 
 async def stalls(streams: int, tokens: int) -> None:
@@ -167,13 +181,16 @@ async def cancellations(count: int, seed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["speed", "stalls", "cancellations"])
+    parser.add_argument("--model", type=Path, default=_data.builtin_model(), help="for speed")
+    parser.add_argument("--threads", type=int, default=1, help="for speed")
+    parser.add_argument("--server", type=Path, metavar="BINARY", help="llama-server, for speed")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if "speed" in options.parts:
-        speed(options.rounds, options.tokens)
+        speed(options.rounds, options.tokens, options.model, options.threads, options.server)
     if "stalls" in options.parts:
         asyncio.run(stalls(16, options.tokens))
     if "cancellations" in options.parts:

@@ -122,6 +122,11 @@ class LlamaServer:
         connection.close()
         return found["usage"]
 
+    @property
+    def address(self) -> str:
+        """The base URL that a client of OpenAI's API takes."""
+        return f"http://127.0.0.1:{self._port}/v1"
+
     def forget(self) -> None:
         """Empty the slots' caches, so that no run profits from the one before."""
         for slot in json.loads(self._get("/slots") or "[]"):
