@@ -5,9 +5,7 @@ Knows: which room does what, and the options a caller may give. Does not know: h
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from engine import loading, many
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
@@ -24,6 +22,7 @@ from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import (
     AgentOptions,
+    ChoicesArguments,
     ContextLoadOptions,
     FreeTurnOptions,
     LoadOptions,
@@ -49,10 +48,6 @@ if TYPE_CHECKING:
     from engine.types import ParsedCompletion
 
 Answer = TypeVar("Answer")
-
-
-class _Choices(TypedDict):
-    n: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class Engine(Facts):
@@ -210,16 +205,19 @@ class Engine(Facts):
         messages: MessagesLike,
         n: int,
         tools: Sequence[ToolLike] | None = None,
+        *,
+        offline: bool = False,
         **options: Unpack[TurnOptions],
     ) -> list[Stream]:
         """`n` answers to one conversation, each a stream of its own; its prompt is evaluated once (a short
         one again, where that is cheaper than copying it to another KV buffer).
 
         With a seed the first answer is drawn with it, the next with the next number, and so on. Load with
-        `n_sequences=n` to decode them together. Raises what `stream` raises.
+        `n_sequences=n` to decode them together. `offline`: nobody reads them token by token, so other prompts that
+        arrive are evaluated first, as `generate` does it: more tokens a second in all. Raises what `stream` raises.
         """
-        _ = checked({"n": n}, _Choices)
-        return self._turns.start(messages, tools, options, n)
+        _ = checked({"n": n, "offline": offline}, ChoicesArguments)
+        return self._turns.start(messages, tools, options, n, offline=offline)
 
     def pin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]

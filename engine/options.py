@@ -207,9 +207,10 @@ class TurnOptions(FreeTurnOptions, total=False):
 
 
 class ChoicesArguments(TypedDict):
-    """How many answers `Engine.choices` gives."""
+    """What `Engine.choices` takes beside the options of a turn."""
 
     n: Annotated[int, Field(ge=1, le=1_000_000)]
+    offline: bool
 
 
 class AgentOptions(TurnOptions, RunArguments, total=False):

@@ -50,7 +50,13 @@ class EngineLike(Protocol):
     def info(self) -> Any: ...
 
     def choices(
-        self, messages: MessagesLike, n: int, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
+        self,
+        messages: MessagesLike,
+        n: int,
+        tools: Sequence[ToolLike] | None = None,
+        *,
+        offline: bool = False,
+        **options: Unpack[TurnOptions],
     ) -> list[Stream]: ...
 
 
@@ -265,7 +271,8 @@ class _Work:
         """None where the work was given up before there was room."""
         while True:
             try:
-                return self._llm.choices(asked.messages, asked.n, asked.tools, **cast("TurnOptions", asked.options))
+                options = cast("TurnOptions", asked.options)
+                return self._llm.choices(asked.messages, asked.n, asked.tools, offline=True, **options)
             except QueueFullError:  # others use this engine too, or more are in flight than it lets wait
                 if self._over.wait(_WAKE_SECONDS):
                     return []

@@ -476,11 +476,12 @@ def test_rows_in_flight_are_bounded_and_many(tmp_path: Path) -> None:
     with engine(n_sequences=4, delay=0.001) as llm:
         choices = llm.choices
 
-        def counted(*given: Any, **options: Any) -> Any:
+        def counted(*given: Any, offline: bool = False, **options: Any) -> Any:
+            assert offline, "nobody reads a batch token by token"
             with lock:
                 under_way[0] += 1
                 most[0] = max(most[0], under_way[0])
-            streams = choices(*given, **options)
+            streams = choices(*given, offline=offline, **options)
             result = streams[0].result
 
             def ended(*_: Any) -> Any:

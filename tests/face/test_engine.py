@@ -218,6 +218,24 @@ def test_choices_share_the_prefill_and_have_seeds_of_their_own() -> None:
                 llm.choices("x", n)
 
 
+def decoded_beside_a_prompt(*, offline: bool) -> int:
+    """How many tokens an answer got while another conversation's prompt of 3,000 tokens was evaluated."""
+    with scripted(lambda _: "a" * 5000, n_sequences=2, n_ctx=20_000, n_batch=64) as llm:
+        backend, places = backend_of(llm), list[tuple[int, int]]()
+        (stream,) = llm.choices("x", 1, offline=offline)
+        reading = iter(stream)
+        assert next(reading)
+        llm.chat("y" * 3000, max_tokens=1, progress=lambda done, _: places.append((done, backend.evaluated)))
+        (first, before), (last, after) = places[0], places[-1]
+        return (after - before) - (last - first)
+
+
+def test_choices_that_nobody_reads_along_wait_for_prompts() -> None:
+    online, offline = (decoded_beside_a_prompt(offline=offline) for offline in (False, True))
+    assert online >= 30, "one in each of the steps that evaluate the prompt"
+    assert offline <= online / 8, (online, offline)
+
+
 def test_log_probabilities_reach_the_caller() -> None:
     with scripted(lambda _: "ab") as llm:
         completion = llm.chat("x", reasoning=False, logprobs=1)
