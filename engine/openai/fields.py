@@ -51,7 +51,7 @@ _OF_CHAT = (
     Field("logprobs", "honoured", bool, "of every token drawn: reasoning, markers and the end token too"),
     Field("max_completion_tokens", "honoured", int, "tokens drawn at most, reasoning included"),
     Field("max_tokens", "honoured", int, "the older name of `max_completion_tokens`"),
-    Field("n", "honoured", int, "1 to 128 choices; in a stream one choice follows the other"),
+    Field("n", "honoured", int, "1 to 128 choices, computed together"),
     Field("parallel_tool_calls", "honoured", bool, "false: one call a turn", (True,)),
     Field("presence_penalty", "honoured", float, "as the engine's option"),
     Field(

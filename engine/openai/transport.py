@@ -10,13 +10,15 @@ import asyncio
 import json
 import secrets
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from queue import Empty, SimpleQueue
 from time import monotonic
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from engine.deadlines import call_later
 from engine.errors import EngineError
@@ -26,6 +28,7 @@ from engine.openai.problems import Problem
 from engine.openai.turns import EngineLike, Json, Reading, TurnStream, cancel, whole
 
 _LIBRARIES = ("httpx2", "httpx")
+_More: TypeAlias = Callable[[], Coroutine[Any, Any, Iterable[bytes] | None]]
 
 
 def transport(engines: EngineLike | Mapping[str, EngineLike]) -> Any:
@@ -151,9 +154,7 @@ class _Body:
         reading = self._reading
         try:
             yield from reading.opening()
-            for number in range(len(reading.streams)):
-                for event in self._events(number):
-                    yield from reading.event(number, event)
+            yield from self._one() if len(reading.streams) == 1 else self._several()
             yield from reading.closing()
         except (Problem, EngineError) as error:
             if self._late:
@@ -163,9 +164,9 @@ class _Body:
         finally:
             reading.cancel()
 
-    def _events(self, number: int) -> Iterator[Any]:
-        """A turn's events; one that does not come in time ends all turns of this answer."""
-        source, seconds = iter(self._reading.streams[number]), self._timer.seconds
+    def _one(self) -> Iterator[bytes]:
+        """The only turn; an event that does not come in time ends it."""
+        source, seconds = iter(self._reading.streams[0]), self._timer.seconds
         while True:
             undo = None if seconds is None else call_later(seconds, self._give_up)
             try:
@@ -175,7 +176,19 @@ class _Body:
                     undo()
             if event is None:
                 return
-            yield event
+            yield from self._reading.event(0, event)
+
+    def _several(self) -> Iterator[bytes]:
+        """Turns whose events come in between one another's; where none comes in time all of them end."""
+        bell: SimpleQueue[None] = SimpleQueue()
+        for stream in self._reading.streams:
+            stream.listen(lambda: bell.put(None))
+        while not self._reading.over:
+            try:
+                bell.get(timeout=self._timer.seconds)
+            except Empty:
+                raise self._timer.late() from None
+            yield from self._reading.arrived()
 
     def _give_up(self) -> None:
         self._late = True
@@ -199,11 +212,10 @@ class _AsyncBody:
         try:
             for data in reading.opening():
                 yield data
-            for number, stream in enumerate(reading.streams):
-                source = aiter(stream)
-                while (event := await self._next(source)) is not None:
-                    for data in reading.event(number, event):
-                        yield data
+            more = self._one() if len(reading.streams) == 1 else self._several()
+            while (found := await more()) is not None:
+                for data in found:
+                    yield data
             for data in reading.closing():
                 yield data
         except (Problem, EngineError) as error:
@@ -213,12 +225,44 @@ class _AsyncBody:
         finally:
             reading.cancel()
 
-    async def _next(self, source: AsyncIterator[Any]) -> Any:
+    # What waits are coroutines, not generators: a generator within this one would be closed by a task of its own.
+
+    def _one(self) -> _More:
+        """The only turn."""
+        source = aiter(self._reading.streams[0])
+
+        async def more() -> Iterable[bytes] | None:
+            event = await self._in_time(anext(source, None))
+            return None if event is None else self._reading.event(0, event)
+
+        return more
+
+    def _several(self) -> _More:
+        """Turns whose events come in between one another's."""
+        loop, bell = asyncio.get_running_loop(), asyncio.Event()
+
+        def ring() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and its reader gone
+                loop.call_soon_threadsafe(bell.set)
+
+        for stream in self._reading.streams:
+            stream.listen(ring)
+
+        async def more() -> Iterable[bytes] | None:
+            if self._reading.over:
+                return None
+            await self._in_time(bell.wait())
+            bell.clear()
+            return self._reading.arrived()
+
+        return more
+
+    async def _in_time(self, waiting: Awaitable[Any]) -> Any:
         if self._timer.seconds is None:
-            return await anext(source, None)
+            return await waiting
         try:
             async with asyncio.timeout(self._timer.seconds):
-                return await anext(source, None)
+                return await waiting
         except TimeoutError as error:
             raise self._timer.late() from error
 

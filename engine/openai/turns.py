@@ -28,6 +28,13 @@ class TurnStream(Protocol):
 
     def result(self, timeout: float | None = None) -> Completion: ...
 
+    def listen(self, arrived: Callable[[], None]) -> None: ...
+
+    def take(self) -> Sequence[Event] | None: ...
+
+    @property
+    def over(self) -> bool: ...
+
     def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]: ...
 
     @property
@@ -153,6 +160,18 @@ class Reading:
             found = self.streams[choice].logprobs_from(self._seen[choice])
             self._seen[choice] += len(found)
         return self._projection.event(choice, event, found)
+
+    def arrived(self) -> Iterable[bytes]:
+        """What all turns add that have something to read, without waiting."""
+        for number, stream in enumerate(self.streams):
+            while (events := stream.take()) is not None:
+                for event in events:
+                    yield from self.event(number, event)
+
+    @property
+    def over(self) -> bool:
+        """Whether all events of all turns were read."""
+        return all(stream.over for stream in self.streams)
 
     def closing(self) -> Iterable[bytes]:
         if len(self._ended) < len(self.streams):

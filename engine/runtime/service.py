@@ -439,6 +439,8 @@ class _Deliveries:
             queue.replies.put(reply)
             if reply.final:
                 queue.over.set()
+            if queue.arrived is not None:
+                queue.arrived()
             if (future := queue.future) is not None and (reply.final or not queue.waits_for_end):
                 sleepers.setdefault(future.get_loop(), []).append(future)
         for loop, futures in sleepers.items():

@@ -36,6 +36,7 @@ class OutputQueue:
     """
 
     __slots__ = (
+        "arrived",
         "cancel",
         "ended",
         "fault",
@@ -72,6 +73,7 @@ class OutputQueue:
         self.over = threading.Event()
         self.future: asyncio.Future[None] | None = None
         self.waits_for_end = False
+        self.arrived: Callable[[], None] | None = None
 
 
 def _nothing() -> None: ...
@@ -204,6 +206,32 @@ class Stream(TwoWayStream[Completion]):
     def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]:
         """`logprobs` from this one on, for who reads them as they come."""
         return tuple(map(described, self._logprobs[start:]))
+
+    def listen(self, arrived: Callable[[], None]) -> None:
+        """Have `arrived` called whenever `take` may find something: once now, then in the engine's thread, where it
+        must be quick and raise nothing. For a reader of several streams at once."""
+        self._queue.arrived = arrived
+        arrived()
+
+    def take(self) -> list[Event] | None:
+        """Return the events that the engine sent together and that nobody has read, without waiting; None if there are
+        none. Raises the error that ended the turn once all events are taken."""
+        if not self._unread:
+            if self._error is not None:
+                raise self._error
+            if not self._final:
+                self._check()
+            if self._queue.replies.empty():
+                return None
+            self._take(self._queue.replies.get())
+        events = list(self._unread)
+        self._unread.clear()
+        return events
+
+    @property
+    def over(self) -> bool:
+        """Whether all events were read, and no error is left to raise."""
+        return self._final and not self._unread and self._error is None
 
     def _whole(self) -> Completion:
         if self._error is not None:

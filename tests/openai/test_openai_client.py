@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
@@ -231,28 +232,68 @@ def test_a_time_limit_is_the_callers_and_cancels() -> None:
         assert time.monotonic() - begun < 5
         wait_until_idle(llm)
     slow_after = 50
-    with scripted(lambda _: "a" * 3000, before_decode=slow) as llm:
+    with scripted(lambda _: "a" * 3000, n_sequences=2, before_decode=slow) as llm:
         client = llm.openai_client(timeout=0.2)
-        stream = client.chat.completions.create(**ASKED, stream=True)
-        with pytest.raises(LATE):
-            for _ in stream:
-                pass
-        wait_until_idle(llm)
+        for n in (1, 2):
+            stream = client.chat.completions.create(**ASKED, n=n, stream=True)
+            with pytest.raises(LATE):
+                for _ in stream:
+                    pass
+            wait_until_idle(llm)
 
 
 async def test_a_time_limit_of_an_async_client() -> None:
     def slow(rows: Any) -> None:
         time.sleep(0.001 if rows[0].position < 50 else 0.5)
 
-    with scripted(lambda _: "a" * 3000, before_decode=slow) as llm:
+    with scripted(lambda _: "a" * 3000, n_sequences=2, before_decode=slow) as llm:
         client: Any = llm.async_openai_client(timeout=0.2)
         with pytest.raises(LATE):
             await client.chat.completions.create(**ASKED)
-        stream = await client.chat.completions.create(**ASKED, stream=True)
-        with pytest.raises(LATE):
-            async for _ in stream:
-                pass
+        for n in (1, 2):
+            stream = await client.chat.completions.create(**ASKED, n=n, stream=True)
+            with pytest.raises(LATE):
+                async for _ in stream:
+                    pass
         wait_until_idle(llm)
+
+
+def check_woven(chunks: list[Any]) -> None:
+    """Chunks of three choices of 400 characters each."""
+    told = [chunk.choices[0].index for chunk in chunks if chunk.choices[0].delta.content]
+    for number in range(3):
+        text = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices[0].index == number]
+        assert "".join(text) == "a" * 400
+    changes = sum(before != after for before, after in pairwise(told))
+    assert changes > 100, f"the choices change places only {changes} times"
+    assert max(told.index(number) for number in range(3)) < 50, "one waits for another"
+
+
+async def test_choices_come_in_between_one_another() -> None:
+    asked: dict[str, Any] = {**ASKED, "n": 3, "stream": True}
+    with scripted(lambda _: "a" * 400, n_sequences=3, delay=0.001) as llm:
+        here: Any = llm.openai_client()
+        there: Any = llm.async_openai_client()
+        check_woven(await asyncio.to_thread(lambda: list(here.chat.completions.create(**asked))))
+        stream = await there.chat.completions.create(**asked)
+        check_woven([chunk async for chunk in stream])
+
+
+async def test_an_error_ends_all_choices() -> None:
+    def fail(rows: Any) -> None:
+        if rows[0].position > 100:
+            raise OSError("the device is gone")
+
+    asked: dict[str, Any] = {**ASKED, "n": 3, "stream": True}
+    with scripted(lambda _: "a" * 400, n_sequences=3, before_decode=fail) as llm:
+        here: Any = llm.openai_client()
+        with pytest.raises(openai.APIError, match="the device is gone"):
+            list(here.chat.completions.create(**asked))
+    with scripted(lambda _: "a" * 400, n_sequences=3, before_decode=fail) as llm:
+        there: Any = llm.async_openai_client()
+        stream = await there.chat.completions.create(**asked)
+        with pytest.raises(openai.APIError, match="the device is gone"):
+            [chunk async for chunk in stream]
 
 
 async def test_an_async_client_says_the_same() -> None:

@@ -85,6 +85,7 @@ class WrittenStream:
         self._logprobs = logprobs
         self.restored: tuple[int, ...] = ()
         self.cancelled = False
+        self._taken = 0
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self._events)
@@ -104,6 +105,19 @@ class WrittenStream:
 
     def result(self, timeout: float | None = None) -> Completion:
         return fold(self._events).model_copy(update={"logprobs": tuple(self._logprobs)})
+
+    def listen(self, arrived: Callable[[], None]) -> None:
+        arrived()
+
+    def take(self) -> Sequence[Event] | None:
+        if self.over:
+            return None
+        self._taken += 1
+        return self._events[self._taken - 1 : self._taken]
+
+    @property
+    def over(self) -> bool:
+        return self._taken == len(self._events)
 
     def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]:
         return tuple(self._logprobs[start:])
