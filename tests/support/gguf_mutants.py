@@ -356,6 +356,9 @@ def _extra(document: Document, tensor: Tensor) -> Document:
     return replace(document, tensors=(*document.tensors, tensor))
 
 
+_MOST_ELEMENTS = 1 << 22
+
+
 def _fits_blocks(tensor: Tensor, kind: int) -> bool:
     """Whether its rows are whole blocks of a type."""
     try:
@@ -371,6 +374,8 @@ def converted(tensor: Tensor, kind: int) -> Tensor:
     elements = 1
     for length in tensor.shape:
         elements *= length
+    if elements > _MOST_ELEMENTS:  # another mutation's shape, for which no data is written
+        return tensor._replace(kind=kind)
     # Small bytes, so that what they mean as numbers of any kind is finite.
     data = bytes(random.Random(kind).choices(range(0x2C), k=elements // block * size))
     return tensor._replace(kind=kind, data=data)
