@@ -1,7 +1,7 @@
-"""A tool is called with the arguments that a model wrote.
+"""Calls a tool with the arguments that a model wrote.
 
-Knows: how arguments are bound to a function, sync or async, and that whatever goes wrong becomes text that the model
-reads. Does not know: where tools come from, how arguments are judged (`check`), conversations.
+Knows: how arguments are bound to a function, sync or async, and that every failure becomes text that the model reads.
+Does not know: where tools come from, how arguments are validated (`check`), conversations.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from engine.types import Tool, whole_characters
 
 
 class ToolOutcome(NamedTuple):
-    """What the model reads, and whether the tool failed."""
+    """The text that the model reads as the result, and whether the tool failed."""
 
     content: str
     error: bool = False
@@ -34,8 +34,8 @@ Threads: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 def unfit(tool: Tool, arguments: str) -> ToolOutcome | None:
-    """What the model reads because the arguments do not fit the tool; None when they do. Raises RequestError when the
-    tool has no function."""
+    """Return the error that the model reads if the arguments do not fit the tool, None if they do. Raises RequestError
+    if the tool has no function."""
     call = _bound(tool, arguments, None)
     return call if isinstance(call, ToolOutcome) else None
 
@@ -43,9 +43,9 @@ def unfit(tool: Tool, arguments: str) -> ToolOutcome | None:
 def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> ToolOutcome:
     """Call the tool's function with arguments that a model wrote (JSON text), checked first.
 
-    Whatever goes wrong becomes text that the model can read: "Error: ...". A str result is given as it is, a
-    ToolOutcome as the outcome, everything else as JSON. An async function is run to its end, in a thread of its own
-    where this thread already runs an event loop. Raises RequestError when the tool has no function.
+    Every failure becomes text that the model can read: "Error: ...". A str or ToolOutcome result is returned unchanged,
+    anything else as JSON. An async function runs to completion, in a thread of its own if this thread already runs an
+    event loop. Raises RequestError if the tool has no function.
     """
     call = _bound(tool, arguments, context)
     if isinstance(call, ToolOutcome):
@@ -60,8 +60,7 @@ def run(tool: Tool, arguments: str, context: ToolContext[Any] | None = None) -> 
 async def run_async(
     tool: Tool, arguments: str, context: ToolContext[Any] | None = None, threads: Threads = asyncio.to_thread
 ) -> ToolOutcome:
-    """As `run`, on an event loop: an async function is awaited, any other is called in a worker thread, by
-    `threads`."""
+    """Like `run`, on an event loop: await an async function; call any other in a worker thread, through `threads`."""
     call = _bound(tool, arguments, context)
     if isinstance(call, ToolOutcome):
         return call
@@ -78,12 +77,12 @@ def is_async(tool: Tool) -> bool:
 
 
 def error_text(reason: str) -> str:
-    """What the model reads in place of a result."""
+    """Return the text that the model reads in place of a result."""
     return f"Error: {reason}"
 
 
 def _bound(tool: Tool, arguments: str, context: ToolContext[Any] | None) -> Callable[[], Any] | ToolOutcome:
-    """The call of the tool's function, or what the model reads because the arguments do not allow it."""
+    """Return a callable that runs the tool, or the error that the model reads if the arguments do not fit."""
     function = tool.function
     if function is None:
         raise RequestError(
@@ -116,7 +115,7 @@ def _outcome(result: object) -> ToolOutcome:
         return ToolOutcome(whole_characters(result.content), result.error)
     if isinstance(result, str):
         return ToolOutcome(whole_characters(result))
-    # Spaced as `tojson` writes the arguments in chat templates: one way of writing JSON in one prompt.
+    # Spaced as `tojson` writes the arguments in chat templates, so that all JSON in a prompt looks alike.
     text = json.dumps(to_jsonable_python(result, fallback=str), ensure_ascii=False)
     return ToolOutcome(whole_characters(text))
 
@@ -126,7 +125,7 @@ def _failure(error: Exception) -> ToolOutcome:
 
 
 def finish(awaitable: Awaitable[Any]) -> Any:
-    """The awaitable's result, from sync code. Raises what it raises."""
+    """Return the awaitable's result, from sync code. Raises what the awaitable raises."""
 
     async def wait() -> Any:
         return await awaitable

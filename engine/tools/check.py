@@ -1,10 +1,10 @@
-"""Whether the arguments that a model wrote fit a tool: by a pydantic model, or by a JSON Schema.
+"""Validates the arguments that a model wrote for a tool, with a pydantic model or a JSON Schema.
 
 Knows: pydantic's checks (functions, model classes) and JSON Schema's (dictionaries). Does not know: how a tool is
 called. The only importer of jsonschema, and only when a tool is described by a dictionary.
 
-The schema is the caller's, the value is the model's, and a value must not cost without bound: patterns are matched by
-an engine of linear time, what takes too many steps does not fit.
+The caller wrote the schema, but the model wrote the value, so the cost of a check is bounded: patterns are matched by a
+linear-time engine, and a value that takes too many steps is rejected.
 """
 
 import json
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 
 _LONGEST_SENTENCE = 400
 _STEPS, _STEPS_EACH = 20_000, 100
-"""How many keywords of a schema may be applied to parts of one value: so many, and more for each part it has."""
+"""The most schema keywords that a check may apply to one value: a base, plus an allowance for each part of the
+value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelArguments:
-    """A tool's `check` by a pydantic model, which also coerces and binds.
+    """A tool's `check` that uses a pydantic model, which also coerces the arguments and binds them to the function.
 
     `positional` and `keywords` map a function's parameters to the model's fields; both are empty when the model itself
-    is the tool. `contexts` are the parameters that are given the `ToolContext`; the model does not know them.
+    is the tool. `contexts` are the parameters that receive the `ToolContext`; they are not fields of the model.
     """
 
     model: type[BaseModel]
@@ -45,7 +46,7 @@ class ModelArguments:
     contexts: tuple[str, ...] = ()
 
     def __call__(self, arguments: Any) -> str | None:
-        """None when they fit, else a sentence."""
+        """Return None if the arguments fit, else a sentence that says what is wrong."""
         try:
             # Through JSON, so that the rules are those of the call itself (from JSON, pydantic reads dates and tuples).
             self.model.model_validate_json(json.dumps(arguments))
@@ -56,12 +57,12 @@ class ModelArguments:
         return None
 
     def bind(self, function: Callable[..., Any], arguments: str, context: ToolContext[Any]) -> Callable[[], Any]:
-        """The call, ready to be made, of arguments as JSON text. Raises what the check would say, as pydantic's
-        ValidationError or as whatever a validator of the user's own raises."""
+        """Return a callable that calls the function with these arguments (JSON text). Raises pydantic's ValidationError
+        if they do not fit, or whatever a validator of the user's raises."""
         values = self.model.model_validate_json(arguments)
         if function is self.model:
             return lambda: values
-        # What was left out stays out: the function's own defaults are not copied.
+        # Arguments that the model left out are not passed, so that the function uses its own defaults.
         args = [getattr(values, field) for field in self.positional if field in values.model_fields_set]
         given = {name: getattr(values, field) for name, field in self.keywords if field in values.model_fields_set}
         given |= dict.fromkeys(self.contexts, context)
@@ -76,13 +77,13 @@ _Keyword: TypeAlias = Callable[[Any, Any, Any, Any], "Iterable[Any] | None"]
 
 
 class _Steps(threading.local):
-    """How many steps the check under way in this thread may still take."""
+    """The steps left to the check that runs in this thread."""
 
     left = 0
 
 
 class SchemaArguments:
-    """A tool's `check` by its JSON Schema."""
+    """A tool's `check` that uses its JSON Schema."""
 
     __slots__ = ("_steps", "_validator")
 
@@ -91,7 +92,7 @@ class SchemaArguments:
         self._validator: Validator = _bounded(kind, self._steps)(schema, registry=registry)
 
     def __call__(self, arguments: Any) -> str | None:
-        """None when they fit, else a sentence."""
+        """Return None if the arguments fit, else a sentence that says what is wrong."""
         from jsonschema.exceptions import relevance
 
         self._steps.left = _STEPS + _STEPS_EACH * size(arguments)
@@ -99,7 +100,7 @@ class SchemaArguments:
             errors = sorted(self._validator.iter_errors(arguments), key=relevance, reverse=True)
         except _TooManySteps:
             return "checking them takes too many steps: write less, or nest it less."
-        except Exception as error:  # noqa: BLE001 - jsonschema raises of its own on some numbers and depths
+        except Exception as error:  # noqa: BLE001 - jsonschema raises errors of its own for some numbers and depths
             return failed(error)
         if not errors:
             return None
@@ -108,17 +109,18 @@ class SchemaArguments:
 
 
 def schema_arguments(name: str, parameters: object) -> SchemaArguments:
-    """The check of a schema that a caller wrote for the tool `name`; made once for a schema, however often it comes.
+    """Return the check for the parameter schema that a caller wrote for the tool `name`; cached by schema.
 
-    Raises RequestError when it is not JSON, not JSON Schema, not of type object, or refers to what it does not hold.
+    Raises RequestError if the schema is not JSON, not JSON Schema, not of type object, or has a $ref to something
+    outside itself.
     """
     schema = schema_of(name, parameters)
     return _check_of(f"The parameters of tool {name!r}", json.dumps(schema))
 
 
 def schema_check(what: str, schema: Mapping[str, Any]) -> SchemaArguments:
-    """The check of any schema, which messages call `what` (a plural). Raises RequestError like `schema_arguments`, but
-    for schemas of any type."""
+    """Return the check for a schema of any type, which messages call `what` (a plural). Raises RequestError like
+    `schema_arguments`, except that the type need not be object."""
     try:
         plain = plain_json(schema)
     except ValueError as error:
@@ -127,7 +129,8 @@ def schema_check(what: str, schema: Mapping[str, Any]) -> SchemaArguments:
 
 
 def schema_of(name: str, parameters: object) -> dict[str, Any]:
-    """The parameters of the tool `name` as plain JSON. Raises RequestError where they are none of type object."""
+    """Return the parameters of the tool `name` as plain JSON. Raises RequestError if they are not a schema of type
+    object."""
     try:
         schema = plain_json(parameters)
     except ValueError as error:
@@ -144,7 +147,8 @@ def schema_of(name: str, parameters: object) -> dict[str, Any]:
 
 @lru_cache(maxsize=512)
 def _check_of(what: str, text: str) -> SchemaArguments:
-    """The check of a schema as JSON text: judging a schema takes milliseconds, and every request brings the same."""
+    """The check of a schema as JSON text. Cached: checking a schema takes milliseconds, and every request brings the
+    same."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
@@ -165,7 +169,7 @@ def _check_of(what: str, text: str) -> SchemaArguments:
             f"{what} are not JSON Schema, at {error.json_path}: {shortened(error.message)}. Correct them there."
         ) from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        # What the libraries raise on schemas that no metaschema forbids: addresses that are none, odd anchors.
+        # The libraries raise these for mistakes that no metaschema forbids: invalid URIs, odd anchors.
         raise RequestError(f"{what} cannot be read as JSON Schema: {shortened(str(error))}. Correct them.") from error
     _warn_of_patterns(what, schema)
     return SchemaArguments(kind, schema, registry)
@@ -192,7 +196,7 @@ def _lower(what: str) -> str:
 
 
 def _values_of(schema: object, keyword: str) -> list[object]:
-    """What a schema has under a keyword, wherever it stands."""
+    """Return the values of a keyword anywhere in a schema."""
     found: list[object] = []
     todo = [schema]
     while todo:
@@ -214,15 +218,17 @@ def _warn_of_patterns(what: str, schema: Mapping[str, Any]) -> None:
     for pattern in patterns:
         if _matcher(pattern) is None:
             text = (
-                f"The pattern {shortened(pattern)!r} in {_lower(what)} is shown to the model and not checked: it looks "
-                "around or back, which takes for ever on some texts. Write it without, or check in the tool itself."
+                f"The pattern {shortened(pattern)!r} in {_lower(what)} is shown to the model but not checked: it uses "
+                "lookaround or backreferences, which can take exponential time. Write it without them, or check the "
+                "value in the tool itself."
             )
             warnings.warn(text, EngineWarning, stacklevel=2)
 
 
 @lru_cache(maxsize=512)
 def _matcher(pattern: str) -> Callable[[object], bool] | None:
-    """Whether a text holds a match, in time linear in the text; None for a pattern that this cannot be known of."""
+    """Return a function that searches a text for the pattern in linear time; None if no linear-time engine supports
+    it."""
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
     except PatternError:
@@ -235,8 +241,8 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _bounded(kind: Any, steps: _Steps) -> Any:
-    """The validator class of one tool: every keyword counts as a step, and those that cost more than that are our
-    own."""
+    """The validator class of one tool: every keyword counts as a step, and keywords that may cost more are replaced by
+    our own."""
     import jsonschema.validators
 
     keywords: dict[str, _Keyword] = {**kind.VALIDATORS}
@@ -277,7 +283,7 @@ def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: A
 
 
 def _additional(usual: _Keyword) -> _Keyword:
-    """The keyword `additionalProperties`, its patterns matched by us."""
+    """The keyword `additionalProperties`, with our own matching of `patternProperties`."""
 
     def additional(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
         patterns: Mapping[str, Any] = schema.get("patternProperties") or {}
@@ -301,7 +307,7 @@ def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterabl
 
 
 def _unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
-    """Not checked beside patterns of names, which jsonschema would match by an engine without bounds."""
+    """Skipped if the schema has `patternProperties`, which jsonschema would match with Python's backtracking engine."""
     from jsonschema import Draft202012Validator
 
     if _values_of(validator.schema, "patternProperties"):
@@ -319,7 +325,7 @@ _OWN: Mapping[str, _Keyword] = {
 
 
 def sentence(error: ValidationError) -> str:
-    """What does not fit, argument by argument."""
+    """Return what does not fit, argument by argument, as one sentence."""
     parts: list[str] = []
     for item in error.errors(include_url=False):
         place = ".".join(str(step) for step in item["loc"])
@@ -334,12 +340,12 @@ def sentence(error: ValidationError) -> str:
 
 
 def failed(error: Exception) -> str:
-    """What is said of arguments that the check itself failed on."""
+    """Return the sentence for arguments on which the check itself raised an error."""
     return "they nest too deep." if isinstance(error, RecursionError) else f"checking them failed: {described(error)}."
 
 
 def described(error: BaseException) -> str:
-    """An exception's type and message; the type alone where the message cannot be had."""
+    """Return an exception's type and message; only the type if its `__str__` fails."""
     try:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:  # noqa: BLE001 - `__str__` is the user's code too
@@ -347,5 +353,5 @@ def described(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """The text, cut where it grows too long for a message."""
+    """Return the text, cut if it is too long for a message."""
     return text if len(text) <= _LONGEST_SENTENCE else f"{text[: _LONGEST_SENTENCE - 3]}..."

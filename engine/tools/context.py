@@ -1,6 +1,6 @@
-"""What a tool may ask for beside its arguments: a parameter that the model never sees.
+"""The context of a tool's call: a parameter that the model never sees.
 
-Knows: what of a run a tool is shown. Does not know: the agent loop that fills it in.
+Knows: what a tool can see of a run. Does not know: the agent loop that fills it in.
 """
 
 import types
@@ -16,11 +16,11 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 @dataclass(frozen=True)  # no slots: typing sets an attribute on instances of a generic class
 class ToolContext(Generic[Value_co]):
-    """What a tool gets in a parameter that is annotated `ToolContext` or `ToolContext[Database]`.
+    """The value of a tool's parameter that is annotated `ToolContext` or `ToolContext[Database]`.
 
-    The parameter is not in the tool's schema, and a model cannot fill it in. `value` is what `run(..., context=...)`
-    was given (None without it). `call` is the call that is being run, `step` the number of its turn, from 0.
-    `messages` is the conversation up to and with that call.
+    The parameter is not in the tool's schema, and a model cannot fill it in. `value` is the `context` argument of `run`
+    (default None). `call` is the call that is being run, `step` the number of its turn, from 0. `messages` is the
+    conversation up to and including that call.
     """
 
     value: Value_co
@@ -31,17 +31,17 @@ class ToolContext(Generic[Value_co]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the result any more: the run was cancelled, or `tool_timeout` has passed. A thread
-        cannot be killed, so a long tool should look at this now and then, and return."""
+        """Whether the result is no longer needed: the run was cancelled, or `tool_timeout` has passed. A thread cannot
+        be killed, so a long-running tool should check this regularly and return when it is True."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Let `cancelled` be True from now on."""
+        """Set `cancelled`."""
         self._cancelled.set()
 
 
 def is_context(annotation: Any) -> bool:
-    """Whether a parameter with this annotation is to be given the `ToolContext`."""
+    """Whether a parameter with this annotation receives the `ToolContext`."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return is_context(get_args(annotation)[0])

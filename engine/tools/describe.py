@@ -1,4 +1,4 @@
-"""What may be given as a tool (a function, a pydantic model, a dictionary), made into `Tool` records.
+"""Makes `Tool` records of functions, pydantic models and dictionaries.
 
 Knows: signatures, OpenAI's dictionary form, and docstrings in the Google ("Args:"), NumPy ("Parameters" underlined)
 and Sphinx (":param name:") conventions. Does not know: how a tool is called.
@@ -62,7 +62,8 @@ def _is_underline(line: str) -> bool:
 
 @dataclass(slots=True)
 class _Reader:
-    """The lines so far. `inside` tells what the present line belongs to, `names` the parameters it describes."""
+    """The lines read so far. `inside` is the section of the current line, `names` are the parameters that it
+    describes."""
 
     description: list[str] = field(default_factory=list[str])
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -77,7 +78,7 @@ class _Reader:
             self._belongs(line)
 
     def _opens(self, line: str, underlined: bool) -> bool:
-        """Whether the line is a heading or a Sphinx field, which change what the lines after it belong to."""
+        """Whether the line is a heading or a Sphinx field, and so begins another section."""
         title = line.rstrip().removesuffix(":").casefold()
         if underlined:
             self._enter("numpy" if title in _PARAMETERS else "other")
@@ -127,7 +128,8 @@ _NAME = re.compile(r"[\w./-]{1,128}")
 
 
 def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
-    """Every item as a `Tool`, in order. Raises RequestError for an item that is no tool, and for two of one name."""
+    """Return every item as a `Tool`, in order. Raises RequestError for an item that is not a tool, and for duplicate
+    names."""
     if isinstance(items, str | bytes | Mapping | BaseModel) or callable(items):
         raise RequestError(
             f"tools must be a list of tools, not {_shown(cast('object', items))}; put it in a list: tools=[...]."
@@ -142,18 +144,19 @@ def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
 
 
 def as_tool(item: ToolLike) -> Tool:
-    """One tool, from whatever describes it.
+    """Make a `Tool` of anything that describes one.
 
     - A function, sync or async: its name, its docstring (Google, NumPy or Sphinx style), its annotations. A parameter
       with a default is not required; `Annotated[int, Field(description=..., ge=1)]` and `Annotated[int, "what it is"]`
-      are understood. An `X | None = None` is shown as an optional X: leaving it out says None. A parameter annotated
-      `ToolContext` is not shown: the agent loop fills it in.
+      are understood. `X | None = None` is shown to the model as an optional X, since leaving it out means None. A
+      parameter annotated `ToolContext` is not shown: the agent loop fills it in.
     - A pydantic model class: the fields are the arguments; calling it yields the instance.
     - An OpenAI dictionary, `{"type": "function", "function": {...}}` or only the inner one. It has no function: the
-      agent loop hands its calls to the caller. `strict`: its calls are held to the schema while they are written.
-    - A `Tool`, as it is (checked by its schema when it has no check of its own).
+      agent loop returns its calls to the caller. `strict`: a grammar holds its calls to the schema while they are
+      written.
+    - A `Tool`, unchanged (its schema becomes its check if it has none).
 
-    Raises RequestError saying what is wrong with the description.
+    Raises RequestError if the description is wrong.
     """
     if isinstance(item, Tool):
         own = item.check or schema_arguments(item.name, item.parameters)
@@ -166,12 +169,12 @@ def as_tool(item: ToolLike) -> Tool:
         tool = _from_function(item)
     elif hasattr(item, "open_for"):  # `engine.tools.sources.ToolSource`
         raise RequestError(
-            f"{_shown(item)} is a source of tools, which a run connects (llm.run); for single turns give its tools: "
-            "`with server:` and tools=server.tools()."
+            f"{_shown(item)} is a source of tools, which only a run connects (llm.run). For single turns, open it "
+            "with `with server:` and give tools=server.tools()."
         )
     else:
         raise RequestError(
-            f"{_shown(item)} is not a tool; give a function, a pydantic model class, an OpenAI dictionary."
+            f"{_shown(item)} is not a tool; give a function, a pydantic model class or an OpenAI dictionary."
         )
     if not _NAME.fullmatch(tool.name):
         raise RequestError(
@@ -182,13 +185,13 @@ def as_tool(item: ToolLike) -> Tool:
 
 
 _READ: WeakKeyDictionary[Callable[..., Any], Tool] = WeakKeyDictionary()
-"""What was made of a function, less the function: reading one takes milliseconds, and every request brings it."""
+"""A cache: each function's `Tool`, without the function. Making one takes milliseconds, and every request needs it."""
 
 
 def _from_function(function: Callable[..., Any]) -> Tool:
     try:
         known = _READ.get(function)
-    except TypeError:  # an object that can be called and neither hashed nor referred to weakly
+    except TypeError:  # a callable object that cannot be hashed or weakly referenced
         return _described(function)
     if known is None:
         known = _described(function)
@@ -228,7 +231,7 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
                 raise RequestError(f"Tool {name!r} takes its ToolContext by position only; move it behind the `/`.")
             contexts.append(parameter.name)
             continue
-        # Fields get names of our own, since a parameter may be called like an attribute of pydantic's models.
+        # Fields get names of our own, since a parameter's name may clash with an attribute of pydantic's models.
         key = f"p{number}"
         fields[key] = _field(parameter, hints.get(parameter.name, Any), about.get(parameter.name))
         if parameter.kind is parameter.POSITIONAL_ONLY:
@@ -243,15 +246,15 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
 
 
 def _field(parameter: inspect.Parameter, annotation: Any, about: str | None) -> tuple[Any, Any]:
-    """The pydantic field of one parameter. A description in the annotation wins over the docstring's."""
+    """The pydantic field of one parameter. A description in the annotation overrides the docstring's."""
     default: Any = ... if parameter.default is parameter.empty else parameter.default
     if isinstance(default, FieldInfo):
         annotation = Annotated[annotation, default]
         default = ... if default.is_required() else default.get_default(call_default_factory=True, validated_data={})
     extras: Sequence[Any] = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
-    told = [extra.description for extra in extras if isinstance(extra, FieldInfo) and extra.description]
-    told += [extra for extra in extras if isinstance(extra, str)]
-    description = told[0] if told else about
+    found = [extra.description for extra in extras if isinstance(extra, FieldInfo) and extra.description]
+    found += [extra for extra in extras if isinstance(extra, str)]
+    description = found[0] if found else about
     options: dict[str, Any] = {"description": description} if description else {}
     return annotation, Field(default, alias=parameter.name, **options)
 

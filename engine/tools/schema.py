@@ -1,4 +1,4 @@
-"""The JSON Schema of a pydantic model as tool descriptions show it: no titles, no references, keys in the usual order.
+"""A pydantic model's JSON Schema as tool descriptions show it: no titles, no references, keys in the usual order.
 
 Knows: JSON Schema's keywords, and what pydantic generates. Does not know: tools, functions.
 """
@@ -20,16 +20,16 @@ _NULL = {"type": "null"}
 
 
 class _Generate(GenerateJsonSchema):
-    """A default that JSON cannot carry is left out without a warning: the call uses it all the same."""
+    """Omits a default that JSON cannot represent, without a warning: the call still uses it."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - as pydantic declares it
 
 
 def model_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """The schema of the model's input. Definitions stay under $defs only where they contain themselves.
+    """Return the schema of the model's input. Only recursive definitions stay under $defs; all others are inlined.
 
-    A nullable property whose default is null is shown without the null: leaving it out says the same, and models write
-    less wrong that way. Raises what pydantic raises for a model that has no schema.
+    A nullable property whose default is null is shown without the null: leaving it out means the same, and models make
+    fewer mistakes that way. Raises pydantic's error for a model that has no schema.
     """
     schema = model.model_json_schema(schema_generator=_Generate)
     definitions: dict[str, dict[str, Any]] = schema.pop("$defs", {})
@@ -37,7 +37,8 @@ def model_schema(model: type[BaseModel]) -> dict[str, Any]:
     if name := _target(schema):
         schema = definitions[name]
     cleaned = cleaner.clean(schema)
-    # At the top the model's `additionalProperties: false` is noise to readers: the check refuses them anyway.
+    # The model does not need to read `additionalProperties: false` at the top: the check refuses extra arguments
+    # anyway.
     if cleaned.get("additionalProperties") is False:
         del cleaned["additionalProperties"]
     kept = {name: cleaner.clean(definitions[name]) for name in sorted(cleaner.recursive) if name in definitions}
@@ -50,7 +51,7 @@ def _target(schema: Mapping[str, Any]) -> str | None:
 
 
 def _reaches(start: str, goal: str, definitions: Mapping[str, Any]) -> bool:
-    """Whether the definition `start` refers to `goal`, over any number of steps."""
+    """Whether the definition `start` refers to `goal`, directly or through other definitions."""
     seen: set[str] = set()
     todo: list[object] = [definitions[start]]
     while todo:
@@ -75,7 +76,7 @@ class _Cleaner:
     recursive: frozenset[str]
 
     def clean(self, schema: Any) -> Any:
-        """A schema (or a boolean) without titles, its references replaced by what they mean."""
+        """Return a schema (or a boolean) without titles, with each reference replaced by its definition."""
         if not isinstance(schema, dict):
             return schema
         members = _without_null(cast("dict[str, Any]", schema))

@@ -1,7 +1,7 @@
-"""Sources of tools beside functions: what is connected for as long as a run goes, and may change its tools meanwhile.
+"""Sources of tools (MCP servers): connected for the length of a run, during which their tools may change.
 
-Knows: when a source is opened, asked and closed, and that tools are told apart by their names. Does not know: what a
-source is connected to (`engine.mcp`), the agent loop.
+Knows: when a source is opened, listed and closed, and that each tool needs a name of its own. Does not know: what a
+source connects to (`engine.mcp`), the agent loop.
 """
 
 import warnings
@@ -15,29 +15,29 @@ from engine.tools.describe import ToolLike, as_tools
 from engine.types import Completion, Tool
 
 Answer: TypeAlias = Callable[..., Awaitable[Completion]]
-"""As `Engine.achat`: a source's own requests to the model that runs it."""
+"""Like `Engine.achat`: how a source sends its own requests to the model of the run."""
 
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Where tools come from that are not the caller's own functions. Its methods may be called from any thread."""
+    """A provider of tools that are not the caller's own functions. Its methods may be called from any thread."""
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The source's name in error messages."""
         ...
 
     def open_for(self, answer: Answer | None) -> Callable[[], None]:
-        """Connect it for a run, unless it is connected; returns what ends that. `answer` is the run's model, None where
-        it is not to be asked. Raises EngineError where it cannot be connected."""
+        """Connect for a run, unless connected already; return a function that ends this use. `answer` calls the run's
+        model; None if the source may not call it. Raises EngineError if the connection fails."""
         ...
 
     def tools(self) -> tuple[Tool, ...]:
-        """Its tools as they were last listed; raises EngineError while it is not connected."""
+        """Return the tools as last listed. Raises EngineError while the source is not connected."""
         ...
 
     def refresh(self) -> None:
-        """List its tools again, if they may have changed."""
+        """List the tools again if they may have changed."""
         ...
 
 
@@ -45,9 +45,9 @@ RunTool: TypeAlias = ToolLike | ToolSource
 
 
 class Toolbox:
-    """The tools of one run: the caller's own, and those of sources, which are connected while it goes.
+    """The tools of one run: the caller's own, and those of sources, which are connected while the run lasts.
 
-    Raises RequestError for what is no tool, and for two of one name.
+    Raises RequestError for an item that is not a tool, and for duplicate names.
     """
 
     def __init__(self, items: Sequence[RunTool] | None = None, answer: Answer | None = None) -> None:
@@ -66,12 +66,12 @@ class Toolbox:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the tools are known from the start and stay."""
+        """Whether the tools cannot change during the run."""
         return not self._sources
 
     def open(self) -> None:
-        """Connect the sources. Raises EngineError for one that cannot be connected, RequestError for two tools of one
-        name; nothing is connected then."""
+        """Connect the sources. If one cannot be connected, raises EngineError; if two tools have the same name,
+        RequestError. No source stays connected then."""
         try:
             for source in self._sources:
                 self._ends.append(source.open_for(self._answer))
@@ -81,14 +81,14 @@ class Toolbox:
             raise
 
     def refresh(self) -> None:
-        """Take in what sources have changed since. A new tool with a name that is taken is left out, with a warning."""
+        """List the sources' tools again. A new tool whose name is taken is left out, with a warning."""
         if self._ends:
             for source in self._sources:
                 source.refresh()
             self.tools = self._merged(clash=_leave_out)
 
     def close(self) -> None:
-        """Let the sources go; the tools stay listed."""
+        """Disconnect the sources; `tools` stays as it is."""
         while self._ends:
             self._ends.pop()()
 
@@ -113,13 +113,14 @@ class Toolbox:
 def _refuse(name: str, first: str, source: ToolSource) -> None:
     raise RequestError(
         f"Two tools are called {name!r}: one {first}, one of {source.label}. A model tells tools apart by their names: "
-        'give the server a prefix (prefix="b_"), or name the tools that you want of it (only=[...]).'
+        'give the server a prefix (prefix="b_"), or name the tools that you want from it (only=[...]).'
     )
 
 
 def _leave_out(name: str, first: str, source: ToolSource) -> None:
     warnings.warn(
-        f"The tool {name!r} that {source.label} now lists is left out: there is one {first}. Give the server a prefix.",
+        f"The tool {name!r} that {source.label} now lists is left out: the name is taken by one {first}. Give the "
+        'server a prefix (prefix="b_").',
         EngineWarning,
         stacklevel=2,
     )

@@ -1,6 +1,6 @@
-"""JSON values that models and callers write, bounded, so that whoever walks them later can.
+"""JSON values that models and callers write, with limits on depth and length, so that later code can recurse into them.
 
-Knows: how deep a value may nest, what is no JSON. Does not know: schemas, what a value is for.
+Knows: how deep a value may nest, what is not JSON. Does not know: schemas, what a value is for.
 """
 
 import json
@@ -11,15 +11,15 @@ from typing import Any, cast
 from engine.types import whole_characters
 
 DEEPEST = 64
-"""How deep arguments and schemas may nest: far deeper than any in use, and far less than what Python can recurse."""
+"""The deepest nesting of arguments and schemas: far more than any in use has, far less than Python can recurse."""
 _LONGEST_NUMBER = 4300  # digits; Python refuses to read or write longer integers
 
 
 def json_value(text: str, *, strict: bool = True) -> Any:
-    """JSON text as Python values. `strict=False` takes raw control characters inside strings.
+    """Parse JSON text. `strict=False` accepts raw control characters inside strings.
 
-    Raises ValueError for what is no JSON (NaN and Infinity are none), for values nested deeper than `DEEPEST`, and for
-    integers too long for Python.
+    Raises ValueError for text that is not JSON (NaN and Infinity are not), for values nested deeper than `DEEPEST`, and
+    for integers too long for Python.
     """
     try:
         value = json.loads(text, strict=strict, parse_constant=_no_constant)
@@ -31,7 +31,7 @@ def json_value(text: str, *, strict: bool = True) -> Any:
 
 
 def depth(value: object) -> int:
-    """How many lists and objects stand within one another; no more than `DEEPEST` + 1 are counted."""
+    """Return how deep lists and objects nest, counted up to `DEEPEST` + 1."""
     level = 0
     nodes: list[object] = [value]
     while level <= DEEPEST and any(isinstance(node, list | tuple | Mapping) for node in nodes):
@@ -41,7 +41,7 @@ def depth(value: object) -> int:
 
 
 def size(value: object) -> int:
-    """How many values stand in a JSON value, itself included."""
+    """Return the number of values in a JSON value, itself included."""
     count = 0
     nodes: list[object] = [value]
     while nodes:
@@ -57,10 +57,11 @@ def _children(node: object) -> list[object]:
 
 
 def plain_json(value: object, level: int = 0) -> Any:
-    """A caller's value as JSON has it: dictionaries, lists, text without lone surrogates, numbers, booleans and None.
+    """Copy a caller's value as plain JSON: dictionaries, lists, text without lone surrogates, numbers, booleans and
+    None.
 
-    Raises ValueError saying what is no JSON: keys that are no text, other types, NaN, integers too long, values nested
-    deeper than `DEEPEST` (or within themselves).
+    Raises ValueError for what is not JSON: keys that are not text, other types, NaN, integers that are too long, values
+    nested deeper than `DEEPEST` (or inside themselves).
     """
     if level > DEEPEST:
         raise _too_deep()
