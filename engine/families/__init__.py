@@ -1,4 +1,4 @@
-"""Model families as data: models.toml as frozen records, and which family a model is of.
+"""Model families as data: models.toml as frozen records, and which family a model belongs to.
 
 `schema` has the records, `table` reads files of them, `detect` recognises a model's family.
 """

@@ -1,4 +1,4 @@
-"""Which family a model is of: rules over its chat template, or over architecture and name where it has none.
+"""Which family a model belongs to: rules over its chat template, or over architecture and name if it has none.
 
 Knows: the rules' order, and how rows of a table become records. Does not know: what a field of a format means.
 """
@@ -27,10 +27,10 @@ class Detection:
 
 
 class Families:
-    """Families to recognise a model's by, in order of precedence: `Families(rows)`, or `Families.load(path)`.
+    """The families that a model may belong to, in order of precedence: `Families(rows)`, or `Families.load(path)`.
 
-    `builtin_families().extended(own)` asks one's own first, then the shipped ones; give it to `Engine.load(family=..)`
-    or `ChatTemplate(family=..)`.
+    `builtin_families().extended(own)` tries your own families first, then the shipped ones; pass it to
+    `Engine.load(family=..)` or `ChatTemplate(family=..)`.
     """
 
     def __init__(self, rows: Sequence[Family]) -> None:
@@ -40,9 +40,9 @@ class Families:
     def load(cls, path: Path | str | None = None) -> Self:
         """Read a truth table: the shipped one, or a file of your own.
 
-        Its rows may be `like` shipped ones; one that is `like` its own name changes that row.
-        Raises FamilyError naming every mistake: the file, the line, the field and what to write. (What contradicts
-        across tables shows once each table is right by itself.)
+        Its rows may be `like` shipped ones; a row that is `like` its own name changes the shipped row. Raises
+        FamilyError listing every mistake: the file, the line, the field and what to write. (Contradictions between
+        tables are reported only once each table is valid by itself.)
         """
         tables = tables_of(path)
         rows = [_row(name, tables) for name in tables.names()]
@@ -54,21 +54,22 @@ class Families:
         return tuple(self._rows)
 
     def get(self, name: str) -> Family:
-        """The family of that name. Raises FamilyError listing the known ones."""
+        """Return the family of that name. Raises FamilyError listing the known names if there is none."""
         if name not in self._rows:
             known = f"known are {', '.join(sorted(self._rows))} (models.toml)."
             raise FamilyError(f"There is no family {name!r}; {did_you_mean(name, self._rows, known)}")
         return self._rows[name]
 
     def extended(self, other: "Families") -> "Families":
-        """These families with the other's added; the other's win and are asked first."""
+        """Return these families with `other` added; those of `other` replace families of the same name and are tried
+        first."""
         return Families([*other._rows.values(), *(row for row in self._rows.values() if row.name not in other._rows)])
 
     def detect(self, template: str | None, architecture: str = "", name: str = "") -> Detection:
-        """The family of a model. Its template decides; architecture and name serve when it has none.
+        """Return the family of a model. Its template decides; architecture and name only if it has no template.
 
-        The first row whose rule holds wins, so models.toml lists the more specific first. Nothing matching gives
-        `content-only`, whether it is one of these families or not.
+        The first row whose rule matches wins, so models.toml lists more specific rows first. If none matches, the
+        family is `content-only`, even if these families do not include it.
         """
         for row in self._rows.values():
             rule = row.detect
@@ -85,7 +86,7 @@ class Families:
 
 
 FamilyLike: TypeAlias = str | Family | Format | Families
-"""What callers may name a family by: a name, a record of their own, or families to find it among."""
+"""The ways to choose a family: a name, a record of your own, or the families in which to look for it."""
 
 
 @cache
@@ -95,13 +96,13 @@ def builtin_families() -> Families:
 
 
 def tables_of(path: Path | str | None = None) -> FamilyTables:
-    """The tables of a file, over the shipped ones; or those."""
+    """Return the tables of a file, on top of the shipped ones; without a path, the shipped ones."""
     shipped = FamilyTables(_data.models_toml())
     return shipped if path is None else FamilyTables(Path(path), beneath=shipped)
 
 
 def _row(name: str, tables: FamilyTables) -> Family | None:
-    """A row as a record; None where it has mistakes, which the tables keep then."""
+    """Return a row as a record, or None if it has mistakes, which are added to the tables' list."""
     if (table := tables.row(name)) is None:
         return None
     try:
@@ -114,7 +115,7 @@ def _row(name: str, tables: FamilyTables) -> Family | None:
 
 
 def _told(mistakes: Sequence[Mistake]) -> str:
-    """One mistake, or a list of them in the order of the file."""
+    """Return the text of one mistake, or of a list of them in the order of the file."""
     if len(mistakes) == 1:
         return str(mistakes[0])
     lines = [str(mistake) for mistake in sorted(mistakes, key=lambda each: each.line)]

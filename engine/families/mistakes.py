@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a row, in the words of the file: the key, what stands there, and what to write.
+"""pydantic's errors for a row, in the terms of the file: the key, its value, and what to write.
 
 Knows: pydantic's kinds of errors, and the keys of each table. Does not know: files, lines.
 """
@@ -13,7 +13,8 @@ Place = tuple[str, ...]
 
 
 class Complaint(NamedTuple):
-    """What is wrong with a field, and what to write. `contradicts`: only beside what other fields say."""
+    """What is wrong with a field, and what to write. `contradicts`: the field is wrong only in combination with
+    others."""
 
     place: Place
     text: str
@@ -21,7 +22,7 @@ class Complaint(NamedTuple):
 
 
 def complaints(error: ValidationError, record: type[BaseModel]) -> Iterator[Complaint]:
-    """Each mistake in a row."""
+    """Yield each mistake in a row."""
     for found in error.errors(include_url=False):
         place = tuple(item for item in found["loc"] if isinstance(item, str))
         if found["type"] == "contradiction":
@@ -37,19 +38,19 @@ def _complaint(kind: str, place: Place, found: Any, record: type[BaseModel]) -> 
         case "extra_forbidden":
             return _unknown(key, _keys(record, place[:-1]))
         case "missing":
-            return f"nothing says `{key}`. Write {key} = .. there"
+            return f"`{key}` is missing. Write {key} = .. there"
         case "tuple_type":
-            return f"{value!r} is no list of texts. Write {key} = {_listed(value)}"
+            return f"{value!r} is not a list of texts. Write {key} = {_listed(value)}"
         case "string_type":
-            return f"{value!r} is no text. Write it between quotes"
+            return f"{value!r} is not a text. Write it between quotes"
         case "literal_error":
             return f"{value!r} is not known for `{key}`. Write {found['ctx']['expected']}"
         case "model_type" | "model_attributes_type" | "dict_type" | "mapping_type":
-            return f"{value!r} is no table. Write [family.<name>.{'.'.join(place)}] and its keys"
+            return f"{value!r} is not a table. Write [family.<name>.{'.'.join(place)}] and its keys"
         case "too_short" | "too_long" | "missing_argument":
             return f"{value!r} has {found['ctx']['actual_length']} texts. Write a list of as many as `{key}` has"
         case _:
-            return f"{found['msg']} (there is {value!r}). Correct it there"
+            return f"{found['msg']} (the value is {value!r}). Correct it there"
 
 
 def _listed(value: object) -> str:
@@ -63,7 +64,7 @@ def _unknown(key: str, known: list[str]) -> str:
 
 
 def _keys(record: type[BaseModel], place: Place) -> list[str]:
-    """The keys that a table may have, those of the file itself too."""
+    """Return the keys that a table may have, including those that only the file has (`like`, `respell`)."""
     node: type[BaseModel] | None = record
     for name in place:
         field = node.model_fields.get(name) if node is not None else None

@@ -1,9 +1,8 @@
-"""models.toml as frozen records: what each model family writes, and the rule by which a model is recognised.
+"""models.toml as frozen records: what each model family writes, and the rule that recognises its models.
 
-Knows: the schema of a family table and its checks. Does not know: how a format is parsed,
-rendered or constrained; those rooms read the records. Markers are literals written with the whitespace that the
-family's template puts beside them: "\n</think>\n\n" is the marker `</think>` with one newline before it and two
-after.
+Knows: the schema of a family table and its checks. Does not know: how a format is parsed, rendered or constrained; the
+packages for that read these records. Markers are literals written with the whitespace that the family's template puts
+around them: "\n</think>\n\n" is the marker `</think>` with one newline before it and two after.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +18,12 @@ Shape: TypeAlias = Literal["json", "tagged_json", "tagged_args", "pythonic", "di
 
 
 class Gate(Record):
-    """The template variable that switches reasoning: its name, and the value for each position it has.
+    """The template variable that switches reasoning: its name, and the value for each of its positions.
 
-    A position that is absent does not exist (gpt-oss cannot be switched off). `default` is what the template does
-    when the variable is not given ("model": it leaves that to the model). `place`: where the model reads words in
-    place of a variable, which has no `kwarg` then and words as its values ("" for none): at the beginning of the
-    system message, or at the end of the last user message.
+    A position without a value does not exist (gpt-oss cannot be switched off). `default` is what the template does when
+    the variable is not given ("model": the model decides). `place`: some models read words in a message instead of a
+    variable, at the beginning of the system message or at the end of the last user message; then there is no `kwarg`,
+    and the values are the words ("" for none).
     """
 
     kwarg: str = ""
@@ -44,22 +43,21 @@ class Gate(Record):
 
 
 class ReasoningSyntax(Record):
-    """How a family marks reasoning, and what becomes of it in later prompts.
+    """How a family marks reasoning, and what later prompts do with it.
 
-    `also_open` and `also_close` are other spellings that models write. `implicit`: a turn is reasoning from its first
-    character on, without an opening marker, wherever the prompt says nothing else. `forced_open` tells what the
-    template usually does; the parser believes the rendered prompt's tail instead. `history`: earlier reasoning is
-    dropped ("none"), kept after the last user message ("last_user"), since the last final answer ("last_answer"),
-    always ("all"), or the template has no notion of it ("unknown"). `fields` are the message fields that the template
-    reads it from ("" as an entry: tags inside `content`). `ends_on_call`: whether tool markup inside open reasoning
-    ends it (else it is quoted text). `where`: reasoning opens only at the start of a turn's segment (start of the
-    turn, after a call, after other reasoning); there, at the start of a line, and wherever its opening marker comes as
-    one token of the vocabulary ("line"); or anywhere. `when_closed`: what an opening marker is that a model
-    writes although the prompt closed reasoning: it is separated like any other, or that marker alone is dropped.
-    `off`: how a request without reasoning is carried out: by the gate, by closing the block in the prompt, not at all
-    because the model reasons only when asked ("nothing"), or it is refused. `after_result`: what the template's prompt
-    does after a tool result while reasoning is on: reasoning is "opened", the model is left "free" to open it, or
-    there is "no prompt" and the turn goes on.
+    `also_open` and `also_close` are other spellings that models write. `implicit`: a turn begins inside reasoning,
+    without an opening marker, unless the prompt closed it. `forced_open`: the template usually opens reasoning itself;
+    the parser relies on the rendered prompt's tail instead. `history`: earlier reasoning is dropped ("none"), kept
+    after the last user message ("last_user"), since the last final answer ("last_answer"), always ("all"), or the
+    template does not handle it ("unknown"). `fields` are the message fields from which the template reads it ("" as an
+    entry: tags inside `content`). `ends_on_call`: tool markup inside open reasoning ends it (else it is quoted text).
+    `where`: reasoning opens only at the start of a turn's segment (start of the turn, after a call, after other
+    reasoning); there, at the start of a line, and wherever its opening marker comes as one token of the vocabulary
+    ("line"); or anywhere. `when_closed`: how to treat an opening marker that a model writes although the prompt closed
+    reasoning: "separate" the reasoning as usual, or "drop" only the marker. `off`: how reasoning is turned off: by the
+    gate, by closing the block in the prompt, by doing "nothing" because the model reasons only when asked, or such a
+    request is refused. `after_result`: what the template's prompt does after a tool result while reasoning is on:
+    reasoning is "opened", the model is "free" to open it, or there is "no prompt" and the turn goes on.
     """
 
     open: str
@@ -94,7 +92,7 @@ class ReasoningSyntax(Record):
         if self.forced_open and self.implicit:
             found.append(("implicit", "`forced_open` and `implicit` exclude each other"))
         if self.history in ("last_user", "last_answer", "all") and not self.fields:
-            found.append(("history", f'history = "{self.history}" feeds back through fields, and there are none'))
+            found.append(("history", f'history = "{self.history}" needs `fields` to feed reasoning back through'))
         if self.history == "unknown" and self.fields:
             found.append(("fields", 'with history = "unknown" the template reads no field'))
         return _consistent(self, found)
@@ -111,23 +109,23 @@ class ToolSyntax(Record):
     - `nested`: `call[0] name name_end`, then an element for each argument, `tag[0] key tag[1]` .. `tag[2] key tag[1]`.
 
     Markup: `section_also` are other spellings of the section's opening marker, `call_also` those of a call's;
-    `section_tag` is how the section's markers begin, under whatever name models write them; `section_optional`: calls
-    are found without the section's markers too; `heading`: the marks around the tool's name in a heading without
-    which call markup is text; `bare`: a JSON object (or a pythonic list) at the start of the answer is a call
-    when it names a declared tool; `names_declared`: the call marker counts only before the name of a declared tool;
-    `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response": ..}` holds the
-    answer (the generic form). Names and ids: `name_prefix` is not part of the
-    name; `name_is_id`: prefix, name and counter together are the id; `id_end` ends an id written before the name,
-    `id_open` begins one after it; `attributes_end` ends what follows the name;
-    `call_empty` ends the name of a call without arguments, and the call. Arguments: `value_open` stands between
-    key and value; `type_end` ends a type written after the key, `text_types` are the types whose values are text;
-    `cdata`: values may be CDATA sections; `json_block` are the marks around arguments that come as one JSON text;
-    `escaped`: names and keys are written with HTML's escapes. JSON: `name_fields`, `arguments_fields`, `id_fields` are
-    the keys (several spellings allowed, the first is the family's own); `name_is_key`: the name is the key itself;
-    `id_last`: the id comes after the arguments. Several calls: each in a section of its own ("sections", what `json`
-    does if not said), one after the other in one section ("together", what the others do), or as a list in one;
-    `between` stands between two, where that is not the white space of their markers.
-    Rendering: `arguments_as`, `id_length` and `parallel` are what the family's template wants of history.
+    `section_tag` are the beginnings of the section's markers if models write them under varying names;
+    `section_optional`: calls are found without the section's markers too; `heading`: the marks around the tool's name
+    in a heading that must come first, else call markup is text; `bare`: a JSON object (or a pythonic list) at the start
+    of the answer is a call when it names a declared tool; `names_declared`: the call marker counts only before the name
+    of a declared tool; `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response":
+    ..}` holds the answer (the generic form). Names and ids: `name_prefix` is not part of the name; `name_is_id`:
+    prefix, name and counter together form the id; `id_end` ends an id written before the name, `id_open` begins an id
+    written after it; `attributes_end` ends what follows the name; `call_empty` ends the name of a call without
+    arguments, and the call. Arguments: `value_open` stands between key and value; `type_end` ends a type written after
+    the key, `text_types` are the types whose values are text; `cdata`: values may be CDATA sections; `json_block` are
+    the marks around arguments that come as one JSON text; `escaped`: names and keys are written with HTML's escapes.
+    JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the
+    family's own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments. Several
+    calls: each in a section of its own ("sections", the default of `json`), one after the other in one section
+    ("together", the default of the others), or as a list in one; `between` is the text between two calls if it is not
+    the white space of their markers. Rendering: `arguments_as`, `id_length` and `parallel` are what the family's
+    template requires of history.
     """
 
     shape: Shape
@@ -182,7 +180,7 @@ class ToolSyntax(Record):
         for field in _NEEDED.get(self.shape, ()):
             stated: str | tuple[str, ...] = getattr(self, field)
             if not (stated if isinstance(stated, str) else any(part.strip() for part in stated)):
-                found.append((field, f"shape {self.shape} needs {field}: without it no call is found whole"))
+                found.append((field, f"shape {self.shape} needs {field}: without it no complete call is found"))
         known = fields_of(self.shape)
         has = f"It has {', '.join(sorted(known))}"
         foreign = sorted(self.model_fields_set - known)
@@ -196,7 +194,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
     "dictionary": ("quote",),
     "nested": ("tag",),
 }
-"""The fields that a shape cannot be read without. An end may be white space: a line may end a name."""
+"""The fields that a shape requires. An end may be white space: the end of a line may end a name."""
 _OF_ALL = frozenset(
     ["shape", "section", "section_also", "code", "several", "between", "arguments_as", "id_length", "parallel"]
 )
@@ -214,18 +212,18 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
     "dictionary": _OF_CALL | {"quote"},
     "nested": _OF_CALL | {"tag"},
 }
-"""The fields that have a meaning in a shape."""
+"""The fields that apply to a shape."""
 
 
 def fields_of(shape: Shape) -> frozenset[str]:
-    """The fields of a `ToolSyntax` that have a meaning in this shape."""
+    """Return the fields of a `ToolSyntax` that apply to this shape."""
     return _OF_ALL | _OF_SHAPE[shape]
 
 
 class ChannelSyntax(Record):
     """Messages with a header: `start role channel-marker channel message-marker body end`, a recipient in the header.
 
-    Source of the roles of each field: the harmony response format of gpt-oss.
+    Source of what each field means: the harmony response format of gpt-oss.
     """
 
     start: str
@@ -244,9 +242,9 @@ class ChannelSyntax(Record):
 class Format(Record):
     """Everything the parser needs: the turn's start, its markers, and which of them exist only as control tokens.
 
-    `content` are the marks around the answer; `header` the marks around a heading that says nothing to the reader;
-    `ends` what a model writes, as text, at the end of its turn. Without `tools` and `channels`, tools go through the
-    generic form. `continued_end`: the token that a turn ends with, and what stands for it once the turn is history.
+    `content` are the marks around the answer; `header` the marks around a heading that is not part of the content;
+    `ends` what a model writes, as text, at the end of its turn. Without `tools` and `channels`, tools use the generic
+    form. `continued_end`: the token that ends a turn, and what replaces it once the turn is history.
     """
 
     start: str = ""
@@ -262,7 +260,7 @@ class Format(Record):
 
     @property
     def final_stops(self) -> tuple[str, ...]:
-        """The stops after which nothing of the turn can come: those that begin no section of calls (GigaChat 3's
+        """The stops that certainly end the turn: all but those that also begin a section of calls (as GigaChat 3's
         does)."""
         openers = (self.tools.section[0], *self.tools.section_also) if self.tools else ()
         return tuple(stop for stop in self.stops if not any(opener.startswith(stop) for opener in openers))
@@ -273,7 +271,7 @@ class Format(Record):
         if self.channels and self.tools:
             found.append(("tools", "channels and tools exclude each other: a channel format carries its calls itself"))
         if self.continued_end and self.continued_end[0] not in self.stops:
-            found.append(("continued_end", f"{self.continued_end[0]!r} is none of the stops"))
+            found.append(("continued_end", f"{self.continued_end[0]!r} is not one of the stops"))
         markers = "\n".join(_texts(self.model_dump(exclude={"control"})))
         if unused := [text for text in self.control if text not in markers]:
             found.append(("control", f"no marker holds {quoted(unused)}"))
@@ -281,8 +279,9 @@ class Format(Record):
 
 
 class Detect(Record):
-    """How a model is recognised. `template`: all of these texts occur in the chat template; `template_not`: none does.
-    `architectures` and `names` (case-insensitive parts of the model's name) serve a GGUF that carries no template."""
+    """The rule that recognises a model. `template`: all of these texts occur in the chat template; `template_not`: none
+    does. `architectures` and `names` (case-insensitive parts of the model's name) apply to a GGUF without a
+    template."""
 
     template: tuple[str, ...] = ()
     template_not: tuple[str, ...] = ()
@@ -301,7 +300,7 @@ class Family(Record):
     sampling: Mapping[str, float] = {}
     sampling_source: str = ""
     shows_schema: Literal["", "schema", "text", "openai", "cohere"] = Field(
-        default="", description="how the chat template takes the schema of the answer; empty: it shows none"
+        default="", description="how the chat template takes the schema of the answer; empty: it does not show one"
     )
 
     @model_validator(mode="after")
@@ -318,20 +317,20 @@ R = TypeVar("R", bound=Record)
 
 
 def _consistent(record: R, found: Sequence[tuple[str, str]]) -> R:
-    """The record, if nothing was found to be wrong with its fields."""
+    """Return the record if nothing is wrong with its fields, else raise."""
     if found:
         raise _contradictions(found)
     return record
 
 
 def _contradictions(found: Sequence[tuple[str, str]]) -> PydanticCustomError:
-    """An error of a model as a whole, with every field that something is wrong with, and what."""
+    """Return an error for the record as a whole, with each wrong field and what is wrong with it."""
     text = "; ".join(complaint for _, complaint in found)
     return PydanticCustomError("contradiction", "{text}", {"text": text, "found": tuple(found)})
 
 
 def _texts(node: object) -> list[str]:
-    """All texts in a record's data."""
+    """Return all texts in a record's data."""
     if isinstance(node, str):
         return [node]
     inner: list[object] = []
@@ -343,5 +342,5 @@ def _texts(node: object) -> list[str]:
 
 
 def quoted(texts: Sequence[str]) -> str:
-    """Texts as an error names them."""
+    """Return texts as error messages quote them."""
     return " and ".join(repr(text) for text in texts)

@@ -1,7 +1,7 @@
-"""Files of families, read: the rows, what one row takes over from another, and the line of a mistake.
+"""Reads files of families: the rows, what one row inherits from another, and the line of a mistake.
 
-Knows: TOML, base rows, `like` and `respell`, which decisions every row must state, and where in the file a field
-stands. Does not know: what a field means; `detect` makes records of the rows.
+Knows: TOML, base rows, `like` and `respell`, which decisions every row must state, and on which line a field is. Does
+not know: what a field means; `detect` makes records of the rows.
 """
 
 import re
@@ -23,14 +23,14 @@ _DECISIONS: tuple[tuple[Place, Place], ...] = (
         ("gate", "off", "after_result", "when_closed", "ends_on_call", "history", "fields"),
     ),
 )
-"""What a row must say of every request, if it has the table: a value that is right by default is right by accident."""
+"""The fields that a row must state if it has the table: a default that happens to be right is right by accident."""
 _WORDS: dict[Place, Place] = {
     ("format", "reasoning"): (NOT_APPLICABLE,),
     ("format", "reasoning", "gate"): (NOT_APPLICABLE,),
     ("format", "continued_end"): (NOT_APPLICABLE,),
     ("format", "tools"): ("generic", "channels"),
 }
-"""The words that stand for a table which a family does not have. Tools: in the generic form, or by its channels."""
+"""The words that state that a family has no such table. Tools: in the generic form, or through channels."""
 
 _HEADER = re.compile(r"\[([^\[\]]+)\]\s*(?:#.*)?$")
 _PART = r"(?:\"[^\"]*\"|'[^']*'|[\w-]+)"
@@ -50,7 +50,7 @@ class Mistake(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A table of a file: one of its families, or of the bases that families are like."""
+    """A table of a file: a family, or a base that families are `like`."""
 
     owner: "FamilyTables"
     place: Place
@@ -58,8 +58,8 @@ class _Row(NamedTuple):
 
 
 class FamilyTables:
-    """The rows of one file. `beneath` is a file whose rows these may be `like`. Raises FamilyError for a file that
-    cannot be read; mistakes in its rows are kept in `mistakes`, so that a caller can name all of them at once."""
+    """The rows of one file. `beneath` is another file, whose rows these may be `like`. Raises FamilyError for a file
+    that cannot be read; mistakes in its rows are collected in `mistakes`, so that a caller can report all at once."""
 
     def __init__(self, path: Path, beneath: "FamilyTables | None" = None) -> None:
         self._path = path
@@ -78,8 +78,8 @@ class FamilyTables:
         return tuple(self._bases)
 
     def row(self, name: str) -> Table | None:
-        """A family's table: what it took over filled in, the words for what it has not as None. None where what it is
-        `like` cannot be followed."""
+        """Return a family's table, with inherited fields filled in and None for each table that it states not to have.
+        Returns None if one of its `like` names cannot be resolved."""
         table = self._inherited(_Row(self, ("family", name), self._rows[name]), ())
         if table is None:
             return None
@@ -89,8 +89,8 @@ class FamilyTables:
                 continue
             for decision in decisions:
                 if decision not in part:
-                    say = f' (or "{NOT_APPLICABLE}")' if NOT_APPLICABLE in _WORDS.get((*place, decision), ()) else ""
-                    missing = f"nothing says `{decision}`. Write {decision} = ..{say} there"
+                    word = f' (or "{NOT_APPLICABLE}")' if NOT_APPLICABLE in _WORDS.get((*place, decision), ()) else ""
+                    missing = f"`{decision}` is missing. Write {decision} = ..{word} there"
                     self._note(("family", name, *place), missing)
                     self._incomplete.add((name, *place))
         self._tools_stated(name, table)
@@ -102,17 +102,17 @@ class FamilyTables:
         return table
 
     def is_incomplete(self, name: str, place: Place) -> bool:
-        """Whether decisions are missing in a table of a family: what contradicts there may follow from that."""
+        """Whether a family's table lacks decisions: a contradiction found in it may only be a consequence of that."""
         return (name, *place) in self._incomplete
 
     def origin(self, name: str, place: Place) -> Place | None:
-        """The table that states a field of a family: itself, or what it is like; None where nothing does."""
+        """Return the table that states a field of a family: its own or an inherited one; None if there is none."""
         found = self._stating(_Row(self, ("family", name), self._rows[name]), place, ())
         return None if found is None else found.place
 
     def note(self, name: str, place: Place, complaint: str) -> None:
-        """Keep a mistake of a family. Its line is where the field is stated, be it in a base of the same file, else
-        that of the nearest table around it."""
+        """Record a mistake of a family. Its line is that of the field, if this file states it (perhaps in a base), else
+        that of the nearest enclosing table."""
         found = self._stating(_Row(self, ("family", name), self._rows[name]), place, ())
         here = found is not None and found.owner is self
         self._note((*(found.place if found and here else ("family", name)), *place), complaint)
@@ -123,7 +123,7 @@ class FamilyTables:
             self.mistakes.append(mistake)
 
     def _tables(self, tables: Table, kind: str) -> dict[str, Table]:
-        """The rows of one kind; whatever else stands there is a mistake."""
+        """Return the rows of one kind; anything that is not a table is a mistake."""
         rows: object = tables.get(kind, {})
         if not isinstance(rows, dict):
             self._note((kind,), f"`{kind}` holds tables only; every row is a table [{kind}.<name>]")
@@ -143,14 +143,14 @@ class FamilyTables:
             self.note(name, ("format", "tools"), complaint)
 
     def _parents(self, row: _Row) -> Iterator[tuple[str, _Row | None]]:
-        """What a row is like, by name, the first first; a later one's fields replace an earlier one's."""
+        """Yield the parents of a row (name and row), in order; a later one's fields replace an earlier one's."""
         like = row.table.get("like", [])
         for name in cast("list[object]", like) if isinstance(like, list) else [like]:
             yield repr(name), self._found(row, name)
 
     def _found(self, row: _Row, name: object) -> _Row | None:
-        """The row of that name, as `row` sees it: a family before a base, one of its own file before one beneath. A row
-        like its own name means the one beneath."""
+        """Return the row to which a name refers in `row`: a family before a base, its own file before the file beneath.
+        A row that is `like` its own name means the one in the file beneath."""
         if not isinstance(name, str):
             return None
         owner: FamilyTables | None = row.owner
@@ -162,7 +162,7 @@ class FamilyTables:
         return None
 
     def _inherited(self, row: _Row, below: tuple[Place, ...]) -> Table | None:
-        """A row's table over those of the rows that it is `like`; `respell` replaces text in all markers."""
+        """Return a row's table merged over those of its parents; `respell` replaces text in all markers."""
         table = cast("Table", _copied(row.table))
         table.pop("like", None)
         whole: Table = {}
@@ -170,7 +170,7 @@ class FamilyTables:
             if parent is None or parent.place in below:
                 chain = " -> ".join([*(each[1] for each in below), row.place[1], name.strip("'")])
                 bases = ", ".join(dict.fromkeys((*self._bases, *(self._beneath._bases if self._beneath else ()))))
-                complaint = f"like = {name} leads nowhere ({chain}). Name a family, or one of the bases {bases}"
+                complaint = f"like = {name} is unknown or circular ({chain}). Name a family or one of the bases {bases}"
                 row.owner._note((*row.place, "like"), complaint)
                 return None
             changes = parent.place == row.place
@@ -196,7 +196,7 @@ class FamilyTables:
         return pairs
 
     def _stating(self, row: _Row, place: Place, below: tuple[Place, ...]) -> _Row | None:
-        """The row that states a field."""
+        """Return the row that states a field: this one or a parent."""
         if _part(row.table, place) is not None:
             return row
         for _, parent in reversed(list(self._parents(row))):
@@ -229,7 +229,7 @@ def _copied(node: object) -> object:
 
 
 def _merged(below: Table, above: Table) -> Table:
-    """The tables as one, `above` winning; a word over a table replaces it."""
+    """Merge two tables; `above` wins, and a word in it replaces a table."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -251,12 +251,12 @@ def _respelled(node: Any, old: str, new: str) -> Any:
 
 
 def _names(dotted: str) -> Place:
-    """The parts of a dotted key."""
+    """Return the parts of a dotted key."""
     return tuple(part.strip("\"'") for part in _NAME.findall(dotted))
 
 
 def _line(text: str, place: Place) -> int:
-    """The number of the line that holds a field, or that opens the nearest table around it."""
+    """Return the number of the line of a field, or else of the header of the nearest enclosing table."""
     found, depth = 1, 0
     table: Place = ()
     for number, line in enumerate(text.splitlines(), 1):
@@ -269,6 +269,6 @@ def _line(text: str, place: Place) -> int:
         if shared := len(here) if here == place[: len(here)] else 0:
             if shared > depth:
                 found, depth = number, shared
-        elif here[: len(place)] == place and len(place) > depth:  # the table is stated by its fields alone
+        elif here[: len(place)] == place and len(place) > depth:  # a table without a header, only dotted keys
             found, depth = number, len(place)
     return found

@@ -74,13 +74,13 @@ def test_rows_of_ones_own_win(tmp_path: Path) -> None:
             4,
             "no key `shoe_size`. The keys of this table are like, respell, title",
         ),
-        ('template = ["<|mine|>"]', "template = 7", 9, "7 is no list of texts"),
-        (NO_REASONING, "reasoning = { open = 7 }", 12, "7 is no text"),
+        ('template = ["<|mine|>"]', "template = 7", 9, "7 is not a list of texts"),
+        (NO_REASONING, "reasoning = { open = 7 }", 12, "7 is not a text"),
         (
             'title = "Mine"\nverified = "by hand"\nlike = "qwen3"\nrespell = [["tool_call", "call"]]',
             "",
             8,
-            "nothing says `stops`",
+            "`stops` is missing",
         ),
         (NO_REASONING, 'tools = { shape = "round" }', 12, "'round' is not known for `shape`. Write 'json'"),
         (NO_REASONING, 'tools = { shape = "tagged_json", section = ["", ""] }', 12, "needs call"),
@@ -144,11 +144,11 @@ def test_a_row_of_its_own_loads(tmp_path: Path) -> None:
     [
         (OWN.replace('[["tool_call", "call"]]', '"call"'), "mine.toml:6: .*a list of pairs"),
         (OWN.replace('[["tool_call", "call"]]', '[["", "call"]]'), "mine.toml:6: .*a list of pairs"),
-        (OWN.replace('like = "qwen3"', "like = 7"), "mine.toml:5: .*like = 7 leads nowhere"),
+        (OWN.replace('like = "qwen3"', "like = 7"), "mine.toml:5: .*like = 7 is unknown or circular"),
         ("[family]\nmine = 7\n", "holds tables only"),
         ("family = 7\n", "holds tables only"),
-        ('[family.mine]\ntitle = "M"\nverified = ""\nformat = 7\n', "mine.toml:4: .*7 is no table"),
-        (WHOLE.replace("[family.whole.format.tools]", "[family.whole.format.tolls]"), "nothing says `tools`"),
+        ('[family.mine]\ntitle = "M"\nverified = ""\nformat = 7\n', "mine.toml:4: .*7 is not a table"),
+        (WHOLE.replace("[family.whole.format.tools]", "[family.whole.format.tolls]"), "`tools` is missing"),
     ],
 )
 def test_values_of_another_kind(tmp_path: Path, text: str, complaint: str) -> None:
@@ -162,7 +162,7 @@ def test_every_decision_must_be_stated(tmp_path: Path, decision: str) -> None:
     missing = next(number for number, line in enumerate(lines) if line.startswith(f"{decision} = "))
     table = max(number for number, line in enumerate(lines[:missing], 1) if line.startswith("["))
     path = write(tmp_path, "\n".join([*lines[:missing], *lines[missing + 1 :]]))
-    with pytest.raises(FamilyError, match=f"nothing says `{decision}`") as caught:
+    with pytest.raises(FamilyError, match=f"`{decision}` is missing") as caught:
         Families.load(path)
     assert str(caught.value).startswith(f"{path}:{table}: [family.whole.format")
 
@@ -171,9 +171,9 @@ def test_reasoning_and_tools_must_be_stated(tmp_path: Path) -> None:
     head, _, rest = WHOLE.partition("[family.whole.format.reasoning]")
     tools = "[family.whole.format.tools]"
     without = head.rstrip() + "\n" + tools + rest.partition(tools)[2]
-    with pytest.raises(FamilyError, match=r'nothing says `reasoning`.* \(or "not applicable"\)'):
+    with pytest.raises(FamilyError, match=r'`reasoning` is missing.* \(or "not applicable"\)'):
         Families.load(write(tmp_path, without))
-    with pytest.raises(FamilyError, match="nothing says `tools`"):
+    with pytest.raises(FamilyError, match="`tools` is missing"):
         Families.load(write(tmp_path, WHOLE.partition(tools)[0]))
     generic = head.rstrip() + '\nreasoning = "not applicable"\ntools = "generic"\n'
     assert Families.load(write(tmp_path, generic)).get("whole").format.tools is None
@@ -185,10 +185,10 @@ def test_reasoning_and_tools_must_be_stated(tmp_path: Path) -> None:
         ('off = "close"', 'off = "gate"', "off", "belong together"),
         ('gate = "not applicable"', 'gate = { kwarg = "think", off = false }', "off", "belong together"),
         ('gate = "not applicable"', 'gate = { kwarg = "think", default = "off" }', "gate", "needs a value for `on`"),
-        ('gate = "not applicable"', 'gate = "no"', "gate", "'no' is no table"),
+        ('gate = "not applicable"', 'gate = "no"', "gate", "'no' is not a table"),
         ('close = "</think>"', 'close = "<think>"', "close", "the same text"),
         ('off = "close"', 'off = "close"\nforced_open = true\nimplicit = true', "implicit", "exclude each other"),
-        ('history = "none"\nfields = [""]', 'history = "all"\nfields = []', "history", "there are none"),
+        ('history = "none"\nfields = [""]', 'history = "all"\nfields = []', "history", "needs `fields`"),
         ('history = "none"', 'history = "unknown"', "fields", "reads no field"),
         ('after_result = "free"', 'after_result = "maybe"', "after_result", "'opened', 'free' or 'no prompt'"),
         ('control = ["<|end|>"]', 'control = ["<|call|>"]', "control", "no marker holds '<|call|>'"),
@@ -196,7 +196,7 @@ def test_reasoning_and_tools_must_be_stated(tmp_path: Path) -> None:
             'continued_end = "not applicable"',
             'continued_end = ["<|return|>", "<|end|>"]',
             "continued_end",
-            "none of the stops",
+            "not one of the stops",
         ),
         ('shape = "json"', 'shape = "json"\nquote = "<q>"', "quote", "shape json has no `quote`"),
         ('shape = "json"', 'shape = "json"\nparalel = false', "paralel", "Did you mean `parallel`?"),
@@ -270,9 +270,9 @@ def test_families_made_in_python() -> None:
 
 
 def test_circles_unknown_names_and_what_is_no_toml(tmp_path: Path) -> None:
-    with pytest.raises(FamilyError, match="leads nowhere"):
+    with pytest.raises(FamilyError, match="is unknown or circular"):
         Families.load(write(tmp_path, OWN.replace('like = "qwen3"', 'like = "mine"')))
-    with pytest.raises(FamilyError, match="leads nowhere"):
+    with pytest.raises(FamilyError, match="is unknown or circular"):
         Families.load(write(tmp_path, OWN.replace('like = "qwen3"', 'like = "nobody"')))
     with pytest.raises(FamilyError, match="no table `families`"):
         Families.load(write(tmp_path, "[families]\n"))
@@ -329,15 +329,15 @@ format.tools = { shape = "tagged_args", call = ["<a>", "</a>"], quote = "x", arg
 """
     path = write(tmp_path, text)
     wanted = [
-        (1, "nothing says `title`"),
+        (1, "`title` is missing"),
         (2, "no key `titel`. Did you mean `title`?"),
-        (5, "'[[reason]]' is no list of texts. Write template = [\"[[reason]]\"]"),
+        (5, "'[[reason]]' is not a list of texts. Write template = [\"[[reason]]\"]"),
         (7, "`open` is empty"),
         (8, "no key `nameend`. Did you mean `name_end`?"),
-        (10, "'plane' leads nowhere"),
-        (12, "'no' is no table"),
+        (10, "'plane' is unknown or circular"),
+        (12, "'no' is not a table"),
         (17, "respell is a list of pairs"),
-        (18, "nothing says `stops`"),
+        (18, "`stops` is missing"),
         (18, "'al' is not known for `history`"),
         (19, "has 3 texts"),
         (20, "there is no table `families`"),
@@ -368,7 +368,7 @@ format.tools = { shape = "tagged_args", call = ["<a>", "</a>"], quote = "x", arg
             "needs key_end",
         ),
         ('stops = ["<|end|>"]', 'stops = "<|end|>"', 'Write stops = \\["<|end|>"\\]'),
-        ('section = ["<call>", "</call>"]', 'section = "<call>"', "is no list of texts"),
+        ('section = ["<call>", "</call>"]', 'section = "<call>"', "is not a list of texts"),
         ('section = ["<call>", "</call>"]', 'sektion = ["<call>", "</call>"]', "Did you mean `section`"),
     ],
 )
@@ -418,4 +418,4 @@ title = "Three"
 
 def test_circles_among_bases_are_named(tmp_path: Path) -> None:
     text = '[base.a]\nlike = "b"\n[base.b]\nlike = ["plain", "a"]\n[family.c]\ntitle = "C"\nverified = ""\nlike = "a"\n'
-    assert any("leads nowhere (c -> a -> b -> a)" in told for told in mistakes(write(tmp_path, text)))
+    assert any("is unknown or circular (c -> a -> b -> a)" in told for told in mistakes(write(tmp_path, text)))
