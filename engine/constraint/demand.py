@@ -1,7 +1,7 @@
-"""What a turn's options demand of its output, made into a constraint in the family's own syntax.
+"""Makes the constraint that a turn's options demand of its output, in the family's own syntax.
 
-Knows: tool choices, which of a turn's calls are held to their schemas, what a vocabulary makes of markers, when
-reasoning may still open. Does not know: when the grammar is in force (`guide`), tokens drawn.
+Knows: tool choices, which calls are held to their schemas, how markers are cut into tokens, when reasoning may still
+open. Does not know: when the grammar is active (`guide`), drawn tokens.
 """
 
 import logging
@@ -22,19 +22,20 @@ from engine.parsing.reader import Piece
 from engine.types import AllowedTools, Tool, ToolChoice, ToolName
 
 RESERVE = 256
-"""Tokens that are kept for the answer, where nobody said how many."""
+"""The default number of tokens reserved for the answer."""
 _ANY_OBJECT = {"type": "object"}
 _log = logging.getLogger("engine.constraint")
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What the options of a turn say of its output.
+    """What the options of a turn require of its output.
 
-    - `tools` are those of the prompt; `choice` says whether and which of them are called; `parallel=False`: one call.
+    - `tools` are those of the prompt; `choice`: whether and which of them are called; `parallel=False`: at most one
+      call.
     - `response`: what an answer must be; None: any text.
-    - `strict`: calls are held to the tools' schemas under "auto" too, as those of tools that are strict themselves are.
-    - `reserve`: tokens kept for the answer while the model reasons, half of `max_tokens` at most.
+    - `strict`: calls are held to the tools' schemas under "auto" too (calls of a strict tool always are).
+    - `reserve`: tokens reserved for the answer while the model reasons, half of `max_tokens` at most.
     - `may_reason`: reasoning was not turned off.
     """
 
@@ -49,23 +50,22 @@ class Demand:
 
 
 def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut: Cut) -> Constraint | None:
-    """The constraint of a turn whose prompt ends with `prefix`; None where anything may be written. `cut` is the
-    vocabulary's, see `cutter`.
+    """Return the constraint of a turn whose prompt ends with `prefix`; None if the output is free. `cut`: see `cutter`.
 
-    Raises RequestError for a tool that is not there, and for a schema that cannot be held although it must be.
+    Raises RequestError for an unknown tool, and for a schema that must be enforced but cannot be.
     """
     allowed = _allowed(demand)
     if allowed is None:
         return None
     what, holds = allowed
     if what.tools and format_.tools is None and format_.channels is None:
-        raise RequestError("This model's format has no calls; use another model, or leave tool_choice out.")
+        raise RequestError("This model's format has no tool calls; use another model, or leave tool_choice out.")
     reasoning, text = format_.reasoning, "".join(piece.text for piece in prefix)
     is_closed = reasoning is not None and bool(reasoning.close.strip()) and reasoning.close.strip() in text
     rules = Rules(_can_hold)
     grammar = turn_grammar(format_, what, cut, rules)
     if rules.unheld:
-        _log.info("not held by the grammar, and checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
+        _log.info("not enforced by the grammar but checked afterwards: %s", ", ".join(dict.fromkeys(rules.unheld)))
     closes = (reasoning.close.strip(), *(each.strip() for each in reasoning.also_close)) if reasoning else ()
     return Constraint(
         grammar,
@@ -80,7 +80,7 @@ def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut:
 
 
 def closing(format_: Format) -> str:
-    """What closes this family's reasoning from outside; "" where nothing does."""
+    """Return the text that closes this family's reasoning when it is inserted into the output; "" if there is none."""
     channels = format_.channels
     if channels is not None:
         return channels.ends[0] + channels.start + channels.role
@@ -88,7 +88,7 @@ def closing(format_: Format) -> str:
 
 
 def _enders(format_: Format) -> tuple[str, ...]:
-    """What ends reasoning that was not closed, by the parser's rules."""
+    """Return the markers that end reasoning without closing it, by the parser's rules."""
     channels = format_.channels
     if channels is not None:
         return (channels.start, channels.channel)
@@ -96,7 +96,8 @@ def _enders(format_: Format) -> tuple[str, ...]:
 
 
 def _allowed(demand: Demand) -> tuple[Allowed, Holds] | None:
-    """What the turn may hold, and whether all of it or only its calls are held to that."""
+    """Return what the turn may contain, and whether that holds for the whole answer or only for calls. None:
+    anything."""
     most = None if demand.parallel else 1
     choice = demand.choice
     chosen = tuple(demand.tools) if choice != "none" else ()
@@ -120,31 +121,32 @@ def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
     for name in names:
         if name not in known:
             there = ", ".join(map(repr, known)) or "none"
-            raise RequestError(f"tool_choice names {name!r}, and the tools are: {there}. Name one of them.")
+            raise RequestError(f"tool_choice names {name!r}, but the tools are: {there}. Name one of them.")
     return tuple(known[name] for name in names)
 
 
 def _held(tool: Tool) -> Tool:
-    """The tool with a schema that a grammar holds. Raises RequestError where none can."""
+    """Return the tool with a schema that a grammar can enforce. Raises RequestError if none can."""
     schema = prepared(tool.parameters, refusal, f"The schema of tool {tool.name!r}", close=True)
     return tool.model_copy(update={"parameters": dict(schema.schema)})
 
 
 def _held_or_free(tool: Tool, demand: Demand) -> Tool:
-    """The same, where it is to be held, or can be; else any arguments, which are checked afterwards."""
+    """Return the same as `_held` if the schema must or can be enforced; else a tool with free arguments, checked
+    afterwards."""
     if tool.strict:
         return _held(tool)
     if demand.strict or demand.response is not None:
         try:
             return _held(tool)
         except RequestError as error:
-            _tell_once(str(error))
+            _warn_once(str(error))
     return tool.model_copy(update={"parameters": _ANY_OBJECT})
 
 
 @cache
-def _tell_once(why: str) -> None:
-    _log.warning("arguments are free, and checked afterwards: %s", why)
+def _warn_once(why: str) -> None:
+    _log.warning("arguments are not constrained but checked afterwards: %s", why)
 
 
 @cache
@@ -153,5 +155,5 @@ def _can_hold(pattern: str) -> bool:
 
 
 def cutter(tokens: Tokens) -> Cut:
-    """What cuts markers into text and control tokens, as models of this vocabulary write them."""
+    """Return a function that cuts markers into text and control tokens of this vocabulary."""
     return Marks(tokens).cut

@@ -1,7 +1,7 @@
-"""When a turn's grammar is in force: asleep while the model reasons, awake from where its answer, or a call, begins.
+"""Decides when a turn's grammar is active: not while the model reasons, but from where its answer, or a call, begins.
 
-Knows: the parser's word on reasoning and calls, and which tokens stand behind the place where the answer began. Does
-not know: logits, what the grammar says, how calls are read.
+Knows: whether the parser is inside reasoning or a call, and which tokens came since the answer began. Does not know:
+logits, the content of the grammar, how calls are read.
 """
 
 from collections import deque
@@ -16,12 +16,13 @@ from engine.parsing.reader import Piece
 Holds: TypeAlias = Literal["answer", "calls"]
 
 _REMEMBERED = 256
-"""Tokens: no marker, and no beginning of a call that its name decides, is spelt in more."""
+"""In tokens: no marker, and no beginning of a call up to its name, takes more."""
 _LONGEST_MARK = 200
 
 
 class Reading(Protocol):
-    """What a guide needs of the turn's parser: see `engine.parsing.Parser`, by whose `fed` places are counted."""
+    """What a guide needs of the turn's parser: see `engine.parsing.Parser`. Positions are counted as its `fed`
+    counts."""
 
     @property
     def in_reasoning(self) -> bool: ...
@@ -36,13 +37,12 @@ class Reading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A turn's constraint as it crosses to where the loop runs.
+    """A turn's constraint, as it is sent to the process in which the loop runs.
 
-    - `holds`: the whole answer is held to the grammar, or only calls once one begins (`grammar.closed` then).
-    - `may_reason`: reasoning may open yet. `prefix` is what the prompt holds of the turn.
-    - `closes`: the texts that end reasoning; `enders`: those that the parser takes for what follows reasoning that
-      nobody closed. `close`: what closes it from outside. `reserve`: tokens kept for the answer; reasoning is closed
-      when only they are left.
+    - `holds`: the grammar applies to the whole answer, or only to calls once one begins (then it is `grammar.closed`).
+    - `may_reason`: reasoning may still open. `prefix` is the part of the turn that the prompt already contains.
+    - `closes`: the texts that close reasoning; `enders`: markers that end it without closing it. `close`: the text to
+      insert to close it. `reserve`: tokens reserved for the answer; reasoning is closed when only these are left.
     """
 
     grammar: TurnGrammar
@@ -55,14 +55,14 @@ class Constraint:
     reserve: int = 0
 
     def compile(self, compiler: Compiler) -> None:
-        """Have the grammars ready. Raises RequestError for one that cannot be enforced."""
+        """Compile the grammars. Raises RequestError for one that cannot be enforced."""
         compiler.compiled(self.grammar.closed)
         if self.may_reason and self.holds == "answer":
             compiler.compiled(self.grammar.opening)
 
 
 class _Read(NamedTuple):
-    """A piece of the turn, and where it began; `token` where the model wrote it."""
+    """A piece of the turn, and where it began; `token` if the model wrote it."""
 
     start: int
     text: str
@@ -71,13 +71,14 @@ class _Read(NamedTuple):
 
 
 class Guide:
-    """One turn's constraint at work. Made where the loop runs.
+    """Applies one turn's constraint, token by token. Made in the process in which the loop runs.
 
-    `woke`: how many tokens were drawn when the grammar was first in force; None before.
+    `woke`: the number of tokens drawn before the grammar first became active; None until then.
     """
 
     def __init__(self, constraint: Constraint, compiler: Compiler, parser: Reading) -> None:
-        """Raises RequestError for a grammar that cannot be enforced, and for a prefill that it does not allow."""
+        """Raise RequestError for a grammar that cannot be enforced, and for a prefill that the grammar does not
+        allow."""
         self._constraint = constraint
         self._parser = parser
         self._table = compiler.table
@@ -97,29 +98,30 @@ class Guide:
 
     @property
     def matcher(self) -> Matcher | None:
-        """The place in the grammar while it is in force, for the next draw."""
+        """The state of the grammar for the next draw; None while it is not active."""
         return self._matcher
 
     @property
     def is_over(self) -> bool:
-        """Whether the turn is whole: nothing can follow."""
+        """Whether the turn is complete: nothing can follow."""
         return self._constraint.holds == "answer" and self._matcher is not None and self._matcher.is_over
 
     def must_close(self, left: int) -> bool:
-        """Whether reasoning must end now, so that the answer has room. `left`: tokens that may still be drawn."""
+        """Whether reasoning must be closed now to leave room for the answer. `left`: tokens that may still be drawn."""
         return left <= self._constraint.reserve and self._parser.in_reasoning
 
     def drew(self, token: int) -> None:
-        """A token that the grammar allows became part of the turn, and is about to be parsed. Raises RequestError where
-        it does not allow it."""
+        """Advance the grammar by a drawn token, before it is parsed. Raises RequestError if the grammar does not allow
+        it."""
         if self._matcher is not None and not self._matcher.consume(token):
             raise RequestError(
-                f"The constraint cannot be held: {self._matcher.error or 'it does not allow what was drawn'}. Simplify "
-                "its schema or grammar; a logits processor or logit_bias must leave a token that it allows."
+                f"The constraint cannot be held: {self._matcher.error or 'it does not allow the drawn token'}. "
+                "Simplify its schema or grammar; a logits processor or logit_bias must leave a token that it allows."
             )
 
     def parsed(self, token: int, text: str, *, special: bool) -> None:
-        """The token was fed to the parser as this text: sleep or wake as it says."""
+        """Take note that the token was fed to the parser as this text; activate or deactivate the grammar
+        accordingly."""
         self._tokens += 1
         self._note(text, special, token)
         parser = self._parser
@@ -132,14 +134,15 @@ class Guide:
             self._wake(self._closed.copy(), parser.answer_start)
 
     def forced(self) -> list[int]:
-        """The tokens that must follow; the grammar has taken them in."""
+        """Return the tokens that must follow; the grammar has already advanced past them."""
         if self._matcher is None or self._matcher.is_over:
             return []
         return self._matcher.forced()
 
     def instead(self, text: str | None) -> list[int] | None:
-        """The tokens to take in place of one of this text (None: an end token), where that would end reasoning and go
-        on with what the answer may not begin with, or end the turn there; None for any other."""
+        """Return the tokens that replace a drawn token of this text (None: an end token). It is replaced if it would
+        end the turn inside reasoning, or end reasoning and continue with text that the answer may not begin with.
+        Returns None if the drawn token may stay."""
         if self._constraint.holds == "calls" or self._matcher is not None or not self._parser.in_reasoning:
             return None
         if text is None:
@@ -167,7 +170,7 @@ class Guide:
         self._place += self._parser.size(text, special)
 
     def _follow_call(self) -> None:
-        """Hold the call under way, if it began as one of the declared tools' calls does."""
+        """Activate the grammar inside a call if the call began as the grammar allows; deactivate it after the call."""
         start = self._parser.call_start
         if start is None:
             self._matcher = None
@@ -183,8 +186,8 @@ class Guide:
         for read in self._since(start):
             if not self._consume(matcher, read):
                 raise RequestError(
-                    f"What the answer begins with ({read.text!r}) is not what its constraint allows; change the "
-                    "prefill, or leave the constraint out."
+                    f"The constraint does not allow the beginning of the answer ({read.text!r}); change the prefill, "
+                    "or leave the constraint out."
                 )
         self._matcher = matcher
         self._woken()
@@ -193,7 +196,7 @@ class Guide:
         self.woke = self._tokens if self.woke is None else self.woke
 
     def _since(self, start: int) -> list[_Read]:
-        """What was read from that place on; of a piece that it falls into, the text behind it."""
+        """Return the pieces from that position on; a piece that begins before it is cut there."""
         found: list[_Read] = []
         for read in self._recent:
             if read.start >= start:

@@ -1,7 +1,7 @@
-"""JSON Schemas made ready for a grammar: what it holds, what is checked afterwards, what is refused.
+"""Prepares JSON Schemas for a grammar: what it enforces, what is checked afterwards, what is refused.
 
-Knows: the keywords of JSON Schema (draft 2020-12 and the older spellings), which of them llguidance cannot hold, and
-where subschemas stand. Does not know: llguidance (a function tells whether it takes a schema), tools, answers. Source:
+Knows: the keywords of JSON Schema (draft 2020-12 and the older spellings), which of them llguidance cannot enforce, and
+where subschemas occur. Does not know: llguidance (callers pass a function that tests a schema), tools, answers. Source:
 json-schema.org, "JSON Schema: A Media Type for Describing JSON Documents" and "Validation"; llguidance's
 docs/json_schema.md.
 """
@@ -15,7 +15,7 @@ from engine.errors import RequestError
 
 Schema: TypeAlias = Mapping[str, Any]
 Refusal: TypeAlias = Callable[[Schema], str | None]
-"""Why no grammar can be made of a schema; None where one can."""
+"""Returns why no grammar can be made of a schema; None if one can."""
 
 DEEPEST = 64
 MOST_PARTS = 50_000
@@ -35,8 +35,8 @@ _OF_OBJECTS = frozenset(["properties", "required", "patternProperties", "additio
 class Prepared:
     """A schema that a grammar can be made of.
 
-    `checked`: the keywords that the grammar does not hold, each with its JSON path; an answer is validated for them
-    afterwards. `loose_unions`: `oneOf` is held as `anyOf`.
+    `checked`: the JSON paths of the keywords that the grammar does not enforce; the answer is validated against them
+    afterwards. `loose_unions`: `oneOf` is enforced as `anyOf`.
     """
 
     schema: Schema
@@ -45,11 +45,10 @@ class Prepared:
 
 
 def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Prepared:
-    """A caller's schema made ready. `what` names it in errors.
+    """Prepare a caller's schema. `what` names it in errors.
 
-    close: objects that declare properties and do not say whether there may be others take no others, since a model
-    would fill them with inventions. Raises RequestError, naming the place, for what is no JSON Schema and for what no
-    grammar can hold.
+    close: objects that declare properties but do not mention additional ones allow none, since a model would invent
+    some. Raises RequestError, with the JSON path, for what is not a JSON Schema and for what no grammar can enforce.
     """
     given = plain_schema(schema, what)
     strict = closed(given) if close else given
@@ -69,7 +68,7 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
 
 
 def plain_schema(schema: object, what: str) -> Schema:
-    """The schema as plain dictionaries, its size bounded. Raises RequestError naming the place of what is wrong."""
+    """Copy the schema as plain JSON values of bounded size. Raises RequestError with the JSON path of what is wrong."""
     if schema is True:
         return {}
     if not isinstance(schema, Mapping):
@@ -102,7 +101,7 @@ def _copied(node: object, place: str, depth: int, room: list[int], what: str) ->
 
 
 def subschemas(schema: Schema, place: str = "$") -> Iterator[tuple[str, Schema]]:
-    """The schema and all schemas in it, each with its JSON path."""
+    """Yield the schema and all its subschemas, each with its JSON path."""
     yield place, schema
     for key, child in _children(schema):
         yield from subschemas(child, f"{place}.{key}")
@@ -125,7 +124,7 @@ def _children(schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _mapped(schema: Schema, change: Callable[[str, Schema], Schema], place: str) -> dict[str, Any]:
-    """A copy with `change` applied to each direct subschema."""
+    """Return a copy with `change` applied to each direct subschema."""
 
     def changed(key: str, child: object) -> Any:
         return change(f"{place}.{key}", cast("Schema", child)) if isinstance(child, Mapping) else child
@@ -145,8 +144,8 @@ def _mapped(schema: Schema, change: Callable[[str, Schema], Schema], place: str)
 
 
 def closed(schema: Schema) -> Schema:
-    """A copy in which each object that declares properties takes no others, unless it says so itself. Objects that are
-    put together of several schemas (`allOf`, keywords beside `anyOf` or `$ref`) stay as they are."""
+    """Return a copy in which each object that declares properties allows no others, unless the schema says so itself.
+    Objects that several schemas describe together (`allOf`, keywords beside `anyOf` or `$ref`) are unchanged."""
     open_targets: set[str] = set()
     for _, node in subschemas(schema):
         mixed = bool(node.keys() & _OF_OBJECTS)
@@ -176,7 +175,7 @@ def closed(schema: Schema) -> Schema:
 
 
 def _relaxed(schema: Schema, place: str, refusal: Refusal, checked: list[str]) -> Schema:
-    """A copy without the keywords that no grammar holds; these are noted in `checked`."""
+    """Return a copy without the keywords that no grammar can enforce; their JSON paths are added to `checked`."""
     copy = _mapped(schema, lambda path, child: _relaxed(child, path, refusal, checked), place)
     unheld = [key for key in copy if key in _CHECKED]
     if "format" in copy and copy["format"] not in _FORMATS:
@@ -195,7 +194,7 @@ def _without_counts(schema: Schema) -> Schema:
 
 
 def _culprit(schema: Schema, refusal: Refusal, tries: int = 100) -> tuple[str, str]:
-    """The JSON path of the innermost subschema that is refused by itself, and why."""
+    """Return the JSON path of the innermost subschema that is refused by itself, and the reason."""
     defined = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     found = ("$", refusal(schema) or "it is refused")
     for number, (place, node) in enumerate(subschemas(schema)):

@@ -1,7 +1,7 @@
-"""Grammar nodes as the text that llguidance reads: rules in its variant of Lark, JSON Schemas beside them.
+"""Writes grammar nodes as the text that llguidance reads: rules in its variant of Lark, with JSON Schemas.
 
-Knows: the syntax (llguidance's docs/syntax.md), and that control tokens stand in rules by their number while text
-stands in terminals. Does not know: what a grammar is for, llguidance itself.
+Knows: the syntax (llguidance's docs/syntax.md), and that rules refer to control tokens by number, while text goes into
+terminals. Does not know: what a grammar is for, llguidance itself.
 """
 
 import json
@@ -31,7 +31,7 @@ CALLS: Mapping[str, Any] = {
     "key_separator": ": ?",
     "coerce_one_of": True,
 }
-"""White space in the JSON of calls: one blank at most, behind a comma or a colon, so that most text is forced."""
+"""White space in the JSON of calls: at most one blank, after a comma or a colon, so that most text is forced."""
 ANSWERS: Mapping[str, Any] = {"whitespace_pattern": r"(?:\r?\n[ \t]{0,40}|[ \t])", "coerce_one_of": True}
 """White space in answers: a line break with its indentation, or one blank, wherever JSON allows any."""
 
@@ -47,8 +47,8 @@ class GrammarText:
         self._grammars: list[dict[str, Any]] = []
 
     def text(self, start: Node, bodies: Mapping[str, Node], callers: Mapping[str, str] | None = None) -> str:
-        """The grammar that llguidance compiles. `bodies` are the named rules; `callers` are Lark grammars that rules of
-        these names stand for."""
+        """Return the grammar as llguidance's JSON. `bodies` are the named rules; `callers` are callers' Lark grammars
+        by the names of the rules that stand for them."""
         rules = [f"start: {self._node(start)}"]
         rules += [f"{name}: {self._node(body)}" for name, body in bodies.items()]
         for number, (name, lark) in enumerate((callers or {}).items()):
@@ -82,7 +82,8 @@ class GrammarText:
         return " ".join(f"<[{part}]>" if isinstance(part, int) else _literal(part) for part in parts) or '""'
 
     def _until(self, node: Until) -> str:
-        """The text and the plain beginning of its end are one terminal: two would leave it open where one ends."""
+        """Write the text and the plain-text beginning of its end marker as one terminal: with two, it would be
+        ambiguous where the first ends."""
         parts = self._cut(node.end)
         plain = parts[0] if parts and isinstance(parts[0], str) else ""
         counted = (node.least, node.most) != (0, None)
@@ -110,7 +111,7 @@ class GrammarText:
 
 
 def _literal(text: str) -> str:
-    """Plain text between quotes: JSON's escapes are Lark's."""
+    """Quote plain text: JSON's escapes are also Lark's."""
     return json.dumps(text)
 
 
@@ -118,7 +119,7 @@ _SHOWN = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "/": r"\/"}
 
 
 def _quoted(text: str) -> str:
-    """Plain text inside a regular expression between slashes."""
+    """Escape plain text for a regular expression between slashes."""
     return "".join(_SHOWN.get(char) or re.escape(char) for char in text)
 
 
@@ -126,7 +127,7 @@ _ESCAPES = re.compile(r"\\.|[/\n]", re.DOTALL)
 
 
 def _regex(pattern: str) -> str:
-    """A regular expression between slashes."""
+    """Write a regular expression between slashes."""
     return f"/{_ESCAPES.sub(lambda found: _SHOWN.get(found[0], found[0]), pattern)}/"
 
 

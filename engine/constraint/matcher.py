@@ -1,7 +1,7 @@
-"""Grammars enforced: the vocabulary's table, compiled grammars, matchers. The only importer of llguidance.
+"""Enforces grammars: the vocabulary's table, compiled grammars, matchers. The only importer of llguidance.
 
 Knows: llguidance's calls, that none of them raises for a bad grammar, and that two threads may not use one matcher.
-Does not know: what a grammar says, when it is in force.
+Does not know: what a grammar means, when it is active.
 """
 
 import json
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     Mask: TypeAlias = NDArray[np.int32]
 else:
     Mask: TypeAlias = Any
-"""A bit for each token, from the lowest of the first number on: whether it may come next."""
+"""One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
 _ROW = 20_000
-"""Ways to go on that a grammar may have at one place: an object of 5,000 optional members has 15,000."""
+"""The most parser items that a grammar may have at one position: an object of 5,000 optional members has 15,000."""
 MOST_GRAMMARS = 64
 MOST_CHARACTERS = 4_000_000
-"""Compiled grammars that are kept for one vocabulary: so many, with so many characters of grammar in all."""
+"""The most compiled grammars that are cached for one vocabulary, and the most characters of grammar text in all of
+them."""
 
 
 class Tokens(Protocol):
-    """What of a vocabulary constraints need."""
+    """What constraints need of a vocabulary."""
 
     @property
     def size(self) -> int: ...
@@ -42,7 +43,7 @@ class Tokens(Protocol):
 
 
 class Matcher:
-    """Where one turn stands in a grammar. Used by one thread at a time."""
+    """One turn's position in a grammar. Used by one thread at a time."""
 
     __slots__ = ("_inner", "_table")
 
@@ -51,18 +52,19 @@ class Matcher:
         self._table = table
 
     def consume(self, token: int) -> bool:
-        """Go on by a token. False, with nothing changed, where the grammar does not allow it."""
+        """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it."""
         return self._inner.validate_tokens([token]) == 1 and self._inner.consume_token(token)
 
     def consume_text(self, text: str) -> bool:
-        """Go on by plain text, however tokens spell it. False, with nothing changed, where that is not allowed."""
+        """Advance by plain text, however it is tokenized. Returns False, and changes nothing, if the grammar does not
+        allow it."""
         tokens = self._table.tokens(text)
         if self._inner.validate_tokens(tokens) < len(tokens):
             return False
         return not tokens or self._inner.consume_tokens(tokens)
 
     def forced(self) -> list[int]:
-        """The tokens that must follow, as far as no other spelling of the same text is possible; they are consumed."""
+        """Consume and return the tokens that must follow, as far as the same text has no other tokenization."""
         tokens: list[int] = self._inner.compute_ff_tokens()
         if self.error:
             raise RequestError(f"The constraint cannot be held any further: {self.error}. Simplify it.")
@@ -72,7 +74,7 @@ class Matcher:
 
     @property
     def accepts(self) -> bool:
-        """Whether the text so far is whole."""
+        """Whether the text so far is complete."""
         return self._inner.is_accepting()
 
     @property
@@ -82,11 +84,11 @@ class Matcher:
 
     @property
     def error(self) -> str:
-        """What broke it: a grammar that is too complex to go on with; "" when nothing."""
+        """Why it cannot continue (the grammar is too complex); "" if it can."""
         return self._inner.get_error().partition("\n")[0] if self._inner.is_error() else ""
 
     def copy(self) -> "Matcher":
-        """The same place, to go on from separately."""
+        """Return an independent matcher at the same position."""
         return Matcher(self._inner.deep_copy(), self._table)
 
     @property
@@ -98,8 +100,8 @@ class Matcher:
 class Table:
     """A vocabulary as llguidance needs it.
 
-    Making one takes a second for 150,000 tokens, in which no other Python thread runs; so it is made once for a model,
-    when the first constraint is met.
+    Making one takes a second for 150,000 tokens, during which no other Python thread runs; so it is made once per
+    model, for the first constraint.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -112,11 +114,11 @@ class Table:
         self.inner: Any = LLTokenizer(TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id)
 
     def tokens(self, text: str) -> list[int]:
-        """A plain text in tokens."""
+        """Tokenize plain text."""
         return self.inner.tokenize_bytes(text.encode("utf-8", "replace"))
 
     def marked(self, text: str) -> list[int]:
-        """A text in which control-token text is control tokens."""
+        """Tokenize a text, with the texts of control tokens as control tokens."""
         parts = self.marks.cut(text)
         return [token for part in parts for token in ([part] if isinstance(part, int) else self.tokens(part))]
 
@@ -131,13 +133,13 @@ class Table:
 
     @property
     def words(self) -> int:
-        """Whole numbers of 32 bits in a row of bits for all tokens."""
+        """The number of 32-bit integers in a row of one bit per token."""
         return (self.size + 31) // 32
 
 
 class Marks:
-    """The control and user-defined tokens of a vocabulary, by their texts; white space and single characters are
-    none."""
+    """The control and user-defined tokens of a vocabulary, by their texts; white space and single characters do not
+    count."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens: dict[str, int] = {}
@@ -149,7 +151,7 @@ class Marks:
         self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
 
     def cut(self, text: str) -> list[str | int]:
-        """A text cut into plain parts and these tokens."""
+        """Cut a text into plain parts and these tokens."""
         parts = self._pattern.split(text) if self._pattern is not None else [text]
         return [self.tokens.get(part, part) for part in parts if part]
 
@@ -171,7 +173,7 @@ class _Wrapped:
 
 
 class Compiler:
-    """Compiles grammars for one vocabulary and keeps the latest. For any thread."""
+    """Compiles grammars for one vocabulary and caches the most recently used. Thread-safe."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -185,7 +187,7 @@ class Compiler:
         return Table(self._tokens)
 
     def compiled(self, grammar: str) -> Matcher:
-        """A matcher at the beginning of a grammar. Raises RequestError for one that cannot be enforced."""
+        """Return a matcher at the beginning of a grammar. Raises RequestError if the grammar cannot be enforced."""
         with self._lock:
             known = self._kept.get(grammar)
             if known is not None:
@@ -211,19 +213,19 @@ def _compiled(table: Table, grammar: str) -> Matcher:
     made = Matcher(LLMatcher(table.inner, grammar, log_level=0, limits=limits), table)
     first = made.copy()
     if not made.error:
-        first.inner.compute_bitmask()  # some limits are met at the first token only
+        first.inner.compute_bitmask()  # some limits show only at the first token
     if why := made.error or first.error:
         raise RequestError(f"The constraint cannot be enforced: {why}. Simplify its schema or grammar.")
     return made
 
 
 def refusal(schema: Mapping[str, Any]) -> str | None:
-    """Why no grammar can be made of a JSON Schema; None where one can."""
+    """Return why no grammar can be made of a JSON Schema; None if one can."""
     return grammar_refusal(json.dumps({"grammars": [{"json_schema": dict(schema)}]}))
 
 
 def grammar_refusal(grammar: str) -> str | None:
-    """Why a grammar cannot be compiled; None where it can. Raises RequestError for one that takes too long to."""
+    """Return why a grammar cannot be compiled; None if it can. Raises RequestError if compiling takes too long."""
     from llguidance import LLMatcher
 
     if len(grammar) > LARGE:
@@ -233,26 +235,27 @@ def grammar_refusal(grammar: str) -> str | None:
 
 
 def regex_refusal(pattern: str) -> str | None:
-    """Why a regular expression cannot be enforced; None where it can."""
+    """Return why a regular expression cannot be enforced; None if it can."""
     from llguidance import LLMatcher
 
     return grammar_refusal(LLMatcher.grammar_from_regex(pattern))
 
 
 def from_gbnf(grammar: str) -> str:
-    """A GBNF grammar as llguidance's Lark. Raises RequestError for what is none."""
+    """Translate a GBNF grammar into llguidance's Lark. Raises RequestError if it is not GBNF."""
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
         return gbnf_to_lark(grammar)
     except Exception as error:
-        raise RequestError(f"The GBNF grammar cannot be read: {str(error).partition(chr(10))[0]}.") from error
+        why = str(error).partition("\n")[0]
+        raise RequestError(f"The GBNF grammar cannot be read: {why}. Correct it there.") from error
 
 
 def masks(matchers: Sequence[Matcher]) -> "Sequence[Mask]":
-    """The tokens that each matcher allows next, as a row of bits for each; end tokens where the text is whole.
+    """Return for each matcher a row of bits: the tokens allowed next, including end tokens if its text is complete.
 
-    Computed outside Python's lock, all at once.
+    Computed without the GIL, all in one call.
     """
     import numpy as np
     from llguidance.numpy import fill_next_token_bitmask_par

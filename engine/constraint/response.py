@@ -1,7 +1,7 @@
-"""What an answer must be, in the ways that callers say it, as a grammar and as a reader of the finished answer.
+"""Turns every form of `response_format` into a grammar, and a reader of the finished answer.
 
 Knows: Python types (by pydantic), OpenAI's `response_format`, JSON Schemas, choices, regular expressions, Lark and GBNF
-grammars. Does not know: families, when a grammar is in force.
+grammars. Does not know: families, when a grammar is active.
 """
 
 import json
@@ -20,13 +20,13 @@ from engine.tools.check import described, schema_check
 from engine.types import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
 
 Reader: TypeAlias = Callable[[str], Any]
-"""Reads a finished answer's content. Raises ValueError with one sentence for what does not fit."""
+"""Converts a finished answer's content. Raises ValueError, with one sentence, if the content does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What an answer must be. `checked` are the keywords of a schema that only `read` holds it to. `schema`: the JSON
-    Schema as the caller, or the type, states it; None where there is none."""
+    """What an answer must be. `checked` are the schema's keywords that only `read` enforces. `schema`: the JSON Schema
+    as the caller, or the type, states it; None for other forms."""
 
     answer: Answer
     read: Reader
@@ -35,8 +35,9 @@ class Response:
     schema: Mapping[str, Any] | None = None
 
     def shown(self, how: str) -> Mapping[str, Any]:
-        """The variable `response_format` of chat templates that show the schema, in the form that the family's takes
-        (`Family.shows_schema`): the schema, its JSON as text, or OpenAI's dictionary with the one or the other."""
+        """Return the template variable `response_format`, for chat templates that show the schema, in the form that the
+        family's template reads (`Family.shows_schema`): the schema, its JSON text, or OpenAI's dictionary holding
+        either; {} if the template shows none."""
         if self.schema is None or not how:
             return {}
         text = json.dumps(self.schema, ensure_ascii=False)
@@ -50,10 +51,10 @@ class Response:
 
 
 def response_of(given: object, refusal: Refusal) -> Response | None:
-    """The record of what a caller asks of answers; None for any text. `refusal` tells why no grammar can be made of a
-    schema.
+    """Return the record for a caller's `response_format`; None if any text is allowed. `refusal` returns why no grammar
+    can be made of a schema.
 
-    Raises RequestError for what is no such thing, and for a schema that cannot be held.
+    Raises RequestError for an invalid `response_format`, and for a schema that cannot be enforced.
     """
     match given:
         case None | {"type": "text"} | ResponseFormat(type="text"):
@@ -76,8 +77,9 @@ def response_of(given: object, refusal: Refusal) -> Response | None:
             return _text(Answer(Rule("answer"), {"answer": _lark(grammar)}, loose_edges=False))
         case Mapping():
             raise RequestError(
-                "response_format is a dictionary without OpenAI's type; for a JSON Schema write JsonSchema({...}), for "
-                'OpenAI\'s form {"type": "json_schema", "json_schema": {"name": "...", "schema": {...}}}.'
+                "response_format is a dictionary without a `type` that OpenAI defines; for a JSON Schema write "
+                "JsonSchema({...}), or in OpenAI's form "
+                '{"type": "json_schema", "json_schema": {"name": "...", "schema": {...}}}.'
             )
         case _:
             return _by_type(given, refusal)
@@ -100,13 +102,13 @@ def _by_schema(schema: object, refusal: Refusal) -> Response:
 def _by_type(kind: Any, refusal: Refusal) -> Response:
     try:
         if not (isinstance(kind, type) or get_origin(kind) is not None):
-            raise TypeError("this is no type")
+            raise TypeError("it is not a type")
         adapter: TypeAdapter[Any] = TypeAdapter(kind)
         schema, name = adapter.json_schema(), str(getattr(kind, "__name__", "the type"))
     except Exception as error:
         first = described(error).strip().partition("\n")[0].rstrip(".")
         raise RequestError(
-            f"response_format={reprlib.repr(kind)} cannot be made JSON ({first}). Give a type (a pydantic model, a "
+            f"response_format={reprlib.repr(kind)} has no JSON Schema ({first}). Give a type (a pydantic model, a "
             "dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "
             "dictionary."
         ) from error
@@ -145,7 +147,8 @@ def _lark(gbnf: str) -> str:
 
 
 def _named_schema(given: Mapping[str, Any]) -> object:
-    """The schema inside OpenAI's dictionary, of Chat Completions (`json_schema.schema`) or of Responses (`schema`)."""
+    """Return the schema inside OpenAI's dictionary, of Chat Completions (`json_schema.schema`) or Responses
+    (`schema`)."""
     inner = given.get("json_schema", given)
     schema = cast("Mapping[str, Any]", inner).get("schema") if isinstance(inner, Mapping) else None
     if not isinstance(schema, Mapping | bool):
@@ -160,4 +163,4 @@ def _json(content: str) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"The answer is not whole JSON: {error}.") from error
+        raise ValueError(f"The answer is not complete JSON: {error}.") from error

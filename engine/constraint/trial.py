@@ -1,6 +1,6 @@
-"""Large grammars are compiled in a child process first: a compile cannot be stopped in a thread, and some take minutes.
+"""Compiles large grammars in a child process first: a compile in a thread cannot be stopped, and some take minutes.
 
-Knows: from which size on, how long a compile may take, what the child answers. Does not know: schemas, vocabularies.
+Knows: for which sizes, how long a compile may take, what the child replies. Does not know: schemas, vocabularies.
 """
 
 import json
@@ -9,21 +9,21 @@ from engine.child import Child, ChildGoneError, ChildNotStartedError, ends, read
 from engine.errors import RequestError
 
 LARGE = 32_000
-"""Characters of a grammar that is compiled without a trial; this takes 0.1 seconds."""
+"""The longest grammar, in characters, that is compiled without a trial; one of this size takes 0.1 seconds."""
 SECONDS = 2.0
 _STARTING = 30.0
 _LONGEST_ANSWER = 1 << 20
 
 
 def tried(grammar: str) -> str | None:
-    """Why a grammar cannot be compiled; None where it can. Raises RequestError for one that takes too long, or too much
-    memory."""
+    """Return why a grammar cannot be compiled; None if it can. Raises RequestError if compiling takes too long, or too
+    much memory."""
     try:
         child = Child("engine.constraint.trial", "The trial of a large constraint", "use a smaller schema")
     except ChildNotStartedError as error:
         raise RequestError(
-            f"A constraint of {len(grammar):,} characters is compiled in a child process first, and {error} Use a "
-            f"schema of less than {LARGE:,} characters here."
+            f"A constraint of {len(grammar):,} characters must be compiled in a child process first, but: {error} "
+            f"Use a schema of less than {LARGE:,} characters here."
         ) from error
     try:
         with child.within(_STARTING):
@@ -42,15 +42,15 @@ def tried(grammar: str) -> str | None:
 
 
 def main() -> int:
-    """Compile one grammar, and say why it cannot be."""
-    compile_error('{"grammars": [{"lark_grammar": "start: /a/"}]}')  # so that imports are no part of the time
+    """Compile one grammar and send back the error, or null."""
+    compile_error('{"grammars": [{"lark_grammar": "start: /a/"}]}')  # so that the time limit does not include imports
     orders, answers = ends()
     write_frame(answers, json.dumps(compile_error(read_frame(orders).decode())).encode())
     return 0
 
 
 def compile_error(grammar: str) -> str | None:
-    """Why a grammar cannot be compiled, for a vocabulary of bytes; None where it can."""
+    """Return why a grammar cannot be compiled for a vocabulary of bytes; None if it can."""
     from llguidance import LLMatcher, LLTokenizer
 
     made = LLMatcher(LLTokenizer("byte"), grammar)

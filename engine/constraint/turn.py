@@ -1,7 +1,7 @@
 """The grammar of a whole turn: reasoning that may open, then an answer or calls, in the family's own syntax.
 
-Knows: which markers stand around an answer and where calls may begin. Does not know: the inside of a call (each shape
-of `engine.parsing` states its own), when a grammar is in force (`guide`), llguidance.
+Knows: which markers enclose an answer and where calls may begin. Does not know: the inside of a call (each shape of
+`engine.parsing` states its own), when a grammar is active (`guide`), llguidance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ _ANYTHING = Pattern("(?s:.*)")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an answer must be: its grammar, and the callers' own grammars that rules in it stand for. `loose_edges`:
-    white space before it is no part of it (JSON)."""
+    """What an answer must be: its grammar, and the callers' own grammars by the names of the rules that stand for them.
+    `loose_edges`: white space before the answer is not part of it (JSON)."""
 
     node: Node
     callers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -39,8 +39,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a turn may hold besides reasoning: an answer of this kind, calls of these tools, or either; at most so many
-    calls (None: without end)."""
+    """What a turn may contain besides reasoning: an answer of this kind, calls of these tools, or either; at most
+    `most_calls` calls (None: any number)."""
 
     answer: Answer | None = None
     tools: Sequence[Tool] = ()
@@ -51,7 +51,7 @@ class Allowed:
 class TurnGrammar:
     """The grammars of one turn, as text: `opening` while reasoning may still open, `closed` once it may not.
 
-    Each begins where the prompt left off, or where reasoning ended.
+    Each begins where the prompt ends, or where reasoning ended.
     """
 
     opening: str
@@ -59,8 +59,8 @@ class TurnGrammar:
 
 
 def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> TurnGrammar:
-    """The grammars of a turn that holds what is allowed. `cut` is the vocabulary's; `rules` collects what of the tools'
-    schemas is not held."""
+    """Return the grammars of a turn that may contain what is allowed. `cut` is the vocabulary's; `rules` collects the
+    schema keywords that the grammar does not enforce."""
     parts: list[Node] = []
     if allowed.tools:
         parts.append(calls(format_, allowed.tools, rules, allowed.most_calls))
@@ -76,10 +76,10 @@ def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> T
 
 
 def calls(format_: Format, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """One to `most` calls, with all that stands before them in a turn."""
+    """Return the grammar of one to `most` calls, with everything that precedes them in a turn."""
     if format_.channels is not None:
         return channels.call_grammar(format_.channels, tools)
-    assert format_.tools is not None  # a format without tools is given the generic ones before
+    assert format_.tools is not None  # callers have given a format without tools the generic form
     if not format_.tools.parallel:
         most = 1
     if not format_.header[0]:
@@ -113,7 +113,7 @@ def _answered(format_: Format, answer: Answer, cut: Cut) -> Node:
 
 
 def _lead(format_: Format) -> Node:
-    """White space that templates write, and models too, before what follows reasoning."""
+    """The white space that templates and models write between reasoning and what follows."""
     return _SPACE if format_.reasoning is not None else InOrder(())
 
 
@@ -123,7 +123,7 @@ def _after_reasoning(format_: Format) -> Node:
 
 
 def _reasoning(format_: Format) -> Node | None:
-    """The marker that opens reasoning; what stands behind it is not this grammar's."""
+    """The marker that opens reasoning, then anything: the grammar does not constrain reasoning."""
     if format_.channels is not None:
         return in_order(channels.reasoning_grammar(format_.channels), _ANYTHING)
     if format_.reasoning is None or not format_.reasoning.open.strip():

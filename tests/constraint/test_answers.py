@@ -292,8 +292,8 @@ def test_a_processor_that_forbids_everything_allowed_fails_by_name(llm: Engine) 
     ("wanted", "says"),
     [
         ({"type": "object"}, "for a JSON Schema write JsonSchema"),
-        ("json", "cannot be made JSON"),
-        (7, "cannot be made JSON"),
+        ("json", "has no JSON Schema"),
+        (7, "has no JSON Schema"),
         (JsonSchema({"$ref": "#/nowhere"}), "does not exist"),
         (Choice([]), "one or more texts"),
         (ContentDelta, "JSON"),

@@ -196,7 +196,7 @@ class TestRequests:
 
     def test_tool_choice(self) -> None:
         qwen = shipped("qwen3")
-        with pytest.raises(RequestError, match="names 'find', and the tools are: 'look'"):
+        with pytest.raises(RequestError, match="names 'find', but the tools are: 'look'"):
             qwen.render("Hi", tools=[look], tool_choice=ToolName(name="find"))
         with pytest.raises(RequestError, match="needs tools"):
             qwen.render("Hi", tool_choice="required")
