@@ -1,4 +1,4 @@
-"""The sans-IO heart: pieces of a model's output become events.
+"""The sans-IO parser: pieces of a model's output become events.
 
 Knows: formats as data (`engine.families`) and how each is read incrementally. Does not know: models, tokens, templates,
 threads, clocks; it imports nothing heavy and does no input or output.

@@ -1,9 +1,9 @@
-"""A call without any markers: JSON, or a pythonic list, which is one when it names a declared tool.
+"""Calls without any markers: JSON, or a pythonic list, that names a declared tool.
 
-Knows: what the caller demanded of the turn, how far text must be seen until that is decided, the wrapped forms
-(`{"tool_calls": [..]}`), the generic form's answer (`{"response": ..}`), and what else counts where the caller demanded
-a call: a code fence, a list, a named tool's arguments alone. Does not know: the inside of a call (`shapes`), how a
-demand is enforced.
+Knows: what the caller demanded of the turn, how much text must be seen to decide, the wrapped forms (`{"tool_calls":
+[..]}`), the generic form's answer (`{"response": ..}`), and what else is a call if the caller demanded one: JSON in a
+code fence, a list, the bare arguments of a named tool. Does not know: the inside of a call (`shapes`), how a demand is
+enforced.
 """
 
 import re
@@ -21,19 +21,19 @@ from engine.types import CallError, Tool, ToolChoice, ToolName
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """`choice` is the tool choice; `json`: the answer is to be JSON, so a code fence around it is no part of it."""
+    """What the caller demanded of a turn. `json`: the answer must be JSON, so a code fence around it is dropped."""
 
     choice: ToolChoice = "auto"
     json: bool = False
 
     @property
     def calls(self) -> bool:
-        """Whether call markup is markup; else it is content."""
+        """Whether call markup is parsed; if not, it is content."""
         return self.choice != "none"
 
     @property
     def demanded(self) -> bool:
-        """Whether a call is the only answer left."""
+        """Whether the answer must be a call."""
         return self.choice not in ("auto", "none")
 
 
@@ -54,7 +54,7 @@ _ANSWER_START = '{"response":'
 class BareCalls:
     """Recognises and reads calls without markers.
 
-    `demanded`: the caller's choice left no way but a call, so more forms are taken for one.
+    If the caller's choice demands a call, more forms of text are read as one.
     """
 
     def __init__(
@@ -71,17 +71,18 @@ class BareCalls:
         self._json = JsonReader(reader)
         self._list = PythonicShape(unmarked) if syntax is not None and syntax.shape == "pythonic" else None
         self._demanded = choice not in ("auto", "none")
-        # Families that write bare JSON, or lists, may write a list of it; for others a list is a demanded call's alone.
+        # Families that write bare JSON or lists may also write a list of it; for others a list is a call only if one is
+        # demanded.
         self._in_lists = syntax is not None and syntax.shape == "json" and (syntax.bare or syntax.several == "list")
         self._named = choice.name if isinstance(choice, ToolName) else None
         self._answers = (syntax is None or syntax.answers) and not demands.json and self._named is None
 
     def read(self) -> Reading[None]:
-        """The calls that stand here."""
+        """Read the calls at the front of the buffer."""
         reader = self._reader
         fenced = yield from reader.match(_FENCE)
         yield from reader.space()
-        named = None  # the tool whose arguments alone stand here; decided first, for it takes the most text to tell
+        named = None  # the tool if only its arguments stand here; decided first, since that needs the most text
         if self._named is not None and reader.buffer.startswith("{", reader.pos) and not (yield from self._is_object()):
             named = self._named
         wrapped = None if named else _LIST.match(reader.buffer, reader.pos)
@@ -108,7 +109,7 @@ class BareCalls:
             yield from reader.match(_FENCE)
 
     def _answer(self) -> Reading[None]:
-        """The value of a wrapped answer, as content, and the brace that closes it."""
+        """Read the value of a wrapped answer, as content, and the brace that closes it."""
         reader, part = self._reader, self._emitter.next_part()
 
         def write(text: str) -> None:
@@ -121,7 +122,7 @@ class BareCalls:
             yield from reader.match(_CLOSE)
 
     def _is_object(self) -> Reading[bool]:
-        """Whether the object at the front is a call; else it is a named tool's arguments alone."""
+        """Whether the object at the front is a call; if not, it is the bare arguments of the named tool."""
         reader = self._reader
         while True:
             decided = self._names_a_tool(reader.behind(0))
@@ -138,7 +139,7 @@ class BareCalls:
         call.end(verdict.get(outcome))
 
     def stands_here(self) -> Reading[bool]:
-        """Whether a call begins here, decided once its name is."""
+        """Whether a call begins here; decided as soon as its name is complete."""
         reader = self._reader
         while True:
             decided = self._decided(reader.buffer[reader.pos : reader.pos + WINDOW])
@@ -149,12 +150,12 @@ class BareCalls:
             yield
 
     def is_cut(self) -> bool:
-        """Whether the output was cut off where a call, and hardly anything else, had begun."""
+        """Whether the output was cut off in what was probably the beginning of a call."""
         reader = self._reader
         return reader.closed and reader.cut and reader.left > 0 and self._decided(reader.buffer[reader.pos :]) is None
 
     def _decided(self, text: str) -> bool | None:
-        """None while the text is too short to tell."""
+        """Whether the text begins with a call; None while it is too short to tell."""
         if self._demanded and (text.startswith("```") or "```".startswith(text)):
             text = text.removeprefix("```").removeprefix("json").lstrip() if len(text) > len("```json") else ""
         if not text:
@@ -172,7 +173,7 @@ class BareCalls:
         return None if begun else named
 
     def _names_a_tool(self, text: str) -> bool | None:
-        """The same for one object. Before the name only short string members may come, and wrappers."""
+        """The same for one object. Only short string members and wrappers may precede the name."""
         if not text.startswith("{"):
             return False if text else None
         lists = _LIST_KEY.match(text)
@@ -204,7 +205,7 @@ class BareCalls:
                 return None if at != -2 else False
 
     def _begins_with_a_tool(self, text: str) -> bool | None:
-        """The same where the tool's name is the object's only key."""
+        """The same if the tool's name is the object's only key."""
         key, at = _string_at(text, 1, tuple(self._tools))
         at = _skip(text, at, ":") if key is not None else at
         if at == len(text) or at == -1:
@@ -234,7 +235,8 @@ class BareCalls:
 
 
 def _skip(text: str, at: int, expected: str) -> int:
-    """The place after the expected character and white space; -1 when the text ends, -2 when another stands there."""
+    """Return the position after the expected character and white space; -1 if the text ends, -2 at another
+    character."""
     match = _SPACE.match(text, at)
     at = match.end() if match else at
     if at == len(text):
@@ -246,9 +248,10 @@ def _skip(text: str, at: int, expected: str) -> int:
 
 
 def _string_at(text: str, at: int, allowed: tuple[str, ...] | None) -> tuple[str | None, int]:
-    """A short string at this place and the place after it.
+    """Return the short string at this position and the position after it.
 
-    (None, -1): the text ends within one that may still be allowed; (None, 0): none stands there, or one not allowed.
+    (None, -1): the text ends inside a string that may still be allowed; (None, 0): there is no string, or it is not
+    allowed.
     """
     space = _SPACE.match(text, at)
     at = space.end() if space else at

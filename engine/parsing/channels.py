@@ -1,7 +1,7 @@
 """Turns made of messages with a header: a role, a channel, maybe a recipient, then a body.
 
-Knows: how a header is read and what its channel and recipient make of the body. Does not know: formats whose parts
-stand in one run of text (`turn`). Source of the format: OpenAI's harmony response format (gpt-oss).
+Knows: how a header is read and how its channel and recipient decide what the body is. Does not know: formats whose
+parts follow one another in a single text (`turn`). Source of the format: OpenAI's harmony response format (gpt-oss).
 """
 
 import re
@@ -23,13 +23,13 @@ _LONGEST_FIELD = 200
 
 @dataclass(slots=True)
 class _Header:
-    """What a header says; later fields win, since models write stray ones."""
+    """The fields of a header; later ones win, since models write stray ones."""
 
     channel: str = ""
     recipient: str = ""
 
     def read(self, text: str, mark: str, channel_mark: str, recipient_mark: str) -> None:
-        """Take in one field: the text after a mark ("" for the role)."""
+        """Add one field: the text after a mark ("" for the role)."""
         words = text.split()
         for word in words:
             if word.startswith(recipient_mark):
@@ -64,14 +64,14 @@ class ChannelTurn:
         self._json = JsonReader(reader, self._in_body.literals, spelling.hard)
 
     def run(self) -> Reading[None]:
-        """The whole turn, to the end of the input."""
+        """Read the whole turn, to the end of the input."""
         reader = self._reader
         while (yield from reader.more()):
             hit = yield from reader.starts(self._header_begins)
             if hit is None and self._bare is not None and (yield from self._bare.stands_here()):
                 yield from self._bare.read()
             elif hit is None:
-                # A model that writes no header at all: its text is content.
+                # The model wrote no header at all: its text is content.
                 yield from self._text("content", "marker", "space")
             elif hit in self._is_end.literals:
                 reader.take(len(hit), "marker")
@@ -79,7 +79,7 @@ class ChannelTurn:
                 yield from self._message_from_header()
 
     def _message_from_header(self) -> Reading[None]:
-        """A header, then the body that it announces."""
+        """Read a header, then the body that it announces."""
         reader, header = self._reader, _Header()
         start, to = reader.consumed, f" {self._syntax.recipient}{self._syntax.namespace}"
         mark, taken = "", [""]
@@ -105,10 +105,11 @@ class ChannelTurn:
         reader.call_start = None
 
     def _field(self, start: int, to: str) -> Reading[tuple[str, str | None]]:
-        """One field of a header, and the mark that ends it (not consumed). One that names a function (after `to`)
-        makes a call of the message, which began at `start`.
+        """Return one field of a header, and the mark that ends it (not consumed). A field that names a function (after
+        `to`) makes the message, which began at `start`, a call.
 
-        None: the input ended, or this is no header (with text left): a field is short and has no line break.
+        None as the mark: the input ended, or (with text left) this is not a header: a field is short and has no line
+        break.
         """
         reader = self._reader
         parts: list[str] = []
@@ -155,13 +156,13 @@ class ChannelTurn:
                 yield from self._text("content", "marker", "space")
 
     def _note_opening(self, raw: str) -> None:
-        """A header that opens reasoning: what stands before its channel opens a message, whatever its kind."""
+        """Trace a header that opens reasoning: the part before its channel only opens a message, of whatever kind."""
         place = max(raw.find(self._channel), 0)
         self._reader.note("header", raw[:place])
         self._reader.note("reasoning-marker", raw[place:])
 
     def _text(self, kind: str, marker: str, edge: str) -> Reading[bool]:
-        """A body of text, with the mark that ends it. False: the input ended first."""
+        """Read a body of text and the mark that ends it. Returns False if the input ended first."""
         reader = self._reader
         span = Span(self._emitter, reader, "reasoning" if kind == "reasoning" else "content", "", edge)
         answers = kind == "content"
@@ -178,7 +179,7 @@ class ChannelTurn:
         return True
 
     def _answer(self, span: Span) -> Reading[str | None]:
-        """A body that is content, less the code fence around an answer that was to be JSON."""
+        """Read a body that is content, without the code fence around an answer that must be JSON."""
         reader = self._reader
         if (yield from reader.match(self._fence)):
             yield from reader.space()
@@ -194,7 +195,7 @@ class ChannelTurn:
             span.write(reader.take(len(hit)))
 
     def _closes(self, fence: str) -> Reading[bool]:
-        """Whether nothing but the message's end follows the fence at the front."""
+        """Whether only the message's end follows the fence at the front."""
         reader = self._reader
         while True:
             rest = reader.behind(len(fence))
@@ -207,7 +208,7 @@ class ChannelTurn:
             yield
 
     def _call(self, recipient: str) -> Reading[None]:
-        """The arguments of a call: JSON, or raw code for a built-in that takes code."""
+        """Read the arguments of a call: JSON, or raw code for a built-in that takes code."""
         reader = self._reader
         call = self._emitter.call(recipient.removeprefix(self._syntax.namespace), None)
         yield from reader.space()
@@ -245,7 +246,7 @@ class ChannelTurn:
         call.end("malformed")
 
     def _code(self, call: CallEmitter) -> Reading[None]:
-        """Raw code for a built-in: its arguments are made `{"code": ..}`."""
+        """Read raw code for a built-in as the arguments `{"code": ..}`."""
         reader = self._reader
         call.write('{"code": "')
 
@@ -263,7 +264,7 @@ class ChannelTurn:
         call.end()
 
     def _unparsed(self, raw: str) -> Reading[None]:
-        """A message to a function where calls are not asked for: content, markup and all."""
+        """Read a message to a function, when calls are not allowed, as content, including its markup."""
         reader = self._reader
         span = Span(self._emitter, reader, "content")
         span.write(raw)
@@ -276,7 +277,7 @@ class ChannelTurn:
 
 
 def call_grammar(syntax: ChannelSyntax, tools: Sequence[Tool]) -> Node:
-    """The grammar of the message that calls one of the tools, its header included."""
+    """Return the grammar of a message that calls one of the tools, including its header."""
     channel, to = syntax.channel + syntax.content[-1], f" {syntax.recipient}{syntax.namespace}"
     constrained = maybe(Marker(f" {syntax.constrain}json"))
 
@@ -289,12 +290,12 @@ def call_grammar(syntax: ChannelSyntax, tools: Sequence[Tool]) -> Node:
 
 
 def answer_grammar(syntax: ChannelSyntax, answer: Node) -> Node:
-    """The grammar of the message to the user, its header included."""
+    """Return the grammar of a message to the user, including its header."""
     constrained = maybe(Marker(f" {syntax.constrain}json"))
     header = Marker(syntax.start + syntax.role + syntax.channel + syntax.content[0])
     return in_order(header, constrained, Marker(syntax.message), answer)
 
 
 def reasoning_grammar(syntax: ChannelSyntax) -> Node:
-    """The grammar of the header that reasoning stands under."""
+    """Return the grammar of the header of a reasoning message."""
     return Marker(syntax.start + syntax.role + syntax.channel + syntax.reasoning[0] + syntax.message)

@@ -1,4 +1,4 @@
-"""Decided text becomes events: parts are numbered, white space at the edges is settled, calls get their ids.
+"""Turns classified text into events: numbers the parts, drops markup's white space at the edges, gives calls their ids.
 
 Knows: the order rules of `engine.events` and what a span of text is. Does not know: markers, shapes, readers.
 """
@@ -21,7 +21,7 @@ _QUOTES = frozenset("`'\"“‘«")
 class Emitter:
     """Collects the events of one turn, and knows whether it is inside reasoning.
 
-    `hide_reasoning` leaves reasoning out of the events (it still takes its part's number).
+    `hide_reasoning` leaves reasoning out of the events (it still takes a part number).
     """
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Emitter:
         return self._part
 
     def delta(self, what: Kind | int, text: str, part: int) -> None:
-        """More of a span, or of the call with that index. Adjacent fragments become one event."""
+        """Add text to a span, or to the call with that index. Adjacent fragments become one event."""
         if what == "reasoning" and self.hide_reasoning:
             return
         if self._open is None or self._open[1] != part:
@@ -63,19 +63,19 @@ class Emitter:
         self._fragments.append(text)
 
     def emit(self, event: Event) -> None:
-        """An event that is not a delta."""
+        """Emit an event that is not a delta."""
         self._settle()
         self._out.append(event)
 
     def drain(self) -> list[Event]:
-        """The events since the last drain."""
+        """Return the events since the last drain."""
         self._settle()
         out, self._out = self._out, []
         return out
 
     def restart(self) -> None:
-        """What came so far is the prompt's and is let go: the output's calls are counted from 0. A call that is still
-        open is the output's, and comes again from its start."""
+        """Drop the events so far, which belong to the prompt: the output's calls are counted from 0. A call that is
+        still open belongs to the output, and is emitted again from its start."""
         self.drain()
         self.calls = 0
         if self._call is not None and self._call.is_open:
@@ -105,14 +105,14 @@ class Emitter:
         return self._call
 
     def declared(self, name: str) -> str:
-        """The name of the tool that is meant: models put namespaces before names that have none."""
+        """Return the declared name for a name that a model wrote: models add namespaces to names that have none."""
         if self.tools is None or name in self.tools:
             return name
         bare = name.rpartition(".")[2]
         return bare if bare in self.tools else name
 
     def made_id(self, index: int, name: str) -> str:
-        """`call_` and 24 hexadecimal digits; the same text parsed again gives the same ids, another salt gives
+        """Return `call_` and 24 hexadecimal digits. Parsing the same text again gives the same ids; another salt gives
         others."""
         digest = hashlib.blake2b(
             f"{self._ids}\0{index}\0{name}".encode(errors="surrogatepass"), digest_size=12
@@ -121,7 +121,7 @@ class Emitter:
 
 
 class CallEmitter:
-    """One call's events: fragments of arguments, then the end with its verdict."""
+    """One call's events: fragments of arguments, then the end with its error."""
 
     __slots__ = ("_emitter", "_fragments", "_index", "_late_id", "_null", "_part", "_start", "is_open", "name")
 
@@ -137,14 +137,14 @@ class CallEmitter:
         self.is_open = True
 
     def again(self) -> None:
-        """Emit what came so far once more, as the turn's first call."""
+        """Emit the call's events so far again, as the turn's first call."""
         self._index = 0
         self._emitter.emit(replace(self._start, index=0))
         for text in self._fragments:
             self._emitter.delta(0, text, self._part)
 
     def write(self, text: str) -> None:
-        """More of the arguments: a fragment of JSON text. `null` is held back: it stands for no arguments."""
+        """Add a fragment of the arguments' JSON text. `null` is held back: it means no arguments."""
         if not self._fragments:
             text, self._null = self._null + text, ""
             if _NULL.startswith(text):
@@ -158,8 +158,7 @@ class CallEmitter:
             self._emitter.delta(self._index, text, self._part)
 
     def end(self, error: CallError | None = None, id_: str | None = None) -> None:
-        """The call is over. Without an error so far its arguments are judged: JSON, an object, and what the tool
-        takes."""
+        """End the call. If there is no error yet, its arguments are checked: JSON, an object, valid for the tool."""
         if error is None and not self._fragments and self._null in ("", _NULL):
             self._null = "{}"
         self._out(self._null)
@@ -188,11 +187,11 @@ class CallEmitter:
 
 
 class Span:
-    """A span of text between markers: emits what is decided, holds back white space that may turn out to be markup.
+    """A span of text between markers: emits text, but holds back white space that may belong to the next marker.
 
-    White space that the template writes beside a marker is dropped (`lead` after the opening one, `Mark.before` of
-    the closing one), all other text is exact. A span of white space only is none. `edge` is what the trace calls the
-    white space dropped.
+    White space that the template writes around a marker is dropped (`lead` after the opening one, `Mark.before` of the
+    closing one), all other text is exact. A span of only white space is dropped. `edge` is the trace's kind for dropped
+    white space.
     """
 
     __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_reader")
@@ -209,21 +208,21 @@ class Span:
 
     @property
     def blank(self) -> bool:
-        """Whether nothing but white space came so far."""
+        """Whether the span has only white space so far."""
         return self._part < 0
 
     @property
     def begins_line(self) -> bool:
-        """Whether only white space stands before what follows, in its line."""
+        """Whether only white space precedes the next character on its line."""
         return self.blank or any("\n" in text for text in self._held)
 
     @property
     def quotes(self) -> bool:
-        """Whether a quotation mark stands directly before what follows."""
+        """Whether a quotation mark directly precedes the next character."""
         return not self._held and self._last[-1:] in _QUOTES
 
     def write(self, text: str) -> None:
-        """More text."""
+        """Add text."""
         self._last = text
         stripped = text.rstrip()
         if not stripped:
@@ -241,7 +240,7 @@ class Span:
         self._emit(held + stripped)
 
     def end(self, before: str = "") -> None:
-        """A marker follows, with this white space before it in the template."""
+        """End the span at a marker that has this white space before it in the template."""
         held = self._let_go()
         if self._part < 0:
             self._reader.note(self._edge, held)
@@ -252,7 +251,8 @@ class Span:
         self._reader.note("space" if self._kind == "content" else self._edge, held[kept:])
 
     def settle(self) -> None:
-        """Markup that means nothing follows: it will be left out, and the white space before it stays, if text does."""
+        """Keep the held white space: the markup that follows means nothing here and is left out. (A blank span stays
+        blank.)"""
         held = self._let_go()
         if self._part >= 0 and held:
             self._emit(held)
@@ -260,7 +260,8 @@ class Span:
             self._reader.note(self._edge, held)
 
     def close(self, *, exact: bool) -> None:
-        """The input ended. `exact`: white space alone counts as text (there was no marker anywhere)."""
+        """End the span at the end of the input. `exact`: white space alone counts as text (there was no marker
+        anywhere)."""
         held = self._let_go()
         if self._part < 0 and not exact:
             self._reader.note(self._edge, held)
@@ -283,7 +284,7 @@ class Span:
 
 
 def common_prefix(text: str, other: str) -> int:
-    """How many leading characters the two share."""
+    """Return the length of the common prefix."""
     count = 0
     for a, b in zip(text, other, strict=False):
         if a != b:
@@ -293,5 +294,5 @@ def common_prefix(text: str, other: str) -> int:
 
 
 def common_suffix(text: str, other: str) -> int:
-    """How many trailing characters the two share."""
+    """Return the length of the common suffix."""
     return common_prefix(text[::-1], other[::-1])

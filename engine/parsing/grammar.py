@@ -1,8 +1,8 @@
-"""What a model may write, as data: the grammar of a family's calls, stated by each shape beside its reader.
+"""Grammars as data: the nodes in which each shape states, next to its reader, how a family writes calls.
 
-Knows: the few kinds of nodes that such grammars are made of, and how a value under a JSON Schema is written in a
-notation that is not JSON. Does not know: vocabularies, the library that enforces grammars (`engine.constraint` makes
-its text of the nodes), what stands around the calls.
+Knows: the few kinds of nodes, and how a value under a JSON Schema is written in a notation that is not JSON. Does not
+know: vocabularies, the library that enforces grammars (`engine.constraint` writes the nodes in its syntax), what
+surrounds the calls.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Schema: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Markup of the family, with its white space. Control-token text in it is that token."""
+    """Markup of the family, with its white space. The text of a control token in it means that token."""
 
     text: str
 
@@ -38,7 +38,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class JsonText:
-    """JSON under a schema. References in it are looked up in `root` ("#/..."); None: in the schema itself."""
+    """JSON that fits a schema. References ("#/...") are looked up in `root`; None: in the schema itself."""
 
     schema: Schema
     root: Schema | None = None
@@ -46,8 +46,8 @@ class JsonText:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Free text and the marker that ends it. The text holds none of `without`; `pattern`: it matches this as a whole;
-    it has `least` to `most` characters."""
+    """Free text and the marker that ends it. The text contains none of `without`, matches `pattern` as a whole, and has
+    `least` to `most` characters."""
 
     end: str
     without: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The item `least` to `most` times (None: without end)."""
+    """The item `least` to `most` times (None: any number)."""
 
     item: "Node"
     least: int = 0
@@ -81,7 +81,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of the grammar by its name, so that values may nest in themselves."""
+    """A reference to a rule by its name, so that rules can be recursive."""
 
     name: str
 
@@ -92,7 +92,7 @@ NOTHING = InOrder(())
 
 
 def in_order(*items: Node) -> Node:
-    """The items one after the other; what is nothing is left out, and neighbouring markup becomes one marker."""
+    """Return a sequence of the items; empty ones are left out, and adjacent markers become one."""
     kept: list[Node] = []
     for item in items:
         for part in item.items if isinstance(item, InOrder) else (item,):
@@ -105,21 +105,21 @@ def in_order(*items: Node) -> Node:
 
 
 def one_of(*items: Node) -> Node:
-    """One of the items."""
+    """Return a choice of the items, without duplicates."""
     different = [item for number, item in enumerate(items) if item not in items[:number]]
     return different[0] if len(different) == 1 else OneOf(tuple(different))
 
 
 def maybe(item: Node) -> Node:
-    """The item or nothing."""
+    """Return an optional item."""
     return NOTHING if item == NOTHING else Repeat(item, 0, 1)
 
 
 @dataclass(slots=True)
 class Rules:
-    """The named rules of one grammar while it is made, and what of the schemas no grammar holds.
+    """The named rules of one grammar under construction, and the schema keywords that it does not enforce.
 
-    `holds` tells whether a regular expression can be enforced. `unheld` are the keywords that are checked afterwards.
+    `holds` returns whether a regular expression can be enforced. `unheld` are the keywords that are checked afterwards.
     """
 
     holds: Callable[[str], bool] = lambda _: True
@@ -127,7 +127,7 @@ class Rules:
     unheld: list[str] = field(default_factory=list[str])
 
     def rule(self, hint: str, body: Node | Callable[[Rule], Node]) -> Rule:
-        """A new rule. A body that uses the rule itself is given as a function of it."""
+        """Add a rule. The body of a recursive rule is given as a function of the rule."""
         made = Rule(f"{hint}-{len(self.bodies)}")
         self.bodies[made.name] = NOTHING
         self.bodies[made.name] = body(made) if callable(body) else body
@@ -136,7 +136,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of an object: its key, the grammar of its value, and whether it must be there."""
+    """One member of an object: its key, the grammar of its value, and whether it is required."""
 
     key: str
     value: Node
@@ -147,15 +147,15 @@ class Notation(Protocol):
     """How a family writes values in its calls. Each method gives the grammar of one kind of value."""
 
     def text(self, schema: Schema) -> Node:
-        """A string. `schema` may bound it: pattern, minLength, maxLength."""
+        """A string. `schema` may restrict it: pattern, minLength, maxLength."""
         ...
 
     def constant(self, value: str | float | bool | None) -> Node:
-        """That very value."""
+        """Exactly this value."""
         ...
 
     def json(self, schema: Schema, root: Schema) -> Node:
-        """What cannot be written otherwise, as JSON."""
+        """JSON, for values that the notation cannot express."""
         ...
 
     def any(self) -> Node:
@@ -164,7 +164,7 @@ class Notation(Protocol):
 
 
 class NestedNotation(Notation, Protocol):
-    """A notation that arrays and objects are written in too; in others they are JSON."""
+    """A notation that also has arrays and objects; in other notations they are JSON."""
 
     def array(self, item: Node, least: int, most: int | None) -> Node: ...
 
@@ -191,7 +191,7 @@ _OF_TYPE = {
 
 
 class Values:
-    """Values under one JSON Schema in one notation. What the notation cannot state is stated as JSON."""
+    """Makes grammars of values under one JSON Schema in one notation. What the notation cannot express becomes JSON."""
 
     def __init__(self, root: Schema, notation: Notation, rules: Rules, nested: NestedNotation | None = None) -> None:
         self._root = root
@@ -201,7 +201,7 @@ class Values:
         self._known: dict[str, Rule] = {}
 
     def value(self, schema: object) -> Node:
-        """The grammar of a value under a schema."""
+        """Return the grammar of a value under a schema."""
         if not isinstance(schema, Mapping):
             return self._notation.any()
         node = cast("Schema", schema)
@@ -227,7 +227,7 @@ class Values:
         return one_of(*(self._of_type(node, name) for name in types))
 
     def members(self, node: Schema) -> list[Member]:
-        """The declared members of an object schema, in order."""
+        """Return the declared members of an object schema, in order."""
         required = node.get("required", ())
         properties = cast("Schema", node.get("properties") or {})
         return [Member(key, self.value(schema), key in required) for key, schema in properties.items()]
@@ -265,7 +265,7 @@ class Values:
         return self._known[reference]
 
     def _know(self, reference: str, rule: Rule, target: object) -> Node:
-        self._known[reference] = rule  # before its value, which may refer to it
+        self._known[reference] = rule  # before its value is made, which may refer to it
         return self.value(target)
 
     def _json(self, schema: Schema) -> Node:
@@ -273,14 +273,14 @@ class Values:
 
 
 def any_type(notation: NestedNotation, item: Node) -> Node:
-    """A value of any type in a notation; `item` is the same for what nests in it."""
+    """Return the grammar of a value of any type; `item` is that of the values nested in it."""
     constants = map(notation.constant, (True, False, None))
     numbers = JsonText({"type": "number"})
     return one_of(*constants, numbers, notation.text({}), notation.array(item, 0, None), notation.free())
 
 
 def resolved(root: Schema, reference: str) -> object:
-    """What a reference inside a schema ("#/$defs/x") refers to; None when that is not in it."""
+    """Return the target of a reference inside a schema ("#/$defs/x"); None if there is none."""
     if not reference.startswith("#"):
         return None
     node: object = root
@@ -296,7 +296,7 @@ def resolved(root: Schema, reference: str) -> object:
 
 
 def relocated(schema: object, place: str) -> Any:
-    """A copy of a schema whose references to itself hold where it stands at `place` ("#/$defs/name") of another one."""
+    """Copy a schema so that its references to itself stay valid at `place` ("#/$defs/name") in another one."""
     if isinstance(schema, list | tuple):
         return [relocated(item, place) for item in cast("Sequence[object]", schema)]
     if not isinstance(schema, Mapping):
@@ -311,7 +311,7 @@ def relocated(schema: object, place: str) -> Any:
 
 
 def listed(item: Node, least: int, most: int | None, separator: str) -> Node:
-    """Items with a separator between two."""
+    """Return `least` to `most` items with separators between them."""
     if most == 0:
         return NOTHING
     rest = Repeat(in_order(Words(separator), item), max(least - 1, 0), None if most is None else most - 1)
@@ -320,7 +320,7 @@ def listed(item: Node, least: int, most: int | None, separator: str) -> Node:
 
 
 def separated(members: Sequence[tuple[Node, bool]], separator: Node, rules: Rules) -> Node:
-    """Members in order, those that are not required left out at will, a separator between those that are there."""
+    """Return the members in order, where optional ones may be left out, with separators between those present."""
     after = first = NOTHING
     for node, required in reversed(members):
         first = in_order(node, after) if required else one_of(in_order(node, after), first)
@@ -330,26 +330,27 @@ def separated(members: Sequence[tuple[Node, bool]], separator: Node, rules: Rule
 
 
 def arranged(syntax: ToolSyntax, call: Node, most: int | None) -> Node:
-    """One to `most` calls (None: without end), with the markers around them, as the family writes several."""
+    """Return one to `most` calls (None: any number) with the markers around them, in the way the family writes
+    several."""
     opening, closing = syntax.section
     call_open, call_close = syntax.call
-    apart = (syntax.several or ("sections" if syntax.shape == "json" else "together")) == "sections"
+    sectioned = (syntax.several or ("sections" if syntax.shape == "json" else "together")) == "sections"
     between = _after(closing) or _before(opening) or _before(call_open)
-    if not apart:
+    if not sectioned:
         between = _after(call_close) or _before(call_open) or _before(closing)
     if syntax.between is not None:
         between = syntax.between
 
     def single(lead: str) -> Node:
         whole = in_order(Marker(call_open.lstrip()), call, Marker(call_close.rstrip()))
-        if apart:
+        if sectioned:
             tail = Marker(_after(call_close) + closing.rstrip())
             whole = in_order(Marker(opening.lstrip()), whole, tail)
-        # What stands between belongs to the marker behind it: alone it may be the beginning of the closing one.
+        # The text between two calls goes with the marker after it: alone, it might also begin the closing marker.
         return in_order(Marker(lead), whole)
 
     calls = in_order(single(""), Repeat(single(between), 0, None if most is None else most - 1))
-    if apart or not opening:
+    if sectioned or not opening:
         return in_order(calls, maybe(Marker(_after(closing))) if _after(closing) else NOTHING)
     return in_order(Marker(opening.lstrip()), calls, Marker(_after(call_close) + closing.rstrip()))
 
@@ -363,13 +364,13 @@ def _after(marker: str) -> str:
 
 
 def bounds(schema: Schema) -> tuple[int, int | None]:
-    """The fewest and the most characters of a string."""
+    """Return a string's minimum and maximum length in characters."""
     return int(schema.get("minLength", 0)), (None if schema.get("maxLength") is None else int(schema["maxLength"]))
 
 
 def whole_pattern(schema: Schema, rules: Rules) -> str | None:
-    """A string schema's pattern as one of the whole text, since JSON Schema searches. What cannot be enforced is noted
-    in `rules.unheld`, and so is a `format`."""
+    """Return a string schema's pattern as one that matches the whole text, since JSON Schema only searches. A pattern
+    that cannot be enforced is added to `rules.unheld`, as is a `format`."""
     if "format" in schema:
         rules.unheld.append("format")
     pattern = schema.get("pattern")
@@ -379,7 +380,7 @@ def whole_pattern(schema: Schema, rules: Rules) -> str | None:
     ends = pattern.endswith("$") and not pattern.endswith("\\$")
     inner = pattern[begins : len(pattern) - ends]
     whole = f"{'' if begins else '(?s:.*)'}(?:{inner}){'' if ends else '(?s:.*)'}"
-    one_alternative = (begins or ends) and "|" in _outside_groups(inner)  # the anchor is that one's alone
+    one_alternative = (begins or ends) and "|" in _outside_groups(inner)  # the anchor applies only to that alternative
     if one_alternative or not rules.holds(whole):
         rules.unheld.append(f"pattern {pattern!r}")
         return None
@@ -387,7 +388,7 @@ def whole_pattern(schema: Schema, rules: Rules) -> str | None:
 
 
 def _outside_groups(pattern: str) -> str:
-    """The characters of a regular expression that stand in no group and no character class."""
+    """Return the characters of a regular expression outside all groups and character classes."""
     outside: list[str] = []
     depth, escaped, in_class = 0, False, False
     for char in pattern:

@@ -1,6 +1,6 @@
-"""JSON, read incrementally: values pass through as text while their end is found.
+"""Reads JSON incrementally: passes a value's text through and finds its end.
 
-Knows: JSON's syntax as far as finding the end of a value needs it, and two things models do to it: raw control
+Knows: as much of JSON's syntax as finding the end of a value needs, and two things that models do: raw control
 characters inside strings (passed on escaped) and arguments wrapped as a JSON string (passed on unwrapped). Does not
 know: what a value is for. Values nested deeper than `DEEPEST` are malformed. Source of the syntax: RFC 8259.
 """
@@ -21,7 +21,7 @@ _SCALAR = re.compile(r"[0-9A-Za-z.+\-]+")
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 LONE_SURROGATE = re.compile(f"[{CONTROL}]")
-"""Half a character, as an escape may spell one: no text that can be encoded holds it."""
+"""A lone surrogate, which an escape may produce: text that contains one cannot be encoded."""
 _CLOSES = {"{": "}", "[": "]"}
 
 
@@ -35,14 +35,14 @@ class Outcome(Enum):
 
 @lru_cache(maxsize=64)
 def _run_without(heads: str) -> re.Pattern[str]:
-    """A run of a string's characters, up to one that a marker may begin with."""
+    """Return a pattern for a run of a string's characters, up to one that may begin a marker."""
     return re.compile(rf'[^"\\\x00-\x1f{CONTROL}{re.escape(heads)}]+')
 
 
 class JsonReader:
-    """Reads JSON from a reader. `ends` are the marker texts that no valid JSON string can hide: one of them after a raw
-    newline inside a string shows that the string was never closed. So does one that holds a control token (`hard`)
-    where another or the end of the output follows it; where the vocabulary is known any control token does."""
+    """Reads JSON from a reader. `ends` are the marker texts that prove a string was never closed: one of them after a
+    raw newline inside a string. So does the text of a control token (`hard`) that another one or the end of the output
+    follows; if the vocabulary is known, any control token does."""
 
     __slots__ = ("_ends", "_hard", "_heads", "_reader", "_run")
 
@@ -55,7 +55,7 @@ class JsonReader:
         self._run = _STRING_RUN if not self._heads else _run_without("".join(sorted(self._heads)))
 
     def value(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
-        """Consume one value, its text handed to `write` as it comes. The buffer starts with the value's first
+        """Consume one value and pass its text to `write` as it arrives. The buffer starts with the value's first
         character."""
         reader = self._reader
         if not (yield from reader.more()):
@@ -103,10 +103,10 @@ class JsonReader:
         return Outcome.TRUNCATED
 
     def _string(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
-        """A string with its quotes."""
+        """Consume a string with its quotes."""
         reader = self._reader
         write(reader.take(1, kind))
-        broken = False  # white space with a raw control character in it stands before this place
+        broken = False  # white space that includes a raw control character precedes this position
         while True:
             if not (yield from reader.more()):
                 return Outcome.TRUNCATED
@@ -123,7 +123,7 @@ class JsonReader:
                 write(reader.take(1, kind))
                 return Outcome.COMPLETE
             if char == "\\":
-                # An escape is handed on whole, so that a fragment never ends inside one.
+                # An escape is passed on in one piece, so that a fragment never ends inside one.
                 if not (yield from self._escape(write, kind)):
                     return Outcome.TRUNCATED
             elif char in self._heads:
@@ -137,7 +137,7 @@ class JsonReader:
                 write(json.dumps(reader.take(1, kind))[1:-1])
 
     def _marker(self, write: Callable[[str], None], kind: str) -> Reading[Outcome | None]:
-        """What may be a control token's text, within a string: None where it is part of it, and consumed."""
+        """Consume what may be a control token's text inside a string. Returns None if it is part of the string."""
         reader = self._reader
         hit = yield from reader.starts(self._hard)
         if hit is None and reader.is_cut(self._hard):
@@ -172,13 +172,13 @@ class JsonReader:
             start = _ESCAPE_START.match(reader.buffer, reader.pos)
             undecided = start is not None and start.end() == len(reader.buffer)
             if not undecided or reader.closed:
-                # Not an escape of JSON: passed on as it stands, the final judgement of the whole finds it.
+                # Not a JSON escape: passed on unchanged; the check of the complete text will reject it.
                 write(reader.take(reader.left if undecided else 1, kind))
                 return not undecided
             yield
 
     def text(self, kind: str) -> Reading[str | None]:
-        """Consume a whole string and answer its content; None when it is not one."""
+        """Consume a string and return its content; None if there is no complete, valid string."""
         if not (yield from self._reader.more()) or self._reader.buffer[self._reader.pos] != '"':
             return None
         fragments: list[str] = []
@@ -190,7 +190,7 @@ class JsonReader:
             return None
 
     def unwrapped(self, write: Callable[[str], None], kind: str) -> Reading[Outcome]:
-        """Consume a string whose content is itself JSON text, handing the content to `write`."""
+        """Consume a string whose content is itself JSON text, and pass the content to `write`."""
         unescape = Unescape(write)
         outcome = yield from self._string(unescape.write, kind)
         unescape.close()
@@ -198,7 +198,7 @@ class JsonReader:
 
 
 class Unescape:
-    """Turns the fragments of one JSON string (quotes included) into its content, as it comes."""
+    """Turns the fragments of one JSON string (quotes included) into its content, as they arrive."""
 
     __slots__ = ("_high", "_write")
 
@@ -207,7 +207,7 @@ class Unescape:
         self._high = ""
 
     def write(self, fragment: str) -> None:
-        """A fragment as `JsonReader` makes them: an escape is never split."""
+        """Add a fragment as `JsonReader` makes them: an escape is never split."""
         if fragment == '"':
             return
         if fragment.startswith("\\"):
@@ -217,7 +217,7 @@ class Unescape:
             self._write(fragment)
 
     def _escape(self, escape: str) -> None:
-        # Two \u escapes may be one character, so a leading one waits for its other half.
+        # Two \u escapes may form one character, so a high surrogate waits for its other half.
         if escape[1:3].lower() == "ud" and escape[3:4].lower() in "89ab" and not self._high:
             self._high = escape
             return
@@ -229,7 +229,7 @@ class Unescape:
         self._write(LONE_SURROGATE.sub("\ufffd", text))
 
     def close(self) -> None:
-        """No more fragments: half a character that is left stands for an unknown one."""
+        """End the string: a high surrogate that is left over becomes U+FFFD."""
         if self._high:
             self._high = ""
             self._write("\ufffd")

@@ -1,8 +1,8 @@
-"""`Parser`: pieces of a model's output in, events out; the one door of this room. `ParserRecipe` is all that one
-is made of, as a record that another process can make it from.
+"""`Parser`: pieces of a model's output in, events out; the public interface of this package. `ParserRecipe` is a
+picklable record from which another process can make a parser.
 
-Knows: how a turn reader is set up for a format, seeded with the prompt's tail, how `reasoning_format` is a view of its
-events, and what cannot cross to another process (the functions behind tools). Does not know: models, vocabularies
+Knows: how a turn reader is set up for a format, seeded with the prompt's tail, how `reasoning_format` changes the view
+of its events, and what cannot be sent to another process (the functions of tools). Does not know: models, vocabularies
 beyond the set of their control tokens, prompts, threads, clocks.
 """
 
@@ -27,7 +27,7 @@ _VIEWS = ("deepseek", "deepseek-legacy", "none", "exclude")
 
 
 class Segment(NamedTuple):
-    """A stretch of input, and what it was taken for."""
+    """A stretch of input and its classification."""
 
     kind: str
     text: str
@@ -37,16 +37,16 @@ class Parser:
     """Turns one assistant turn, fed at any chunking, into events.
 
     family: a family's name, a `Family`, or a `Format`.
-    prefix: what the prompt already holds of this turn, as pieces or (text mode) as text; it is replayed silently, so
-        that reasoning left open by the prompt, or closed by it, or a caller's prefill are no special cases.
-    tools: functions, pydantic models, `Tool`s or OpenAI dictionaries. None: not known (names are not judged).
+    prefix: the part of this turn that the prompt already contains, as pieces or (text mode) as text. It is replayed
+        without events, so reasoning that the prompt left open or closed, and a caller's prefill, need no special case.
+    tools: functions, pydantic models, `Tool`s or OpenAI dictionaries. None: not known (names are not checked).
     tool_choice: "none" leaves call markup as content; "required" or a named tool also accepts a bare JSON call.
     reasoning_format: "deepseek" (separate), "none" (in the content, markers as written), "deepseek-legacy" (both),
         "exclude" (hidden). Calls are extracted alike.
     control_tokens: the texts that are one control or user-defined token of the vocabulary. None is text mode: every
         marker matches as text and `special` is ignored.
-    trace: keep what every character of the input was taken for (`trace`).
-    id_salt: made ids are a function of this, the call's index and its name; give every turn its own.
+    trace: record how every character of the input was classified (`trace`).
+    id_salt: generated call ids depend on this, the call's index and its name; give every turn its own.
 
     Raises FamilyError for an unknown family, RequestError for options that are not valid. Output never raises.
     """
@@ -67,7 +67,7 @@ class Parser:
     ) -> None:
         if reasoning_format not in _VIEWS:
             raise RequestError(f"reasoning_format is {reasoning_format!r}; it must be one of {', '.join(_VIEWS)}.")
-        del parallel_tool_calls  # a second call is the model's output, and forwarded; only a constraint can prevent it
+        del parallel_tool_calls  # a second call is reported like any other output; only a constraint can prevent it
         format_ = _format_of(family)
         named: dict[str, Tool] | None = None if tools is None else {tool.name: tool for tool in as_tools(tools)}
         vocabulary = None if control_tokens is None else frozenset(control_tokens)
@@ -79,7 +79,7 @@ class Parser:
         self._shown = None
         if reasoning_format in ("none", "deepseek-legacy"):
             self._shown = _ShownReasoning(self._emitter, copied=reasoning_format == "deepseek-legacy")
-            self._reader.listener = self._shown.hear
+            self._reader.listener = self._shown.note_consumed
         wants_json = response_format is not None and response_format.type != "text"
         demands = Demands(tool_choice, json=wants_json)
         turn = _turn(self._reader, self._emitter, format_, spelling, demands)
@@ -92,7 +92,7 @@ class Parser:
             turn.seeded()
 
     def _seed(self, prefix: Sequence[Piece]) -> None:
-        """Replay what the prompt holds of the turn; its events are not the output's."""
+        """Replay the part of the turn that the prompt contains; its events are dropped."""
         reader = self._reader
         traced, reader.trace = reader.trace, []
         for piece in prefix:
@@ -113,32 +113,33 @@ class Parser:
 
     @property
     def undecided(self) -> bool:
-        """Whether the next text tells whether the turn begins with reasoning."""
+        """Whether it is still open, until more text arrives, if the turn begins with reasoning."""
         return self._reader.undecided
 
     @property
     def fed(self) -> int:
-        """How much was fed since the prompt, in characters; a control token of the family's is one."""
+        """The number of characters fed since the prompt; a control token of the family counts as one."""
         return self._reader.fed - self._prompt_size
 
     @property
     def answer_start(self) -> int:
-        """Where, counted like `fed`, the present stretch outside reasoning began: negative inside the prompt."""
+        """Where, counted like `fed`, the current stretch outside reasoning began; negative if inside the prompt."""
         return self._reader.answer_start - self._prompt_size
 
     @property
     def call_start(self) -> int | None:
-        """Where, counted like `fed`, the call under way began; None outside calls."""
+        """Where, counted like `fed`, the current call began; None outside calls."""
         start = self._reader.call_start
         return None if start is None else start - self._prompt_size
 
     def size(self, text: str, special: bool = False) -> int:
-        """How much `fed` counts for a piece."""
+        """Return the number of characters that `fed` counts for a piece."""
         return len(self._control.get(text, text)) if special else len(text)
 
     @property
     def trace(self) -> tuple[Segment, ...]:
-        """The input fed so far as classified segments; their texts concatenate to it (less what is still undecided).
+        """The input fed so far as classified segments; their texts concatenate to it (except for what is still
+        undecided).
 
         Raises RequestError unless the parser was made with trace=True.
         """
@@ -153,7 +154,8 @@ class Parser:
         return tuple(merged)
 
     def feed(self, text: str, special: bool = False) -> list[Event]:
-        """More output. `special`: the text is one control or user-defined token. Raises RequestError after `close`."""
+        """Feed more output and return its events. `special`: the text is one control or user-defined token. Raises
+        RequestError after `close`."""
         if self._finished:
             raise RequestError("This parser is closed; make a new one for the next turn.")
         if text:
@@ -161,8 +163,8 @@ class Parser:
         return self._emitter.drain()
 
     def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
-        """The output ended. Held-back text is settled and `Finished` comes last; "stop" becomes "tool_calls" where
-        there are calls. Closing again gives nothing."""
+        """End the output and return the last events: those of held-back text, then `Finished`. "stop" becomes
+        "tool_calls" if there are calls. Closing again returns an empty list."""
         if self._finished:
             return []
         self._finished = True
@@ -180,7 +182,8 @@ class Parser:
         if special:
             text = self._control.get(text, text)
         elif not text.isascii():
-            # A lone surrogate stands for a control token in the buffer; no decoder makes one, a caller's text might.
+            # A lone surrogate represents a control token in the buffer; decoders produce none, but a caller's text
+            # might have one.
             text = _SURROGATES.sub("\ufffd", text)
         self._reader.feed(text, text if special and self._token else "")
         next(self._run)
@@ -189,7 +192,7 @@ class Parser:
 class _ShownReasoning:
     """The views that show reasoning inside the content: its text and its markers, as written.
 
-    `copied`: the span is emitted as reasoning too, so its copy comes when it is over (a part ends before the next
+    `copied`: the span is also emitted as reasoning, so its copy follows when it is over (a part ends before the next
     begins).
     """
 
@@ -199,8 +202,8 @@ class _ShownReasoning:
         self._part = -1
         self._opening = ""
 
-    def hear(self, kind: str, text: str) -> None:
-        """What the reader consumed."""
+    def note_consumed(self, kind: str, text: str) -> None:
+        """Show text that the reader consumed, if it is reasoning."""
         if not kind.startswith("reasoning"):
             self.flush()
             self._part, self._opening = -1, ""
@@ -214,14 +217,14 @@ class _ShownReasoning:
         self._emitter.delta("content", text, self._part)
 
     def flush(self) -> None:
-        """Emit the copy of a span that is over."""
+        """Emit the copy of a reasoning span that is over."""
         if self._copy:
             self._emitter.delta("content", "".join(self._copy), self._emitter.next_part())
             self._copy.clear()
 
     def restore_opening(self, *, inside: bool) -> None:
-        """The prompt is replayed: of what it holds only the marker that opened reasoning, where it ends inside, is
-        shown, and only if no text of the prompt's own follows it."""
+        """After the prompt's replay, show only the marker that opened reasoning, and only if the prompt ends inside
+        reasoning directly after that marker."""
         opening = self._opening if inside else ""
         if self._copy is not None:
             self._copy[:] = [opening] if opening else []
@@ -245,8 +248,8 @@ def _turn(
 
 @dataclass(frozen=True)
 class ParserRecipe:
-    """Called, it makes the parser; the fields are that one's parameters. Pickled, its tools lose their functions and
-    the checks of arguments: `Checked` makes up for these where the events arrive."""
+    """Makes a parser when called; the fields are `Parser`'s parameters. Pickling drops the tools' functions and
+    argument checks; `Checked` makes up for the checks where the events arrive."""
 
     format: Format
     prefix: str | Sequence[Piece] = ""
@@ -270,12 +273,12 @@ class ParserRecipe:
         return ParserRecipe, tuple(values.values())
 
     def checked(self) -> "Checked":
-        """What judges the arguments of a turn's calls whose parser ran elsewhere."""
+        """Return a `Checked` for the events of a parser that ran in another process."""
         return Checked(self.tools or ())
 
 
 class Checked:
-    """Completes the events of one turn: whether each call's arguments are what its tool takes."""
+    """Completes the events of one turn whose parser ran in another process: checks each call's arguments."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -298,7 +301,7 @@ def _takes(check: Callable[[Any], str | None], arguments: str) -> bool:
     try:
         return check(json_value(arguments)) is None
     except ValueError:
-        return True  # the parser's verdict stands
+        return True  # the parser has already judged it
 
 
 def _bare(tool: Tool) -> Tool:
@@ -306,4 +309,4 @@ def _bare(tool: Tool) -> Tool:
 
 
 def _fits(_arguments: object) -> None:
-    """Judged elsewhere."""
+    """The arguments are checked in another process."""

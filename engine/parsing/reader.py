@@ -1,12 +1,12 @@
-"""The incremental reader: text comes in at any chunking, generators read it straight down.
+"""The incremental reader: text arrives in chunks of any size, and generators read it as straight-line code.
 
 Knows: pieces, a buffer of what is not yet consumed, markers compiled for one vocabulary, and that a bare `yield` means
 "need more". Does not know: formats, events. Every method that may wait is a generator; each looks at a character a
-bounded number of times, and what is decided leaves the buffer at once, so the cost of a feed does not grow with what
-was read before.
+bounded number of times, and decided text leaves the buffer at once, so the cost of a feed does not grow with the text
+read before.
 
-A control token is one character in the buffer (a lone surrogate, which decoded text cannot contain), so that
-searching for markers is plain text search, and the same characters spelt in ordinary tokens are another text.
+A control token is one character in the buffer (a lone surrogate, which decoded text cannot contain), so that searching
+for markers is plain text search, and the same characters in ordinary tokens do not match.
 """
 
 import re
@@ -27,18 +27,18 @@ Reading: TypeAlias = Generator[None, None, T]
 
 FIRST_CONTROL = 0xD800
 CONTROL = "\ud800-\udfff"
-"""The characters that stand for control tokens, as the inside of a regular expression's character class."""
+"""The characters that represent control tokens, as the inside of a regular expression's character class."""
 
 WINDOW = 1024
-"""No marker, no name of a function, and no white space that anything waits for is longer than this."""
+"""The longest marker, function name or white space, in characters, that a generator waits for."""
 CUT = ""
-"""In place of a marker: the output ended inside one, whose beginning is no text."""
+"""Returned in place of a marker: the output ended inside one, so its beginning is not text."""
 _ANY_SPACE = re.compile(r"\s*")
 _SPACE = re.compile(r"\s+")
 
 
 class _Compiled(NamedTuple):
-    """What searching for a set of literal texts needs."""
+    """A compiled search for a set of literal texts."""
 
     pattern: re.Pattern[str]
     longest: int
@@ -57,7 +57,7 @@ class Markers:
 
 @lru_cache(maxsize=2048)
 def _compiled(literals: tuple[str, ...]) -> _Compiled:
-    """Every parser of a family has the same sets, so only the first one pays for them."""
+    """Compile a set of literals; cached, since every parser of a family has the same sets."""
     longest_first = sorted(literals, key=len, reverse=True)
     whole = "|".join(re.escape(literal) for literal in longest_first)
     tails = "|".join(dict.fromkeys(_proper_prefixes(literal) for literal in longest_first if len(literal) > 1))
@@ -71,7 +71,7 @@ def _compiled(literals: tuple[str, ...]) -> _Compiled:
 
 
 def _proper_prefixes(literal: str) -> str:
-    """A pattern for every proper, non-empty prefix of the literal: `a(?:b(?:c)?)?` for "abcd"."""
+    """Return a pattern for every proper, non-empty prefix of the literal: `a(?:b(?:c)?)?` for "abcd"."""
     *inner, last = (re.escape(char) for char in literal[:-1])
     pattern = last
     for char in reversed(inner):
@@ -80,17 +80,18 @@ def _proper_prefixes(literal: str) -> str:
 
 
 class Reader:
-    """What has been fed and not yet consumed: `buffer` from `pos` on.
+    """The input that is fed and not yet consumed: `buffer` from `pos` on.
 
-    - `trace` collects (kind, text) of everything consumed, in the order of the input; `listener` hears the same.
-    - `ahead` characters of what will be classified next are the prompt's: neither of the two learns of them.
-    - `record`, while it is a list, collects the text alone.
-    - `token` is the piece fed last, if it was one token of the vocabulary and is not listed as a control marker.
-    - `fed` counts the characters fed. `call_start`: where the call under way began, counted alike; None outside calls.
-      `answer_start`: where the present stretch outside reasoning began. `undecided`: the first text tells whether the
-      turn begins with reasoning.
-    - `cut`: the input ended because it was cut off. `hard` are the texts (as they stand in the buffer) of the family's
-      control tokens: what begins with one is a marker, whole or not.
+    - `trace` collects (kind, text) of everything consumed, in the order of the input; `listener` is called with the
+      same.
+    - The next `ahead` characters to be classified belong to the prompt; `trace` and `listener` skip them.
+    - `record`, while it is a list, collects the consumed text.
+    - `token` is the last piece fed, if it was one token of the vocabulary and is not listed as a control marker.
+    - `fed` counts the characters fed. `call_start`: the position in that count where the current call began; None
+      outside calls. `answer_start`: where the current stretch outside reasoning began. `undecided`: whether it is still
+      open if the turn begins with reasoning.
+    - `cut`: the input was cut off rather than ended. `hard` are the family's control tokens as they appear in the
+      buffer: text that begins with one is a marker, complete or not.
     """
 
     __slots__ = (
@@ -131,8 +132,8 @@ class Reader:
         self._names = {ord(char): text for text, char in (control or {}).items()}
 
     def feed(self, text: str, token: str = "") -> None:
-        """More input; `token` is the same text where it is one token. What was consumed is let go here, so that
-        consuming costs no copy of the rest."""
+        """Add input; `token` is the same text if it is one token. Consumed text is dropped only here, so that consuming
+        does not copy the rest."""
         self.buffer = self.buffer[self.pos :] + text
         self.fed += len(text)
         self.pos = 0
@@ -140,22 +141,22 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """How many characters are fed and not consumed."""
+        """The number of characters fed and not consumed."""
         return len(self.buffer) - self.pos
 
     @property
     def consumed(self) -> int:
-        """How many characters are consumed."""
+        """The number of characters consumed."""
         return self.fed - self.left
 
     def behind(self, count: int) -> str:
-        """What follows the next `count` characters and white space, as far as any marker reaches. Consumes nothing."""
+        """Return up to `WINDOW` characters after the next `count` characters and white space. Consumes nothing."""
         space = _ANY_SPACE.match(self.buffer, self.pos + count)
         start = space.end() if space else self.pos + count
         return self.buffer[start : start + WINDOW]
 
     def plain(self, text: str) -> str:
-        """The text with control tokens spelt out."""
+        """Return the text with control tokens spelt out."""
         return text.translate(self._names) if self._names else text
 
     def note(self, kind: str, text: str) -> None:
@@ -164,7 +165,7 @@ class Reader:
             self.own(kind, text)
 
     def own(self, kind: str, text: str) -> str:
-        """The same; returns the part of it that is not the prompt's, control tokens spelt out."""
+        """Like `note`; returns the part that does not belong to the prompt, with control tokens spelt out."""
         text = self.plain(text)
         if self.ahead:
             past = min(self.ahead, len(text))
@@ -178,7 +179,7 @@ class Reader:
         return text
 
     def take(self, count: int, kind: str | None = None) -> str:
-        """Consume so many characters."""
+        """Consume and return the next `count` characters."""
         end = self.pos + count
         text = self.buffer[self.pos : end]
         self.pos = end
@@ -189,7 +190,7 @@ class Reader:
         return text
 
     def more(self) -> Reading[bool]:
-        """Wait until there is something to read. False at the end of the input."""
+        """Wait until there is something to read. Returns False at the end of the input."""
         while self.pos == len(self.buffer):
             if self.closed:
                 return False
@@ -204,11 +205,11 @@ class Reader:
         tail: Callable[[str], None] | None = None,
         cuts: bool = False,
     ) -> Reading[str | None]:
-        """Hand text to `write` up to the earliest marker, and return that marker without consuming it.
+        """Pass text to `write` up to the earliest marker, and return that marker without consuming it.
 
-        What may yet become a marker is held back. None: the input ended first; what was still held back then goes to
-        `tail` (to `write`, if that is not given). With `cuts`, a beginning that can only be a marker's is left in the
-        buffer, and CUT returned.
+        Text that may become a marker is held back. Returns None if the input ended first; then the held-back text goes
+        to `tail` (default: `write`). With `cuts`, text that can only be the beginning of a marker stays in the buffer,
+        and CUT is returned.
         """
         while True:
             found = markers.pattern.search(self.buffer, self.pos)
@@ -227,7 +228,7 @@ class Reader:
             yield
 
     def _is_marker(self) -> bool:
-        """Whether the beginning of a marker, at the end of the output, can be nothing else."""
+        """Whether what looks like the beginning of a marker, at the end of the output, can only be that."""
         return self.cut or (bool(self.hard) and self.buffer.startswith(self.hard, self.pos))
 
     def _may_grow(self, marker: str, markers: Markers) -> bool:
@@ -239,7 +240,7 @@ class Reader:
         return any(len(longer) > len(rest) and longer.startswith(rest) for longer in markers.literals)
 
     def starts(self, markers: Markers) -> Reading[str | None]:
-        """Which of the markers stands here (the longest), waiting while that is open. Nothing is consumed."""
+        """Return the longest marker at the front, or None, once that is decided. Consumes nothing."""
         while True:
             found = markers.pattern.match(self.buffer, self.pos)
             marker = None if found is None else found.group(1)
@@ -250,25 +251,25 @@ class Reader:
             yield
 
     def ends_in(self, markers: Markers) -> bool:
-        """Whether the input ended within what looks like one of the markers. Nothing is consumed."""
+        """Whether the input ended inside what looks like one of the markers. Consumes nothing."""
         if not (self.closed and self.left):
             return False
         found = markers.pattern.match(self.buffer, self.pos)
         return found is not None and (found.group(1) is None or self._may_grow(found.group(1), markers))
 
     def is_cut(self, markers: Markers) -> bool:
-        """The same where that beginning can only be a marker's, in text that may hold anything."""
+        """Like `ends_in`, for text that may contain anything: whether that beginning can only be a marker's."""
         return self.ends_in(markers) and self._is_marker()
 
     def cut_marker(self, markers: Markers) -> bool:
-        """Consume the beginning of a marker within which the input ended, if one stands here."""
+        """Consume the beginning of a marker inside which the input ended, if there is one at the front."""
         if not self.ends_in(markers):
             return False
         self.take(self.left, "marker")
         return True
 
     def match(self, markers: Markers, kind: str = "marker") -> Reading[bool]:
-        """Consume one of the markers if it stands here."""
+        """Consume one of the markers if it is at the front. Returns whether it was."""
         marker = yield from self.starts(markers)
         if marker is None:
             return False
@@ -276,7 +277,7 @@ class Reader:
         return True
 
     def space(self, kind: str = "space") -> Reading[None]:
-        """Consume white space, all of it."""
+        """Consume all white space at the front."""
         while True:
             run = _SPACE.match(self.buffer, self.pos)
             if run:
@@ -298,11 +299,10 @@ class Mark(NamedTuple):
 
 
 class Spelling:
-    """How markers stand in the reader's buffer: control tokens as one character each, all else as text.
+    """How markers appear in the reader's buffer: control tokens as one character each, everything else as text.
 
-    `control` are the markers that the family's models only ever write as one token; `vocabulary` are the texts that
-    are one control or user-defined token in the model's vocabulary (None: no vocabulary is known, everything is
-    text).
+    `control` are the markers that the family's models only ever write as one token; `vocabulary` are the texts that are
+    one control or user-defined token of the model's vocabulary (None: not known, so everything is text).
     """
 
     __slots__ = ("_control", "_pattern", "characters", "vocabulary")
@@ -310,7 +310,7 @@ class Spelling:
     def __init__(self, control: Iterable[str], vocabulary: frozenset[str] | None) -> None:
         self._control = tuple(control)
         self.vocabulary = vocabulary
-        # A text's character does not depend on which others the vocabulary has, so compiled markers can be shared.
+        # A text's character does not depend on the vocabulary's other tokens, so that compiled markers can be shared.
         self.characters: Mapping[str, str] = {
             text: chr(FIRST_CONTROL + n)
             for n, text in enumerate(dict.fromkeys(self._control))
@@ -321,21 +321,21 @@ class Spelling:
 
     @property
     def hard(self) -> tuple[str, ...]:
-        """The control tokens as they stand in the buffer."""
+        """The control tokens as they appear in the buffer."""
         return tuple(map(self.text, self._control))
 
     def is_hard(self, literal: str) -> bool:
-        """Whether a marker holds one of the family's control tokens, so that no prose is one."""
+        """Whether a marker contains one of the family's control tokens, so that it cannot occur in prose."""
         return any(token in literal for token in self._control)
 
     def text(self, literal: str) -> str:
-        """The literal as it stands in the buffer."""
+        """Return the literal as it appears in the buffer."""
         if self._pattern is None:
             return literal
         return self._pattern.sub(lambda found: self.characters[found.group()], literal)
 
     def mark(self, literal: str) -> Mark:
-        """The literal, its outer white space apart. Inner white space stays part of the text."""
+        """Split the literal into its text and the white space around it. Inner white space stays in the text."""
         edges = _EDGES.fullmatch(literal)
         assert edges is not None  # the pattern matches every text
         before, text, after = edges.groups()

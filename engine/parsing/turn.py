@@ -1,4 +1,4 @@
-"""One assistant turn of a format whose parts stand in one run of text: content, reasoning spans, sections of tool
+"""Reads one assistant turn whose parts follow one another in a single text: content, reasoning spans, sections of
 calls.
 
 Knows: where each kind of part may begin and what ends it. Does not know: the inside of a call (`shapes`), formats
@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 
 
 class TextTurn:
-    """Reads a turn."""
+    """Reads a turn of a format without channels."""
 
     def __init__(self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> None:
         self._reader = reader
@@ -38,7 +38,7 @@ class TextTurn:
         self._drops = reasoning is not None and reasoning.when_closed == "drop"
         self._closed = self._closed_for_good = self._fenced = self._called = False
         self._announced = not (tools and tools.heading[0])
-        self._quoted = 0  # opening markers that were text: the closing ones are text too
+        self._quoted = 0  # opening markers that were text: as many closing ones are text too
         self._is_open = Markers(marks.opens)
         self._is_start = Markers(marks.start)
         self._header_end = Markers([marks.header_end.text])
@@ -55,11 +55,11 @@ class TextTurn:
         self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
 
     def seeded(self) -> None:
-        """The prompt's part of the turn was replayed: what it closed, some families hold closed."""
+        """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
         self._closed_for_good = self._drops and self._closed
 
     def run(self) -> Reading[None]:
-        """The whole turn, to the end of the input."""
+        """Read the whole turn, to the end of the input."""
         reader, marks = self._reader, self._marks
         lead, edge, untouched = "", "space", True
         reader.undecided = self._implicit
@@ -83,7 +83,7 @@ class TextTurn:
                     span.close(exact=untouched)
                     return
                 span.end()
-                assert self._bare is not None  # `_content` leaves text unread only where a bare call stands
+                assert self._bare is not None  # `_content` leaves text unread only if a bare call begins here
                 self._called = True
                 reader.call_start = reader.consumed
                 yield from self._bare.read()
@@ -102,7 +102,7 @@ class TextTurn:
                 span.end(marks.opens[hit].before)
                 lead, edge = (yield from self._reasoning(marks.opens[hit])), "reasoning-space"
             elif hit in marks.closes and span.blank:
-                # A closing marker with nothing open: a prompt that closed reasoning, or a model that declined it.
+                # A closing marker without an open span: the prompt closed reasoning, or the model skipped it.
                 span.end(marks.closes[hit].before)
                 lead, edge = self._skip(hit, marks.closes[hit], "reasoning-marker"), "reasoning-space"
                 reader.answer_start = reader.consumed
@@ -115,14 +115,15 @@ class TextTurn:
             untouched = False
 
     def _skip(self, text: str, mark: Mark, kind: str = "marker") -> str:
-        """Consume a marker that ends what a heading announced. Returns the white space that the template writes after
-        it."""
+        """Consume a marker, which also ends the effect of a heading. Returns the white space that the template writes
+        after it."""
         self._announced = not (self._calls and self._calls.section.syntax.heading[0])
         self._reader.take(len(text), kind)
         return mark.after
 
     def _markup(self, span: Span, hit: str) -> Reading[str]:
-        """A call, or a marker that only leads to what follows. Returns the white space after it."""
+        """Read a section of calls, or consume a marker that only introduces what follows. Returns the white space after
+        it."""
         reader, marks = self._reader, self._marks
         if hit in self._openers:
             assert self._calls is not None  # only its section has openers
@@ -141,7 +142,7 @@ class TextTurn:
             return marks.header_end.after
         skipped = (
             marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or marks.answer_end.get(hit) or Mark()
-        )  # else a stop, a call's stray closing marker, or a control token that means nothing here
+        )  # otherwise a stop, a stray closing marker of a call, or a control token without meaning here
         span.end(skipped.before)
         lead = self._skip(hit, skipped)
         if hit in marks.start:
@@ -149,7 +150,8 @@ class TextTurn:
         return lead
 
     def _content(self, span: Span, *, answering: bool) -> Reading[str | None]:
-        """Text up to a marker, returned and not consumed. None: the input ended, or a bare call stands here."""
+        """Read text up to a marker, and return the marker without consuming it. None: the input ended, or a bare call
+        begins here."""
         reader = self._reader
         yield from self._space(span)
         if not (answering and self._marks.answer_end):
@@ -179,10 +181,11 @@ class TextTurn:
                 return None
 
     def _acts(self, hit: str, span: Span) -> Reading[bool]:
-        """Whether a marker acts as one.
+        """Whether a marker takes effect; if not, it is text or is dropped (`_is_stray`).
 
-        A stop, or a fence that does not open, does so only at the end; some calls only before a declared name, or where
-        a heading announced them; reasoning opens in mid-line, and closes where none is open, only as a token.
+        A stop, and a fence that does not open one, takes effect only at the end; some families' calls only before a
+        declared name, or after a heading that announced them; a marker that opens reasoning in mid-line, or closes it
+        when none is open, only as a token.
         """
         marks = self._marks
         if hit in marks.fences and span.blank:
@@ -203,17 +206,17 @@ class TextTurn:
         return (yield from self._calls.section.begins(hit))
 
     def _opens(self, hit: str, span: Span) -> bool:
-        """Whether an opening marker of reasoning is one, and no text about it."""
+        """Whether an opening marker opens reasoning, rather than being quoted in text."""
         return self._anywhere or span.begins_line or hit in self._marks.control or self._reader.token == hit
 
     def _is_idle(self, hit: str) -> bool:
-        """Whether a marker has nothing to do in the midst of content."""
+        """Whether a marker has no effect in the middle of content."""
         marks = self._marks
         return hit in marks.strays and not (hit in marks.answer_end or hit in marks.ends or hit in marks.others)
 
     def _is_stray(self, hit: str, span: Span) -> bool:
-        """Whether a marker that did not act is left out: a control token, or one that closes what is not open, unless
-        the text speaks of it."""
+        """Whether a marker that takes no effect is dropped: a control token, or one that closes what is not open,
+        unless the text quotes it."""
         if hit in self._marks.control:
             return True
         if hit not in self._marks.strays:
@@ -230,7 +233,7 @@ class TextTurn:
         return reader.buffer.startswith("\n", reader.pos + len(text))
 
     def _ends_here(self, stop: str) -> Reading[bool]:
-        """Whether nothing follows the stop at the front. Generation ends before one; other text may hold it."""
+        """Whether nothing follows the stop at the front. Generation ends at a stop; other text may contain it."""
         reader = self._reader
         while not reader.behind(len(stop)):
             if reader.closed:
@@ -241,7 +244,7 @@ class TextTurn:
         return False
 
     def _space(self, span: Span) -> Reading[None]:
-        """Hand white space to the span, all that stands here."""
+        """Pass all white space at the front to the span."""
         reader = self._reader
         while (yield from reader.more()):
             space = _SPACE.match(reader.buffer, reader.pos)
@@ -250,9 +253,10 @@ class TextTurn:
             span.write(reader.take(space.end() - reader.pos))
 
     def _reasoning(self, open_: Mark | None, lead: str = "") -> Reading[str]:
-        """A span of reasoning, from its opening marker on if it has one (else `lead` is the white space before it).
+        """Read a span of reasoning, including its opening marker if it has one (if not, `lead` is the white space
+        before it).
 
-        Answers the white space after its closing marker.
+        Returns the white space after its closing marker.
         """
         reader, emitter, marks = self._reader, self._emitter, self._marks
         emitter.in_reasoning = True
@@ -263,7 +267,7 @@ class TextTurn:
                 reader.take(len(open_.text), "reasoning-marker")
             span = Span(emitter, reader, "reasoning", open_.after if open_ else lead, "reasoning-space")
             yield from self._space(span)
-            # Models whose prompt has opened reasoning may open it once more.
+            # Models may open reasoning again although the prompt has opened it.
             again = yield from reader.starts(self._is_open)
             if again is None:
                 break
@@ -292,7 +296,7 @@ class TextTurn:
         return ""
 
     def _ends_reasoning(self, hit: str) -> Reading[bool]:
-        """Whether a marker inside reasoning ends it: a call's may be text about calls."""
+        """Whether a marker inside reasoning ends it: a call's opening marker may be text about calls."""
         if hit not in self._openers or self._calls is None or hit in self._marks.others:
             return True
         if self._calls.section.syntax.names_declared:
@@ -301,7 +305,7 @@ class TextTurn:
 
 
 class _Marks:
-    """A format's markers outside of calls, by their text."""
+    """A format's markers outside calls, by their text."""
 
     __slots__ = (
         "answer",
@@ -340,11 +344,11 @@ class _Marks:
         self.ends = marks(*format_.ends)
         own = {*self.answer_end, *self.ends, *self.closes}
         self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}
-        # What begins another part of the turn ends the one before, where no prose can hold it.
+        # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose.
         self.others = marks(*filter(spelling.is_hard, (format_.content[0], format_.start)))
         later = reasoning is not None and reasoning.where != "start"
         self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
-        # Calls that nobody asked for are content, their markers included.
+        # Without tool calls (tool_choice "none"), calls are content, including their markers.
         self.control = frozenset(spelling.characters.values() if demands.calls else ())
         over = [format_.content[1], *(tools.section[1:] + tools.call[1:] if tools and demands.calls else ())]
         hard = (literal for literal in (*closes, *over) if spelling.is_hard(literal))
@@ -352,5 +356,5 @@ class _Marks:
 
 
 def _is_token(literal: str) -> bool:
-    """Whether a marker looks like one token, and not like prose."""
+    """Whether a marker looks like one token rather than prose."""
     return _TOKEN.fullmatch(literal.strip()) is not None

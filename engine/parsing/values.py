@@ -1,9 +1,10 @@
-"""Argument text as models write it in markup, made into JSON fragments under the tool's schema.
+"""Turns argument text that models write in markup into JSON fragments under the tool's schema.
 
 Knows: which schemas take text literally, how other values are read (JSON first, then text), and how text becomes the
 inside of a JSON string. Does not know: markers. Rules: a pure string schema never coerces ("02134" stays text); a
-nullable or union schema tries JSON first and falls back to text; a schema without text coerces what can only mean one
-value of its type ("007" for an integer), also where the markup calls that text, and never where it calls it JSON.
+nullable or union schema tries JSON first and falls back to text; a schema without strings coerces text that can mean
+only one value of its type ("007" for an integer), even if the markup calls the value text, but never if it calls it
+JSON.
 """
 
 import ast
@@ -15,10 +16,10 @@ from typing import Any, cast
 from engine.tools import json_value
 
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
-_ANY: Mapping[str, Any] = {"any": True}  # no schema: not the root's, which `None` would mean
+_ANY: Mapping[str, Any] = {"any": True}  # no schema; `None` would mean the root's
 TEXT = frozenset(["string"])
 JSON_TYPES = frozenset(["any"])
-"""In place of types: the markup says that the value is JSON, whatever the schema takes."""
+"""Stands in for the types of a value that the markup declares to be JSON, whatever the schema says."""
 _INTEGER = re.compile(r"([+-]?)0*(\d+)")
 _DECIMAL = re.compile(r"([+-]?)0*(\d*)\.(\d*)((?:[eE][+-]?\d+)?)")
 _WRAPPERS = frozenset(["arguments", "args", "input", "kwargs", "parameters", "params", "properties"])
@@ -34,8 +35,8 @@ _TYPE_NAMES: tuple[tuple[type, str], ...] = (
 
 
 class Schemas:
-    """A schema, asked for the types of its parts: a tool's parameters, or (deeper) one of them. An unknown tool or
-    parameter has no schema: any type may come."""
+    """A view of a schema, with the types of its parts: a tool's parameters, or one of these. An unknown tool or
+    parameter has no schema, so any type is allowed."""
 
     __slots__ = ("_node", "_properties", "_root")
 
@@ -48,32 +49,32 @@ class Schemas:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the properties; none where they are not known."""
+        """The names of the properties; empty if they are not known."""
         return tuple(self._properties)
 
     def types(self, name: str) -> frozenset[str] | None:
-        """The JSON types that a parameter takes; None when that is not said."""
+        """Return the JSON types that a parameter takes; None if the schema does not say."""
         return self._types(self._properties.get(name), depth=0)
 
     def own(self) -> frozenset[str] | None:
-        """The JSON types of this schema itself."""
+        """Return the JSON types of this schema itself; None if it does not say."""
         return self._types(self._node, depth=0)
 
     def child(self, name: str) -> "Schemas":
-        """The schema of a property."""
+        """Return the schema of a property."""
         return Schemas(self._root, self._properties.get(name, _ANY))
 
     def items(self) -> "Schemas":
-        """The schema of an array's items."""
+        """Return the schema of an array's items."""
         return Schemas(self._root, self._node.get("items", _ANY))
 
     def at(self, position: int) -> str | None:
-        """The name of the parameter in that position."""
+        """Return the name of the parameter in that position."""
         names = list(self._properties)
         return names[position] if position < len(names) else None
 
     def only(self) -> str | None:
-        """The name of the only parameter."""
+        """Return the name of the parameter if there is only one."""
         return self.at(0) if len(self._properties) == 1 else None
 
     def _followed(self, node: object) -> Mapping[str, Any]:
@@ -117,7 +118,7 @@ class Schemas:
 
 
 def _listed(value: object) -> list[object]:
-    """A keyword's list; nothing where a schema has something else there."""
+    """Return a keyword's list; empty if its value is not a list."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
@@ -131,18 +132,18 @@ def _union(branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
 
 
 def type_name(value: object) -> str:
-    """The JSON type of a Python value."""
+    """Return the JSON type of a Python value."""
     return next((name for kind, name in _TYPE_NAMES if isinstance(value, kind)), "null")
 
 
 def quoted(text: str) -> str:
-    """Text as the inside of a JSON string."""
+    """Return text as the inside of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
-    """The JSON of a value that the markup does not call text: what the model wrote if that is JSON of an allowed type,
-    what it can only mean where the schema takes no text, else a string."""
+    """Return the JSON of a value that the markup does not call text: the value itself if it is JSON of an allowed type,
+    the only value that it can mean if the schema takes no strings, else a string."""
     if types is not None and (meant := coerced(text, types)) is not None:
         return meant
     parsed = _parsed(text.strip(), types)
@@ -152,7 +153,8 @@ def typed(text: str, types: frozenset[str] | None) -> str:
 
 
 def coerced(text: str, types: frozenset[str]) -> str | None:
-    """The JSON of the one value of these types that the text can mean; None where there is none, or it may be text."""
+    """Return the JSON of the only value of these types that the text can mean; None if there is none, or it may be a
+    string."""
     bare = text.strip()
     parsed = _parsed(bare, types)
     if parsed is not None:
@@ -169,7 +171,7 @@ def coerced(text: str, types: frozenset[str]) -> str | None:
 
 
 def _number(text: str, types: frozenset[str]) -> str | None:
-    """A number as people write it (`007`, `+3`, `.5`), as JSON has it."""
+    """Return a loosely written number (`007`, `+3`, `.5`) as JSON; None if it is not one."""
     if types.isdisjoint({"integer", "number"}):
         return None
     if whole := _INTEGER.fullmatch(text):
@@ -181,13 +183,13 @@ def _number(text: str, types: frozenset[str]) -> str | None:
 
 
 def _parsed(bare: str, types: frozenset[str] | None) -> tuple[str, str] | None:
-    """JSON text for JSON, or for a value as Python writes it, and its type; None when it is neither."""
+    """Return the JSON and the type of JSON text or of a Python literal; None if it is neither."""
     constants = types is None or not types.isdisjoint({"boolean", "null"})
     return _json(_PYTHON_LITERALS.get(bare, bare) if constants else bare) or _python(bare)
 
 
 def _json(text: str) -> tuple[str, str] | None:
-    """JSON text for JSON text (the same, or with raw control characters escaped), and its type; None when not."""
+    """Return JSON text (unchanged, or with raw control characters escaped) and its type; None if it is not JSON."""
     for strict in (True, False):
         try:
             value = json_value(text, strict=strict)
@@ -198,7 +200,7 @@ def _json(text: str) -> tuple[str, str] | None:
 
 
 def _python(text: str) -> tuple[str, str] | None:
-    """The same for a list or dictionary as Python writes it: some templates show models no other form."""
+    """The same for a Python list or dictionary: some templates show models only this form."""
     if text[:1] not in ("[", "{", "("):
         return None
     try:
@@ -210,8 +212,8 @@ def _python(text: str) -> tuple[str, str] | None:
 
 
 def unwrapped(name: str, text: str, names: Sequence[str]) -> str | None:
-    """The JSON of the object that the text is, if its keys are parameters of the tool (`names`): all arguments under
-    one name that the tool does not have. None where it is something else."""
+    """Return the JSON of an object whose keys are parameters of the tool (`names`): the model wrote all arguments under
+    one undeclared name. None if the text is anything else."""
     parsed = _parsed(text.strip(), None)
     if parsed is None or parsed[1] != "object":
         return None
@@ -220,10 +222,10 @@ def unwrapped(name: str, text: str, names: Sequence[str]) -> str | None:
 
 
 class ArgumentWriter:
-    """Assembles `{"key": value, ...}` from keys and values that come in markup, as fragments.
+    """Assembles `{"key": value, ...}` from fragments of keys and values in markup.
 
-    A first argument that the tool does not have waits: where it is the only one and holds an object of the tool's own
-    parameters, that object is the arguments.
+    A first argument with an undeclared name is held back: if it is the only one, and an object of the tool's own
+    parameters, that object becomes the arguments.
     """
 
     __slots__ = (
@@ -262,8 +264,8 @@ class ArgumentWriter:
         self._waiting: list[str] | None = None
 
     def key(self, name: str, lead: str, stated: bool | None) -> None:
-        """A value begins. `lead` is the white space that the template writes before it; `stated` whether the markup
-        says that it is text (None: it says nothing)."""
+        """Begin a value. `lead` is the white space that the template writes before it; `stated`: whether the markup
+        declares it to be text (None: it declares nothing)."""
         self.flush()
         types = self.schemas.types(name)
         names = self.schemas.names
@@ -290,26 +292,26 @@ class ArgumentWriter:
             self._waiting.append(text)
 
     def flush(self) -> None:
-        """Emit what waited."""
+        """Emit the argument that was held back."""
         if self._waiting is not None:
             waited, self._waiting = self._waiting, None
             self._emit("".join(waited))
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The tool's parameters that were not given yet."""
+        """The tool's parameters that have no argument yet."""
         return tuple(name for name in self.schemas.names if name not in self.given)
 
     @property
     def is_text(self) -> bool:
-        """Whether the present value is taken literally, and so streams."""
+        """Whether the current value is taken literally, and so is streamed."""
         return self._types == TEXT
 
     def is_json(self) -> bool:
-        """Whether what came of the present value is whole JSON of its own (never so for text), and a marker follows.
+        """Whether the current value, at a marker, is complete JSON (never so for text).
 
-        The marker is part of the value else, and outside of a string no JSON holds one: so a value is read as a whole
-        once at most, however many markers it has.
+        If not, the marker is part of the value. Outside a string, JSON cannot contain a marker, so a value is parsed at
+        most once, however many markers it contains.
         """
         if self.is_text or self._never_json:
             return False
@@ -322,7 +324,7 @@ class ArgumentWriter:
         return not self._never_json
 
     def _scan(self, text: str) -> None:
-        """Keep up whether the text ends inside a string (`"`), and there behind a backslash (`\\`)."""
+        """Track whether the text so far ends inside a string (`"`), or there after a backslash (`\\`)."""
         if self._inside == "\\":
             self._inside, text = '"', text[1:]
         for found in _STRING_EDGES.finditer(text):
@@ -332,7 +334,7 @@ class ArgumentWriter:
                 self._inside = "\\"
 
     def text(self, text: str) -> None:
-        """More of the value. White space that may belong to the markup is held back."""
+        """Add text to the value. White space that may belong to the markup is held back."""
         if not self._open:
             text = "".join(self._held) + text
             self._held.clear()
@@ -353,7 +355,7 @@ class ArgumentWriter:
             self._held.append(space)
 
     def end_value(self, before: str) -> None:
-        """The value is over, the template writes `before` ahead of what closed it."""
+        """End the value; `before` is the white space that the template writes before the closing marker."""
         held = "".join(self._held)
         held = (held if self._open else held.removeprefix(self._lead)).removesuffix(before)
         if self.is_text:
@@ -377,7 +379,7 @@ class ArgumentWriter:
         return coerced(text, self._types) or f'"{quoted(text)}"'
 
     def end(self) -> None:
-        """No more arguments."""
+        """End the arguments."""
         if self._waiting is not None:
             wrapped = unwrapped(self._undeclared, "".join(self._value), self.schemas.names)
             if wrapped is not None:

@@ -1,4 +1,4 @@
-"""The shapes of tool calls: each reads itself, straight down, and emits as it reads.
+"""The shapes of tool calls: each has a class that reads it and emits events while it reads.
 
 Knows: which class reads which shape. Does not know: content, reasoning, or which family a shape serves.
 """
@@ -22,7 +22,7 @@ _OBJECTS = re.compile(r"\[?\s*\{")
 _MAYBE_OBJECTS = re.compile(r"\[?\s*")
 _CALL = re.compile(r"[A-Za-z_][\w.\-]*\(")
 _LOOK = 200
-"""How much is looked at to tell the two syntaxes from one another that the same markers may stand around."""
+"""The most characters looked at to distinguish the two syntaxes that the same markers may enclose."""
 _MAYBE_CALL = re.compile(r"(?:[A-Za-z_][\w.\-]*)?")
 
 __all__ = ["JsonShape", "PythonicShape", "Section", "SectionReader"]
@@ -51,7 +51,7 @@ class SectionReader:
                 self._call = NestedShape(section, spelling)
 
     def read(self, opener: str) -> Reading[str]:
-        """Read the section whose opener was just consumed. Answers the white space that belongs after it."""
+        """Read the section whose opener was just consumed. Returns the white space that belongs after it."""
         section = self.section
         if self._whole is not None:
             return (yield from self._read_whole(opener))
@@ -71,7 +71,7 @@ class SectionReader:
             if (yield from section.closed()):
                 return section.close.after
             if section.close.text and section.reader.buffer[section.reader.pos :][:1] in ("{", "["):
-                # The syntax of other families between this one's markers.
+                # Another family's syntax between this family's markers.
                 return (yield from JsonShape(section).read())
             if section.reader.cut_marker(section.inside):
                 return after
@@ -81,7 +81,7 @@ class SectionReader:
             after = section.call_close.after
 
     def _read_whole(self, opener: str) -> Reading[str]:
-        """A section as JSON or as Python calls, whichever it holds: the same markers stand around both."""
+        """Read a section of JSON or of Python calls, whichever it contains: the same markers enclose both."""
         reader, section = self.section.reader, self.section
         yield from reader.space()
         pythonic = isinstance(self._whole, PythonicShape)
@@ -106,7 +106,7 @@ class SectionReader:
         return (yield from shape.read())
 
     def names_a_tool(self, opener: str) -> Reading[bool]:
-        """Whether a declared tool's name, and what ends names, follows the opener at the front (not consumed)."""
+        """Whether a declared tool's name and the end of a name follow the opener at the front. Consumes nothing."""
         section = self.section
         tools = section.emitter.tools
         if tools is None:
@@ -126,7 +126,7 @@ class SectionReader:
 
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, *, most: int | None) -> Node:
-    """The grammar of one to `most` calls (None: without end) of these tools in a family's own syntax."""
+    """Return the grammar of one to `most` calls (None: any number) of these tools in a family's own syntax."""
     makers = {
         "json": json_calls.grammar,
         "tagged_json": tagged.json_grammar,

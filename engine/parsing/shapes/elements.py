@@ -2,7 +2,7 @@
 tags, where the parameter's name is the tag, objects nest and arrays are `item`s (MiniMax M3).
 
 Knows: bare keys, strings between quote marks, nested lists and dictionaries; tags and their types under the tool's
-schema. Does not know: what stands around a call.
+schema. Does not know: the markers around a call.
 """
 
 import json
@@ -121,7 +121,7 @@ class DictionaryShape:
                 return outcome
 
     def _key(self) -> Reading[str | None]:
-        """A key as a JSON string, its colon consumed; None when none stands here."""
+        """Consume a key and its colon, and return the key as a JSON string; None if there is none."""
         reader = self._reader
         parts: list[str] = []
         quoted_ = yield from reader.match(self._quote, "key")
@@ -224,7 +224,8 @@ class NestedShape:
         return ""
 
     def _elements(self, write: Write, schemas: Schemas, array: bool | None, depth: int = 0) -> Reading[Outcome]:
-        """Elements up to what closes their parent (not consumed). `array` None: the call itself, always an object."""
+        """Read elements up to their parent's closing tag (not consumed). `array` None: the call itself, always an
+        object."""
         reader = self._reader
         if depth > DEEPEST:
             return Outcome.MALFORMED
@@ -254,7 +255,7 @@ class NestedShape:
         return Outcome.COMPLETE
 
     def _tag(self) -> Reading[str | None]:
-        """The rest of a tag, after its opening mark; None: the input ended."""
+        """Read the rest of a tag, after its opening mark. Returns None if the input ended."""
         parts: list[str] = []
         hit = yield from self._reader.until(self._tag_ends, parts.append)
         self._reader.note("key", "".join(parts))
@@ -264,7 +265,7 @@ class NestedShape:
         return "".join(parts).strip()
 
     def _element(self, write: Write, schema: Schemas, key: str, depth: int) -> Reading[Outcome]:
-        """One element's value and its closing tag."""
+        """Read one element's value and its closing tag."""
         reader = self._reader
         hit = yield from reader.starts(self._edge)
         if hit in self._begin.literals:
@@ -281,7 +282,7 @@ class NestedShape:
         return Outcome.COMPLETE if closed == key else Outcome.MALFORMED
 
     def _children(self, write: Write, schema: Schemas, depth: int) -> Reading[Outcome]:
-        """Nested elements: an array when the first is an item (and the schema does not say object)."""
+        """Read nested elements: an array if the first is an item (unless the schema's type is object)."""
         reader = self._reader
         begin = self._begin.literals[0]
         tag = begin + _ITEM + self._tag_end
@@ -289,7 +290,7 @@ class NestedShape:
         return (yield from self._elements(write, schema, array, depth + 1))
 
     def _text(self, write: Write, schema: Schemas) -> Reading[Outcome]:
-        """A value without elements inside: text where the schema allows a string, else JSON if it is that."""
+        """Read a value without elements inside: text if the schema allows a string, else JSON if it is valid JSON."""
         reader, types = self._reader, schema.own()
         literal = _is_text(types)
         parts: list[str] = []
@@ -311,12 +312,13 @@ class NestedShape:
 
 
 def _is_text(types: frozenset[str] | None) -> bool:
-    """Whether a value is taken literally: where the schema allows a string, one it is."""
+    """Whether a value is taken literally: if the schema allows a string, the value is one."""
     return types is not None and "string" in types
 
 
 def _value(text: str, types: frozenset[str] | None, schema: Schemas) -> str:
-    """The JSON of a value that is not taken literally. What is no array where one is due, is an item of it."""
+    """Return the JSON of a value that is not taken literally. If an array is expected, anything else becomes its
+    item."""
     if types in _EMPTY and not text.strip():
         return _EMPTY[types]
     if types != _ARRAY or (array := coerced(text, _ARRAY)) is None:
@@ -326,7 +328,7 @@ def _value(text: str, types: frozenset[str] | None, schema: Schemas) -> str:
 
 
 class _Items:
-    """The children of an array, one behind the other."""
+    """The children of an array."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -343,10 +345,10 @@ class _Items:
 
 
 class _Members:
-    """The children of an object. Some models write an array as its items, each under the array's own name: a child that
-    comes again makes one, so only text that streams is written before the next child is known.
+    """The children of an object. Some models write an array as repeated elements under the array's name, so a repeated
+    child becomes an array, and only streamed text is written before the next child is known.
 
-    `whole`: the object is written when it ends, since its children may come again in any order.
+    `whole`: the object is written only when it ends, since its children may repeat in any order.
     """
 
     def __init__(self, write: Write, schemas: Schemas, *, whole: bool) -> None:
@@ -357,7 +359,7 @@ class _Members:
         self._waiting: dict[str, list[list[str]]] = {}
 
     def child(self, key: str) -> Write:
-        """What the value of the next child is written to."""
+        """Return the function to which the next child's value is written."""
         if not self._whole and key not in self._waiting:
             self._flush()
             if _is_text(self._schemas.child(key).own()):
@@ -378,13 +380,13 @@ class _Members:
         self._waiting.clear()
 
     def end(self) -> None:
-        """No more children."""
+        """Write what is left, and the end of the object."""
         wrapped = None if self._whole or self._some else self._wrapped()
         self._flush()
         self._write(wrapped or ("}" if self._some else "{}"))
 
     def _wrapped(self) -> str | None:
-        """The object that the only child holds, if it is one of the tool's parameters; the child is let go then."""
+        """Return the object inside the only child if its keys are the tool's parameters, and drop the child."""
         if len(self._waiting) != 1 or not self._schemas.names:
             return None
         ((key, values),) = self._waiting.items()
@@ -395,7 +397,7 @@ class _Members:
 
 
 def _joined(values: Sequence[str], schema: Schemas) -> str:
-    """The values of one name: an array where there are several, or where the schema takes nothing else."""
+    """Join the values of one name: an array if there are several, or if the schema requires one."""
     if len(values) == 1 and (schema.own() != _ARRAY or values[0].startswith("[")):
         return values[0]
     return f"[{', '.join(values)}]"
@@ -405,7 +407,7 @@ _BARE_KEY = re.compile(r"[A-Za-z_][\w.\-]*")
 
 
 def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """The grammar of one to `most` calls as bare dictionaries, with what stands around them."""
+    """Return the grammar of one to `most` calls as bare dictionaries, with the markers around them."""
     notation = _Bare(syntax, rules)
 
     def call(tool: Tool) -> Node:
@@ -416,7 +418,7 @@ def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, 
 
 
 class _Bare:
-    """Keys without quotes, strings between quote marks."""
+    """The notation with bare keys and strings between quote marks."""
 
     def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
         self._quote = syntax.quote
@@ -460,7 +462,7 @@ class _Bare:
 
 
 def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """The grammar of one to `most` calls whose arguments are nested elements, with what stands around them."""
+    """Return the grammar of one to `most` calls whose arguments are nested elements, with the markers around them."""
     notation = _Elements(syntax, rules)
 
     def call(tool: Tool) -> Node:
@@ -471,7 +473,7 @@ def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most
 
 
 class _Elements:
-    """An element for each member. A value ends with the opening mark of the tag that closes it, as text does."""
+    """The notation with an element for each member. Every value includes the opening mark of its closing tag."""
 
     def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
         self._begin, self._tag_end, self._end = syntax.tag
@@ -479,7 +481,7 @@ class _Elements:
         self._rules = rules
 
     def elements(self, members: Sequence[Member]) -> Node:
-        """Elements for these members, one after the other."""
+        """Return elements for these members, one after the other."""
         found = [self._element(member.key, member.value) for member in members]
         pairs = zip(found, members, strict=True)
         return in_order(*(element if member.required else maybe(element) for element, member in pairs))
@@ -504,7 +506,7 @@ class _Elements:
         return self.text({})
 
     def free(self) -> Node:
-        return self.json({"type": "object"}, {})  # no grammar makes an end tag repeat any name that began
+        return self.json({"type": "object"}, {})  # no grammar can make an end tag repeat an arbitrary name
 
     def _closed(self, value: Node) -> Node:
         return in_order(value, Marker(self._end))

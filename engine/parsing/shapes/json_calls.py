@@ -1,7 +1,7 @@
 """Calls written as JSON objects: `{"name": .., "arguments": {..}}`, an array of such, or several.
 
-Knows: the keys, their order (any), the wrapped and the name-as-key forms, a code fence around, and the object as Python
-writes it, which some prompts show. Does not know: what stands around a section.
+Knows: the keys in any order, the wrapped and the name-as-key forms, a code fence around the object, and the object as a
+Python dictionary, which some prompts show. Does not know: the text around a section.
 """
 
 import json
@@ -25,7 +25,7 @@ _FENCE = Markers(["```json", "```"])
 
 
 class JsonShape:
-    """`{"name": .., "arguments": {..}}`, an array of such, or several."""
+    """Reads `{"name": .., "arguments": {..}}`, an array of such objects, or several."""
 
     def __init__(self, section: Section) -> None:
         self._section = section
@@ -33,11 +33,11 @@ class JsonShape:
         self._json = JsonReader(section.reader, (section.close.text,), section.hard)
 
     def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
-        """Writes text on the call as it stands."""
+        """Return a function that writes text unchanged into the call's arguments."""
         return self._section.raw_writer(call)
 
     def read(self) -> Reading[str]:
-        """The calls of a section, its closing marker included where it has one."""
+        """Read the calls of a section, including its closing marker if it has one."""
         reader, section = self._reader, self._section
         in_array = some = False
         while True:
@@ -61,7 +61,7 @@ class JsonShape:
                 if not section.close.text:
                     return ""
             elif some and char in ",;}]":
-                # Separators, and brackets too many, which are a model's commonest slip.
+                # Separators, and superfluous brackets, the most common mistake of models.
                 reader.take(1, "marker")
             elif char == "`" and section.close.text and (yield from self._fence()):
                 continue
@@ -71,11 +71,11 @@ class JsonShape:
                 some, in_array = True, False
 
     def _fence(self) -> Reading[bool]:
-        """Consume a code fence, whole or cut off."""
+        """Consume a code fence, complete or cut off."""
         return (yield from self._reader.match(_FENCE)) or self._reader.cut_marker(_FENCE)
 
     def another(self) -> Reading[bool]:
-        """Whether another object follows one that no marker closes; the separator between them is consumed."""
+        """Whether another object follows one without a closing marker; consumes the separator between them."""
         reader = self._reader
         while True:
             found = _NEXT.match(reader.buffer, reader.pos)
@@ -93,7 +93,7 @@ class JsonShape:
             yield
 
     def call(self) -> Reading[None]:
-        """One call object, from its opening brace."""
+        """Read one call object, from its opening brace."""
         state = _JsonCall(self._section.emitter, self._section.syntax)
         reader = self._reader
         reader.record = state.raw
@@ -131,7 +131,7 @@ class JsonShape:
                 reader.take(1, "marker")
                 continue
             if state.has_arguments and (yield from reader.starts(self._section.closers)) is not None:
-                return Outcome.COMPLETE  # a closing brace too few, behind arguments that are whole
+                return Outcome.COMPLETE  # a missing closing brace after complete arguments
             state.python = state.python or char == "'"
             key = yield from self._text(state, "marker")
             if key is not None:
@@ -177,13 +177,13 @@ class JsonShape:
     def _value(
         self, state: "_JsonCall", write: Callable[[str], None], kind: str, *, unwrapped: bool = False
     ) -> Reading[Outcome]:
-        """A member's value, its JSON handed to `write`. `unwrapped`: it is a string that holds JSON."""
+        """Read a member's value and pass its JSON to `write`. `unwrapped`: the value is a string that contains JSON."""
         if state.python:
             return (yield from LiteralReader(self._reader, kind).value(write))
         return (yield from (self._json.unwrapped if unwrapped else self._json.value)(write, kind))
 
     def _text(self, state: "_JsonCall", kind: str) -> Reading[str | None]:
-        """A whole string's content; None when none stands here."""
+        """Consume a string and return its content; None if there is no complete string."""
         if not state.python:
             return (yield from self._json.text(kind))
         fragments: list[str] = []
@@ -194,7 +194,7 @@ class JsonShape:
 
 
 def _id(text: str) -> str | None:
-    """The id that a JSON value states: text, or a number as text."""
+    """Return the id in a JSON value: a string, or an integer as text."""
     try:
         value: object = json.loads(text)
     except ValueError:
@@ -205,7 +205,7 @@ def _id(text: str) -> str | None:
 
 
 class _JsonCall:
-    """What is known of a call while its object is read; arguments that come before the name wait for it."""
+    """The state of a call while its object is read; arguments that precede the name are kept until it is known."""
 
     __slots__ = ("_emitter", "_pending", "_syntax", "call", "has_arguments", "id", "python", "raw")
 
@@ -234,7 +234,7 @@ _ID = "^[a-zA-Z0-9_.:-]{1,40}$"
 
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
-    """The grammar of one to `most` calls as JSON, with what stands around them."""
+    """Return the grammar of one to `most` calls as JSON, with the markers around them."""
     objects = [_call_schema(syntax, tool, f"arguments-{number}") for number, tool in enumerate(tools)]
     defined = {name: schema for one in objects for name, schema in one.pop("$defs").items()}
     if syntax.several == "list":
@@ -245,7 +245,7 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | Non
 
 
 def _call_schema(syntax: ToolSyntax, tool: Tool, place: str) -> dict[str, Any]:
-    """The schema of one call of the tool; that of its arguments stands under `$defs` at `place`."""
+    """Return the schema of one call of the tool; the schema of its arguments is in `$defs` under `place`."""
     arguments = {"$ref": f"#/$defs/{place}"}
     defined = {"$defs": {place: relocated(tool.parameters, f"#/$defs/{place}")}, "type": "object"}
     if syntax.name_is_key:

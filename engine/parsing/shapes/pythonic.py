@@ -1,9 +1,9 @@
-"""Calls written as Python calls, `[f(a=1, b="x"), g()]` or one a line, and the literals in them.
+"""Calls written as Python calls, `[f(a=1, b="x"), g()]` or one per line, and the literals in them.
 
-Knows: names, keywords, positional arguments (named by the tool's schema), the list around; strings of every quoting
-with their escapes, numbers, True/False/None and true/false/null, lists, tuples, sets, dictionaries, read incrementally
-and handed on as JSON fragments; that models leave quotes inside of strings unescaped. Does not know: what stands around
-a section. Source of the syntax: the Python language reference, "Literals".
+Knows: names, keywords, positional arguments (named by the tool's schema), a list around the calls; strings in every
+kind of quotes with their escapes, numbers, True/False/None and true/false/null, lists, tuples, sets, dictionaries, all
+read incrementally and passed on as JSON fragments; that models leave quotes inside strings unescaped. Does not know:
+the text around a section. Source of the syntax: the Python language reference, "Literals".
 """
 
 import json
@@ -55,8 +55,8 @@ Write = Callable[[str], None]
 
 
 class LiteralReader:
-    """Reads literals from a reader; `kind` is what the trace calls their text, `ends` are the markers that may follow
-    where a bracket is missing. `keywords`: what may stand behind a comma beside what Python allows there."""
+    """Reads literals from a reader. `kind` is the trace's kind for their text; `ends` are the markers that may follow
+    if a bracket is missing; `keywords` are texts that may follow a comma although Python does not allow them there."""
 
     def __init__(self, reader: Reader, kind: str = "arguments", ends: Iterable[str] = ()) -> None:
         self._reader = reader
@@ -65,7 +65,7 @@ class LiteralReader:
         self.keywords: tuple[str, ...] = ()
 
     def value(self, write: Write, depth: int = 0) -> Reading[Outcome]:
-        """Consume one literal, its JSON handed to `write` as it comes. One nested too deeply is malformed."""
+        """Consume one literal and pass its JSON to `write` as it arrives. One that nests too deep is malformed."""
         reader = self._reader
         if depth > DEEPEST:
             return Outcome.MALFORMED
@@ -83,7 +83,7 @@ class LiteralReader:
         return (yield from self._word(write))
 
     def _items(self, write: Write, close: str, depth: int, *, some: bool = False) -> Reading[Outcome]:
-        """The items of a list, up to the bracket that closes it; `some`: the first was read."""
+        """Read the items of a list, up to its closing bracket. `some`: the first item was already read."""
         if not some:
             write("[")
         while True:
@@ -100,7 +100,7 @@ class LiteralReader:
                 return outcome
 
     def _dictionary(self, write: Write, depth: int) -> Reading[Outcome]:
-        """A dictionary; or a set, which becomes a list."""
+        """Read a dictionary, or a set, which becomes a list."""
         reader = self._reader
         some = False
         while True:
@@ -130,7 +130,7 @@ class LiteralReader:
                 return outcome
 
     def _next(self, close: str, *, first: bool) -> Reading[Outcome | None]:
-        """Consume what stands between items. COMPLETE: the closing bracket was consumed; None: an item follows."""
+        """Consume the text between items. COMPLETE: the closing bracket was consumed; None: an item follows."""
         reader = self._reader
         separated = first
         while True:
@@ -149,7 +149,7 @@ class LiteralReader:
             separated = True
 
     def _word(self, write: Write) -> Reading[Outcome]:
-        """A number or a name of a constant."""
+        """Read a number or the name of a constant."""
         reader = self._reader
         parts: list[str] = []
         while (yield from reader.more()):
@@ -189,7 +189,7 @@ class LiteralReader:
         return Outcome.TRUNCATED
 
     def _delimiter(self, quote: str) -> Reading[str]:
-        """Consume the opening quotes: one, or three. "" stands for an empty string, consumed whole."""
+        """Consume and return the opening quotes: one, or three. "" means an empty string, which was consumed."""
         reader = self._reader
         while reader.left < 3 and not reader.closed and set(reader.buffer[reader.pos :]) == {quote}:
             yield
@@ -210,8 +210,8 @@ class LiteralReader:
         return reader.buffer.startswith(delimiter, reader.pos)
 
     def _is_over(self, quote: str) -> Reading[bool]:
-        """Whether the quote at the front ends its string: what can follow one follows it. Models leave quotes inside of
-        strings as they are (`'awk 'NR==2' f.txt'`)."""
+        """Whether the quote at the front ends its string: it does if the text after it can follow a string. Models
+        leave quotes inside strings unescaped (`'awk 'NR==2' f.txt'`)."""
         reader = self._reader
         while True:
             rest = reader.behind(1)
@@ -223,7 +223,7 @@ class LiteralReader:
             yield
 
     def _follows(self, rest: str, quote: str, *, spaced: bool) -> bool | None:
-        """Whether this text, white space before it left out, can follow a string; None: that is open."""
+        """Whether this text, stripped of leading white space, can follow a string; None: undecided."""
         head = rest[:1]
         if head == ",":
             tail = rest[1:].lstrip()
@@ -236,13 +236,13 @@ class LiteralReader:
             tail = rest.lstrip(_CLOSING)
             return tail[0] != quote if tail else None
         if head == quote and spaced:
-            return True  # two strings beside one another, which no call has
+            return True  # two adjacent strings, which no call has
         if any(rest.startswith(end) for end in self._ends):
             return True
         return None if any(end.startswith(rest) for end in self._ends) else head in ":;"
 
     def _escape(self, write: Write) -> Reading[bool]:
-        """False: the input ended inside it."""
+        """Consume an escape. Returns False if the input ended inside it."""
         reader = self._reader
         while True:
             whole = _ESCAPE.match(reader.buffer, reader.pos)
@@ -260,7 +260,7 @@ class LiteralReader:
 
 
 def _constant(word: str) -> str | None:
-    """The JSON of a number or constant; None when it is neither."""
+    """Return the JSON of a number or constant; None if it is neither."""
     if word in _WORDS:
         return _WORDS[word]
     if _JSON_NUMBER.fullmatch(word):
@@ -277,7 +277,7 @@ def _constant(word: str) -> str | None:
 
 
 def _unescaped(escape: str) -> str:
-    """The inside of a JSON string for one Python escape."""
+    """Return one Python escape as it is written inside a JSON string."""
     kind = escape[1]
     if kind == "u":
         return escape  # the same in JSON, halves of surrogate pairs included
@@ -295,7 +295,7 @@ _MAYBE_KEYWORD = re.compile(r"\w*\s*=?")
 
 
 class PythonicShape:
-    """`name(key=value, ..)`, in a list, or several."""
+    """Reads `name(key=value, ..)`, in a list, or several."""
 
     def __init__(self, section: Section) -> None:
         self._section = section
@@ -332,7 +332,7 @@ class PythonicShape:
                 some, in_list = True, False
 
     def call(self) -> Reading[None]:
-        """One call, from its name on."""
+        """Read one call, from its name on."""
         reader = self._reader
         parts: list[str] = []
         while (yield from reader.more()):
@@ -359,12 +359,13 @@ class PythonicShape:
     def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
         reader, schemas = self._reader, self._section.schemas(call.name)
         position, separated = 0, True
-        # Of tools whose parameters Python could not have.
+        # Parameter names that are not Python identifiers.
         self._literals.keywords = tuple(f"{name}=" for name in schemas.names if not name.isidentifier())
         while True:
             yield from reader.space("marker")
             if not (yield from reader.more()):
-                # The end of this shape is its bracket: without it, only a turn that ended by itself is complete.
+                # The closing bracket ends this shape: without it, the call is complete only if the model ended the turn
+                # itself.
                 if not reader.cut and not separated:
                     call.write("}")
                     return Outcome.COMPLETE
@@ -391,7 +392,7 @@ class PythonicShape:
                 return outcome
 
     def _key(self, schemas: Schemas, position: int) -> Reading[str | None]:
-        """The keyword that stands here, or the name of the parameter in this position."""
+        """Consume and return the keyword at the front, or return the name of the parameter in this position."""
         reader = self._reader
         odd = self._literals.keywords
         while True:
@@ -417,7 +418,7 @@ class PythonicShape:
 
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """The grammar of one to `most` calls as Python calls, with what stands around them."""
+    """Return the grammar of one to `most` calls as Python calls, with the markers around them."""
     notation = _Python(rules)
 
     def call(tool: Tool) -> Node:
@@ -433,7 +434,7 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
 
 
 class _Python:
-    """Python's literals."""
+    """The notation of Python's literals."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules

@@ -1,8 +1,7 @@
-"""A section of calls: its markers, and what every shape shares in reading one.
+"""A section of calls: its markers, and the steps that all shapes share in reading one.
 
-Knows: where a section begins and ends, and how bad output is survived: the raw text goes on the call once, as an
-error, then reading resumes at the next marker. Does not know: the inside of a call (the other modules of this
-folder).
+Knows: where a section begins and ends, and how bad output is handled: its raw text becomes the arguments of a malformed
+call, and reading resumes at the next marker. Does not know: the inside of a call (the other modules of this folder).
 """
 
 import re
@@ -15,7 +14,7 @@ from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
 _WORD = re.compile(r"[\"']?[\w.\-:/$@]+")
-# The same where markup spells some characters as HTML does.
+# The same for markup that escapes some characters as HTML does.
 _ESCAPED_NAME = re.compile(r"[\w.\-:/$@&;]+|[\"']")
 _ESCAPED_WORD = re.compile(r"[\"']?[\w.\-:/$@&;]+")
 _ESCAPES = (("&quot;", '"'), ("&lt;", "<"), ("&gt;", ">"), ("&apos;", "'"), ("&amp;", "&"))
@@ -26,9 +25,9 @@ _LONGEST_NAME = 128
 
 
 class Section:
-    """The markers of one format's calls, and the steps that shapes are made of.
+    """The markers of one format's calls, and the steps that shapes share.
 
-    `openers` are the texts that begin a section or, where that may go without one, a call.
+    `openers` are the texts that begin a section or, if calls may come without one, a call.
     """
 
     def __init__(self, reader: Reader, emitter: Emitter, syntax: ToolSyntax, spelling: Spelling) -> None:
@@ -45,7 +44,7 @@ class Section:
             opens.append(Mark(self.open.before, self.tag_open))
         calls = [mark for mark in map(spelling.mark, (syntax.call[0], *syntax.call_also)) if mark.text]
         if syntax.section_optional or not opens:
-            # White space that the template writes before the section stands before a call without one too.
+            # The white space that the template writes before a section also precedes a call without one.
             opens += [Mark(max(self.open.before, mark.before, key=len), mark.text) for mark in calls]
         opens.extend([self.code_open] if self.code_open.text else [])
         self.openers: Mapping[str, Mark] = {mark.text: mark for mark in opens}
@@ -64,7 +63,7 @@ class Section:
         self.name_ends = ["(", "{", *(end for end in map(_text(spelling), ends) if end), *self.closers.literals]
 
     def closed(self) -> Reading[bool]:
-        """Consume the section's closing marker, under whatever name, if it stands here."""
+        """Consume the section's closing marker, under whatever name, if it is at the front."""
         if not self.close.text:
             return False
         if (yield from self.reader.match(self._is_close)):
@@ -85,28 +84,30 @@ class Section:
             yield
 
     def tag_opened(self) -> Reading[None]:
-        """Consume the rest of an opening marker of another name, which `begins` has seen whole, or cut off."""
+        """Consume the rest of an opening marker with another name, which `begins` has seen, complete or cut off."""
         reader = self.reader
         end = reader.buffer.find(">", reader.pos)
         reader.take(reader.left if end < 0 else end + 1 - reader.pos, "marker")
         yield from reader.space()
 
     def call_closed(self) -> Reading[bool]:
-        """Consume the call's closing marker, if it stands here."""
+        """Consume the call's closing marker if it is at the front."""
         if not self.call_close.text:
             return False
         return (yield from self.reader.match(self._is_call_close))
 
     def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Reading[None]:
-        """Put what follows, up to a marker that reading can resume at, on the call as it stands, and end it."""
+        """Write the following text unchanged into the call's arguments, up to a marker at which reading can resume, and
+        end the call as malformed."""
         markers = Markers([*self._resume.literals, *stops])
         if (yield from self.reader.until(markers, self.raw_writer(call), cuts=True)) == CUT:
             self.reader.cut_marker(markers)
         call.end("malformed")
 
     def no_call(self) -> Reading[bool]:
-        """Put what stands where a call should on one without a name. False: a marker that reading resumes at stands
-        here, not consumed, or the output was cut off before anything could be told of it."""
+        """Make a malformed call without a name of the text that stands in place of a call. Returns False, without a
+        call, if a marker at which reading can resume is at the front (not consumed), or the output was cut off too
+        early to decide."""
         reader = self.reader
         if (yield from reader.starts(self._resume)) is not None or reader.cut_marker(self._resume):
             return False
@@ -117,7 +118,7 @@ class Section:
         return True
 
     def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
-        """Writes text on the call as it stands."""
+        """Return a function that writes text unchanged into the call's arguments."""
 
         def write(text: str) -> None:
             self.reader.note("malformed", text)
@@ -126,9 +127,10 @@ class Section:
         return write
 
     def name(self, ends: Markers) -> Reading[str | None]:
-        """A function's name (or an id), up to one of the ends (not consumed).
+        """Consume and return a function's name (or an id), up to one of the ends (not consumed).
 
-        None: there is none. What stands in its place is then on a call without a name, unless the output was cut here.
+        Returns None if there is none. The text in its place then becomes a malformed call without a name, unless the
+        output was cut off here.
         """
         reader = self.reader
         parts: list[str] = []
@@ -143,10 +145,10 @@ class Section:
             if (yield from reader.more()) and (yield from reader.starts(ends)) is not None:
                 break
             if reader.cut and _starts(reader.buffer[reader.pos :], ends.literals) is None:
-                reader.take(reader.left, "name")  # the beginning of an end
+                reader.take(reader.left, "name")  # the beginning of an end marker
                 return None
             if not reader.left and self._is_declared(name := self._written(parts)):
-                return name  # a call of nothing but its name
+                return name  # a call that consists of its name only
             if reader.left or not reader.cut:
                 call = self.emitter.call("", None)
                 call.write(reader.plain("".join(parts)))
@@ -155,11 +157,11 @@ class Section:
         return self._written(parts)
 
     def _written(self, parts: Iterable[str]) -> str:
-        """A name as it was written, less the quotes around it."""
+        """Return a name as written, without quotes around it."""
         return self.unescaped(self.reader.plain("".join(parts)).strip().strip("\"'"))
 
     def unescaped(self, text: str) -> str:
-        """A name or key as it is meant."""
+        """Return a name or key with escapes decoded, if the family escapes them."""
         if self.syntax.escaped and "&" in text:
             for escape, character in _ESCAPES:
                 text = text.replace(escape, character)
@@ -169,7 +171,7 @@ class Section:
         return name in (self.emitter.tools or {})
 
     def _space(self) -> Reading[str]:
-        """White space within a name, consumed."""
+        """Consume and return white space inside a name."""
         reader = self.reader
         parts: list[str] = []
         while (yield from reader.more()):
@@ -182,7 +184,7 @@ class Section:
     def begins(self, opener: str) -> Reading[bool]:
         """Whether a call can follow the opener at the front, so that prose about markers stays prose. Consumes nothing.
 
-        A control token always acts: no prose holds one.
+        A control token always begins one, since it cannot occur in prose.
         """
         if any(char in self._control for char in opener):
             return True
@@ -199,7 +201,7 @@ class Section:
             yield
 
     def _begins(self, opener: str, rest: str) -> bool | None:
-        """None while the text is too short to tell."""
+        """The same for the text after the opener; None while it is too short to tell."""
         text = rest.lstrip()
         if not text:
             return None
@@ -217,7 +219,7 @@ class Section:
         if text in ('"', "'"):
             return None
         if self.syntax.id_open and text[0] in "[{":
-            return True  # the older syntax of the same model line
+            return True  # the older syntax of the same models
         name = self._word.match(text)
         if name is None or name.end() > _LONGEST_NAME:
             return False
@@ -231,7 +233,7 @@ class Section:
         return False
 
     def _begins_tag(self, rest: str) -> bool | None:
-        """Whether a name that is none of the section's, and then a call, follow; None: they may yet."""
+        """Whether a tag name other than the section's, and then a call, follow; None: undecided."""
         tag = _WRAPPER.match(rest)
         if tag is None:
             return None if _MAYBE_WRAPPER.fullmatch(rest) else False
@@ -242,7 +244,7 @@ class Section:
         return _starts(behind, self.is_call.literals)
 
     def begin(self, written: str, id_: str | None = None) -> CallEmitter:
-        """Begin a call by the name as written: prefix and counter are taken off where the family writes them."""
+        """Begin a call by its name as written: remove the prefix and the counter, if the family writes them."""
         name = written.removeprefix(self.syntax.name_prefix)
         if self.syntax.name_is_id:
             id_ = id_ or (written if name != written or ":" in name else None)
@@ -251,12 +253,12 @@ class Section:
         return self.emitter.call(self.emitter.declared(name), id_, id_follows=self.syntax.id_last)
 
     def schemas(self, name: str) -> Schemas:
-        """The types of a tool's parameters."""
+        """Return the schemas of a tool's parameters."""
         tool = (self.emitter.tools or {}).get(name)
         return Schemas(tool.parameters if tool else None)
 
     def code(self) -> Reading[str]:
-        """Raw code for `python`, after its opening mark. Answers the white space after the closing one."""
+        """Read raw code for `python`, after its opening mark. Returns the white space after the closing one."""
         call = self.emitter.call("python", None)
         yield from self.raw_code(call, self._code_end)
         if self.code_close.text:
@@ -264,7 +266,7 @@ class Section:
         return self.code_close.after
 
     def raw_code(self, call: CallEmitter, ends: Markers) -> Reading[None]:
-        """A call's argument as raw code: made `{"code": ..}`, or the name of the tool's only text parameter."""
+        """Read raw code as a call's argument `{"code": ..}`; the key is the tool's parameter if it has only one."""
         reader = self.reader
         call.write(f'{{"{quoted(self._code_parameter(call.name))}": "')
 
@@ -286,12 +288,12 @@ class Section:
 
 
 def _text(spelling: Spelling) -> Callable[[str], str]:
-    """Markers by their text; one of white space only stands as it is."""
+    """Return a function from markers to their texts; a marker of only white space is its own text."""
     return lambda literal: spelling.mark(literal).text or literal
 
 
 def _starts(text: str, literals: Iterable[str]) -> bool | None:
-    """Whether the text starts with one of the literals; None: it may yet."""
+    """Whether the text starts with one of the literals; None: undecided."""
     if any(literal and text.startswith(literal) for literal in literals):
         return True
     return None if any(literal.startswith(text) for literal in literals) else False

@@ -1,8 +1,8 @@
-"""Calls whose name stands in markup: with JSON arguments (`<function=f>{..}</function>` and its kin) or with arguments
-in markup too (`<function=f><parameter=k>v</parameter></function>` and its kin).
+"""Calls whose name is in markup: with JSON arguments (`<function=f>{..}</function>` and the like) or with arguments in
+markup too (`<function=f><parameter=k>v</parameter></function>` and the like).
 
-Knows: names, ids beside them, the JSON and its fence; keys, values typed by the tool's schema or by the markup itself,
-and when a closing marker is part of a value. Does not know: what stands around a call.
+Knows: names and ids, the JSON and its fence; keys, values typed by the tool's schema or by the markup itself, and when
+a closing marker is part of a value. Does not know: the text around a call.
 """
 
 import json
@@ -44,13 +44,13 @@ class TaggedJsonShape:
         syntax = section.syntax
         self._section = section
         self._reader = section.reader
-        # A marker of white space only stands as it is: Functionary ends a name by a newline.
+        # A marker of only white space is used as it is: Functionary ends a name with a newline.
         name_end = spelling.mark(syntax.name_end).text or syntax.name_end
         self._is_name_end = Markers([name_end])
         self._arguments_end = Markers([spelling.mark(syntax.arguments_end).text])
         self._id_end = Markers([spelling.mark(syntax.id_end).text])
         self._id_open = Markers([spelling.mark(syntax.id_open).text])
-        # A brace ends a name too: no name holds one, and models leave the fence out.
+        # A brace also ends a name: no name contains one, and models omit the fence.
         ends = [name_end, "{", *self._id_open.literals, *section.closers.literals]
         self._name_ends = Markers(ends)
         self._id_ends = Markers([*ends, *self._id_end.literals])
@@ -63,7 +63,7 @@ class TaggedJsonShape:
         reader, section = self._reader, self._section
         yield from reader.space()
         if section.syntax.id_open and (yield from reader.more()) and reader.buffer[reader.pos] in "[{":
-            # The older syntax of the same model line: a list of objects behind the same marker.
+            # The older syntax of the same models: a list of objects after the same marker.
             return (yield from self._objects.read())
         id_ = yield from self._leading_id()
         name = yield from section.name(self._name_ends)
@@ -92,7 +92,7 @@ class TaggedJsonShape:
         return id_ if (yield from self._reader.match(self._id_end)) else None
 
     def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
-        """The arguments and the call's end."""
+        """Read the arguments and end the call."""
         reader, section = self._reader, self._section
         if not (yield from reader.more()):
             call.end("truncated" if reader.cut else None)
@@ -144,7 +144,7 @@ class TaggedArgumentsShape:
         self._json = JsonReader(section.reader, [*self._json_block_end.literals, *closers], section.hard)
         self._no_prose = spelling.is_hard(syntax.argument[0])
         self._value_ends = Markers([self._value_end.text, section.call_close.text, argument.text])
-        # What may follow a value: anything else shows that the closing marker was part of the value.
+        # Texts that may follow a value: anything else means that the closing marker was part of the value.
         self._follow_markers = Markers([argument.text, *closers])
         self._after_key = key_end.text
         self._inside = Markers([argument.text, *closers, *self._is_json_block.literals])
@@ -183,7 +183,7 @@ class TaggedArgumentsShape:
         return ""
 
     def _whole_json(self, call: CallEmitter) -> Reading[None]:
-        """All arguments as one JSON text, and the call's end."""
+        """Read all arguments as one JSON text, and end the call."""
         reader, section = self._reader, self._section
         yield from reader.space()
         outcome = yield from self._json.value(call.write, "arguments")
@@ -201,12 +201,13 @@ class TaggedArgumentsShape:
         yield from section.call_closed()
 
     def _arguments(self, arguments: ArgumentWriter) -> Reading[Outcome]:
-        """All arguments, up to a closing marker (not consumed)."""
+        """Read all arguments, up to a closing marker (not consumed)."""
         reader = self._reader
         while True:
             yield from reader.space()
             if not (yield from reader.more()) or reader.cut_marker(self._inside):
-                # The end of this shape is its marker: without it, only a turn that ended by itself is complete.
+                # The closing marker ends this shape: without it, the call is complete only if the model ended the turn
+                # itself.
                 return Outcome.TRUNCATED if reader.cut else Outcome.COMPLETE
             if (yield from reader.starts(self._section.closers)) is not None:
                 return Outcome.COMPLETE
@@ -237,13 +238,13 @@ class TaggedArgumentsShape:
                 if reader.cut_marker(self._is_value_open):
                     return Outcome.TRUNCATED
                 if (yield from reader.starts(self._follow_markers)) is not None:
-                    return Outcome.COMPLETE  # a key without a value says nothing
+                    return Outcome.COMPLETE  # a key without a value is ignored
         text = None if stated is None else stated in section.syntax.text_types
         arguments.key(key, self._lead, text)
         return (yield from self._value(arguments))
 
     def _stated_type(self) -> Reading[str | None]:
-        """Consume what ends the key; the type that the markup states for the value, if it does."""
+        """Consume the end of the key. Returns the type that the markup states for the value; None if it states none."""
         reader = self._reader
         keyed = yield from reader.match(self._is_key_end)
         if not self._is_type_end.literals:
@@ -265,7 +266,7 @@ class TaggedArgumentsShape:
             arguments.text(reader.plain(text))
 
         def cut(text: str) -> None:
-            # The beginning of a marker, most likely: the arguments stay what was emitted.
+            # Most likely the beginning of a marker: it is not added to the arguments.
             reader.note("arguments", text)
 
         cdata = self._section.syntax.cdata and (yield from self._cdata())
@@ -289,14 +290,15 @@ class TaggedArgumentsShape:
             write(reader.take(len(hit)))
 
     def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Reading[bool]:
-        """Whether the value's own closing marker is missing: the next one's opening, or those around it, are not."""
+        """Whether the value's closing marker is missing, because the next argument begins or the call and its section
+        end."""
         if hit in self._argument.literals:
             return (yield from self._opens_next(hit, arguments))
         return (yield from self._ends_all(hit))
 
     def _opens_next(self, marker: str, arguments: ArgumentWriter) -> Reading[bool]:
-        """Whether the marker at the front opens another of the tool's arguments; else it is text, as code may hold
-        it."""
+        """Whether the marker at the front opens another of the tool's arguments; if not, it is text, perhaps of
+        code."""
         reader = self._reader
         if self._no_prose:
             return True
@@ -311,7 +313,7 @@ class TaggedArgumentsShape:
             yield
 
     def _cdata(self) -> Reading[bool]:
-        """Consume the opening mark of a CDATA section, and white space before it, if one stands here."""
+        """Consume the opening mark of a CDATA section, and white space before it, if there is one at the front."""
         reader = self._reader
         while True:
             rest = reader.behind(0)
@@ -320,17 +322,17 @@ class TaggedArgumentsShape:
                 return True
             if not _CDATA_OPEN.startswith(rest) or reader.left > WINDOW:
                 return False
-            if reader.closed:  # the beginning of the mark, most likely: the arguments stay what was emitted
+            if reader.closed:  # most likely the beginning of the mark: it is not added to the arguments
                 reader.take(len(reader.buffer) - reader.pos, "arguments")
                 return False
             yield
 
     def _followed(self, marker: str) -> Reading[bool]:
-        """Whether what follows the marker can follow a value."""
+        """Whether the text after the marker can follow a value."""
         return (yield from _followed_by(self._reader, marker, self._follows, at_end=True))
 
     def _ends_all(self, marker: str) -> Reading[bool]:
-        """Whether the call's closing marker is followed by the section's, and that by another call or the end."""
+        """Whether the section's closing marker follows the call's, and then another call or the end of the output."""
         reader, section = self._reader, self._section
         while True:
             behind = reader.behind(len(marker))
@@ -349,7 +351,7 @@ class TaggedArgumentsShape:
 
 
 def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_end: bool) -> Reading[bool]:
-    """Whether the marker is followed, after white space, by one of the texts, or by the end of the input."""
+    """Whether one of the texts, or the end of the input (`at_end`), follows the marker and white space."""
     while True:
         rest = reader.behind(len(marker))
         if any(rest.startswith(text) for text in follows):
@@ -361,7 +363,8 @@ def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_en
 
 
 def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
-    """The grammar of one to `most` calls with a name in markup and JSON arguments, with what stands around them."""
+    """Return the grammar of one to `most` calls with a name in markup and JSON arguments, with the markers around
+    them."""
     call_id = Pattern(rf"[a-zA-Z0-9]{{{syntax.id_length}}}" if syntax.id_length else r"[a-zA-Z0-9_.\-]{1,40}")
     leading = in_order(call_id, Marker(syntax.id_end)) if syntax.id_end else NOTHING
     later = maybe(in_order(Marker(syntax.id_open), call_id)) if syntax.id_open else NOTHING
@@ -376,7 +379,7 @@ def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int 
 
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """The grammar of one to `most` calls with name and arguments in markup, with what stands around them."""
+    """Return the grammar of one to `most` calls with name and arguments in markup, with the markers around them."""
     attributes = in_order(Pattern(r"( index=\"[0-9]{1,3}\")?"), Marker(syntax.attributes_end))
 
     def call(tool: Tool) -> Node:
@@ -400,14 +403,14 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
 
 
 def escaped(syntax: ToolSyntax, text: str) -> str:
-    """A name as it stands between the quotes of an attribute."""
+    """Return a name escaped for the quotes of an attribute, if the family escapes names."""
     if not syntax.escaped:
         return text
     return text.replace("&", "&amp;").replace('"', "&quot;")
 
 
 class _Markup:
-    """Values between a key's end and the marker that ends an argument: text as it is, all else as JSON."""
+    """The notation of values between the end of a key and the end of an argument: text unchanged, the rest as JSON."""
 
     def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
         self._syntax = syntax
@@ -435,7 +438,7 @@ class _Markup:
         return self.text({})
 
     def _lead(self, name: str) -> Node:
-        """What stands between a key and a value of that type."""
+        """Return the markup between a key and a value of that type."""
         syntax = self._syntax
         if not syntax.type_end:
             return in_order(Marker(syntax.key_end), Marker(syntax.value_open))
@@ -445,4 +448,4 @@ class _Markup:
 
 
 _OTHER_TYPES = {"true": "false"}
-"""What markup says of a value that is not text, where it has one word for all."""
+"""The word that markup has for every type but text, by its word for text."""
