@@ -1,6 +1,6 @@
 """llama-engine: GGUF chat models in your own process; templates, reasoning and tool calls as typed events.
 
-The public names. Each is imported when it is first asked for, so that `import engine` costs next to nothing.
+The public names. Each is imported on first use, so that `import engine` is quick.
 """
 
 from importlib import import_module

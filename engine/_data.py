@@ -1,7 +1,7 @@
 """The only place that finds the files shipped beside the code: models.toml, templates/, the built-in model.
 
-Knows: that they lie at the repository's root in a checkout or an editable install, and inside the package in a wheel.
-Does not know: what is in them.
+Knows: that they are at the repository's root in a checkout or an editable install, and inside the package in a wheel.
+Does not know: their contents.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ _BUILTIN = "examples/default_model/builtin-q8_0.gguf"
 
 @cache
 def root() -> Path:
-    """The directory that holds models.toml and templates/."""
+    """Return the directory of models.toml and templates/. Raises EngineError if it is missing."""
     package = Path(__file__).resolve().parent
     for candidate in (package / "_files", package.parent):
         if (candidate / "models.toml").is_file():
@@ -26,12 +26,12 @@ def root() -> Path:
 
 
 def models_toml() -> Path:
-    """The truth table of the model families."""
+    """Return the path of models.toml, the table of the model families."""
     return root() / "models.toml"
 
 
 def template_source(name: str) -> str | None:
-    """The text of `templates/<name>.jinja`, or None when there is no such file."""
+    """Return the text of `templates/<name>.jinja`, or None if there is no such file."""
     path = root() / "templates" / f"{name}.jinja"
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
@@ -42,12 +42,12 @@ def _own_templates() -> frozenset[str]:
 
 
 def is_own_template(source: str) -> bool:
-    """Whether this text is one of `templates/`, as the built-in model's is too."""
+    """Whether this text is one of `templates/`, as the built-in model's template is."""
     return source in _own_templates()
 
 
 def builtin_model() -> Path:
-    """The GGUF of the built-in model."""
+    """Return the path of the built-in model's GGUF. Raises EngineError if it is missing."""
     path = root() / _BUILTIN
     if not path.is_file():
         raise EngineError(

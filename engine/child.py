@@ -1,14 +1,14 @@
-"""A Python process of our own: started like every other, spoken to in frames, and ended for certain.
+"""Child processes that run Python code of ours: all started alike, spoken to in frames, and reliably ended.
 
-Knows: the interpreter's flags and environment, which modules a child may import, frames, time limits, forks, and how an
-end is read. Does not know: what a child is told or answers. Both ends are here: `Child` is the parent's, `ends` and
-`read_frame` are the child's. A frame is its length (8 bytes, big-endian) and that many bytes; what they mean is up to
-the two ends, but a parent never unpickles what a child sends.
+Knows: the interpreter's flags and environment, which modules a child may import, frames, time limits, forks, and how to
+interpret a child's end. Does not know: the content of orders and answers. Both sides are here: `Child` is the parent's,
+`ends` and `read_frame` are the child's. A frame is its length (8 bytes, big-endian) and that many bytes, whose meaning
+the two sides define; but a parent never unpickles what a child sends.
 
-Every child starts alike. `-P` and a cleaned environment: no module is taken from the current directory or from
-PYTHONPATH's empty entries. The standard library comes first, then the folder that this package is in, then this
-process's own path. A process group of its own: Ctrl-C is for the parent. It ends when its orders end, so none outlives
-its parent.
+All children start alike. With `-P` and a cleaned environment, no module is imported from the current directory or from
+PYTHONPATH's empty entries. The module path is the standard library, then the folder of this package, then this
+process's own path. A child has a process group of its own, so Ctrl-C goes to the parent only. It ends when the pipe of
+its orders closes, so none outlives its parent.
 """
 
 import json
@@ -29,20 +29,21 @@ from engine.deadlines import call_later
 from engine.errors import EngineError
 
 GREETING = b"\nllama-engine child 1\n"
-"""What a child's answers begin with; whatever a start-up file of that interpreter prints stands before it."""
+"""The first bytes of a child's answers; anything before them was printed by a start-up file of the interpreter."""
 LARGEST = 1 << 40
-"""Bytes of the largest frame, where a reader sets no limit of its own."""
+"""The default limit of a frame, in bytes."""
 _LENGTH = struct.Struct(">Q")
 _SMALL = 1 << 16
-"""Bytes of a frame that are copied to be sent at once."""
+"""The size in bytes below which a frame is sent with one write."""
 _AT_ONCE = 1 << 20
-"""Bytes that are read at once: no child can make this process take memory for what it does not send."""
+"""The most bytes that are read at once, so that a child cannot make this process allocate memory for bytes that it does
+not send."""
 _GRACE = 1.0
-"""Seconds that a child has to end by itself after its orders have ended."""
+"""The time in seconds that a child has to end by itself after its orders have ended."""
 _ENDING = 10.0
-"""Seconds that one has to end which has closed its answers."""
+"""The time in seconds that a child has to end after it closed its answers."""
 _TOLD = 2000
-"""Characters of a child's standard error that an error message may hold."""
+"""The most characters of a child's standard error in an error message."""
 _START = (
     "import importlib, json, os, sys; "
     "library = os.path.dirname(os.__file__); "
@@ -61,15 +62,15 @@ class ChildNotStartedError(ChildGoneError):
 
 
 class Child:
-    """A child process that runs `main()` of a module, and both directions to it.
+    """A child process that runs `main()` of a module, and the pipes to and from it.
 
-    module: its full name. name, remedy: how messages call the child, and what they advise where it cannot be started.
-        as_here: it imports what this process would, from the current directory too, and writes to this process's
-        standard error; otherwise the last line of its standard error is kept for messages. grace: seconds that it has
-        to end by itself when it is closed.
+    module: its full name. name, remedy: how messages call the child, and what they advise if it cannot be started.
+        as_here: it imports what this process would, including from the current directory, and writes to this process's
+        standard error; otherwise the last line of its standard error is kept for messages. grace: the seconds that it
+        has to end by itself when it is closed.
 
-    `greeted`: it has said that it is ready. Raises ChildNotStartedError where none can be started. One thread at a time
-    may send, one receive.
+    `greeted`: it has reported that it is ready. Raises ChildNotStartedError if no child can be started. One thread at a
+    time may send, and one receive.
     """
 
     def __init__(self, module: str, name: str, remedy: str, *, as_here: bool = False, grace: float = _GRACE) -> None:
@@ -92,7 +93,7 @@ class Child:
             if self._errors is not None:
                 self._errors.close()
             raise ChildNotStartedError(f"{name} cannot be started ({error}); {remedy}.") from error
-        # None of these has a lock, which a fork might find held.
+        # Unbuffered files have no lock, which could be held during a fork.
         self.orders, self._answers = cast("tuple[FileIO, FileIO]", (self.process.stdin, self.process.stdout))
         self._files = [file for file in (self.orders, self._answers, self._errors) if file is not None]
         self._end = weakref.finalize(self, _end, self._owner, self.process, self._files, grace)
@@ -100,7 +101,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it may still answer: not ended, not late, and a child of this process."""
+        """Whether it can still answer: it has not ended, is not late, and is a child of this process."""
         return self.is_ours and self._late is None and self._end.alive and self.process.poll() is None
 
     @property
@@ -111,10 +112,12 @@ class Child:
     def check_owner(self) -> None:
         """Raise ChildGoneError in a fork."""
         if not self.is_ours:
-            raise ChildGoneError("This process is a fork, and its model lives in a child of the other; load it again.")
+            raise ChildGoneError(
+                "This process is a fork, and the model lives in a child of the original process; load it again."
+            )
 
     def send(self, data: bytes) -> None:
-        """Send one frame; waits while the pipe is full. Raises ChildGoneError when the child does not read any more."""
+        """Send one frame; wait while the pipe is full. Raises ChildGoneError if the child no longer reads."""
         self.check_owner()
         try:
             write_frame(self.orders, data)
@@ -122,8 +125,8 @@ class Child:
             raise self.gone() from error
 
     def receive(self, limit: int = LARGEST) -> bytes:
-        """The next frame, of `limit` bytes at most. Raises ChildGoneError when there is none; the child is ended if it
-        sent more."""
+        """Return the next frame, of at most `limit` bytes. Raises ChildGoneError if there is none; a child that sends a
+        longer one is killed."""
         try:
             if not self.greeted:
                 self.wait_for_greeting()
@@ -136,26 +139,25 @@ class Child:
 
     @contextmanager
     def within(self, seconds: float) -> Generator[None]:
-        """A time limit for what is done here: after so many seconds the child is killed, so that both directions
-        end."""
+        """Limit the time of the `with` block: after `seconds` the child is killed, which ends both pipes."""
 
         def expire() -> None:
             self._late = seconds
             self.process.kill()
 
-        take_back = call_later(seconds, expire)
+        cancel = call_later(seconds, expire)
         try:
             yield
         finally:
-            take_back()
+            cancel()
 
     @property
     def late(self) -> bool:
-        """Whether a time limit has ended it."""
+        """Whether a time limit has killed it."""
         return self._late is not None
 
     def gone(self) -> ChildGoneError:
-        """The error for a child that has closed its ends; waits a moment for its exit status."""
+        """Return the error for a child that has closed its pipes; wait for its exit status."""
         return ChildGoneError(f"{self._name} {self._ending()}.")
 
     def _ending(self) -> str:
@@ -163,7 +165,7 @@ class Child:
             code = self.process.wait(_ENDING)
         except subprocess.TimeoutExpired:
             self.kill()
-            return "does not answer any more"
+            return "no longer answers"
         if self._late is not None:
             return f"did not finish within {self._late:.3g} seconds"
         said = self._said()
@@ -172,7 +174,7 @@ class Child:
         return f"ended with exit code {code}{said}"
 
     def _said(self) -> str:
-        """The last line of its standard error, in brackets."""
+        """Return the last line of its standard error, in brackets."""
         if self._errors is None or self._errors.closed:
             return ""
         self._errors.seek(0)
@@ -180,7 +182,7 @@ class Child:
         return f" ({lines[-1][:_TOLD]})" if lines else ""
 
     def wait_for_greeting(self) -> None:
-        """Wait until it is ready for orders; `receive` does so too. Raises ChildGoneError when it ends before."""
+        """Wait until it is ready for orders, as `receive` also does. Raises ChildGoneError if it ends before."""
         seen = b""
         while not seen.endswith(GREETING):
             byte = self._answers.read(1)
@@ -190,19 +192,19 @@ class Child:
         self.greeted = True
 
     def disown(self) -> None:
-        """In a fork: let go of what is the other process's."""
-        self.process.returncode = 0  # it is not ours to wait for
+        """In a fork: close this process's copies of the pipes."""
+        self.process.returncode = 0  # a fork cannot wait for it
         for file in self._files:
             file.close()
 
     def kill(self) -> None:
-        """End it now, whatever it does; stopped processes too."""
+        """End it now, whatever it is doing, even if it is stopped."""
         if self.is_ours:
             self.process.kill()
         self._end()
 
     def close(self) -> None:
-        """Let it end, and end it if it does not; twice is fine."""
+        """Close its orders, and kill it if it does not end by itself. Can be called more than once."""
         self._end()
 
 
@@ -223,7 +225,7 @@ _children: "weakref.WeakSet[Child]" = weakref.WeakSet()
 
 
 def _leave_to_the_parent() -> None:
-    """A fork lets go of our ends of the pipes: a child ends when nobody holds them any more."""
+    """Close our ends of the pipes in a fork: a child ends only when no process has them open."""
     for child in list(_children):
         child.disown()
 
@@ -233,7 +235,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _interpreter() -> str:
-    """Raises OSError in a program that is none."""
+    """Return the path of this Python interpreter. Raises OSError if the program is not run by one."""
     if getattr(sys, "frozen", False):
         raise OSError("this is a frozen program")
     if not sys.executable:
@@ -242,13 +244,14 @@ def _interpreter() -> str:
 
 
 def _environment(*, as_here: bool) -> dict[str, str]:
-    """Of one whose standard error is kept: without ggml's trace of its death, for which it may start a debugger."""
+    """Return a child's environment. If its standard error is kept, ggml's backtrace is off, which may start a
+    debugger."""
     kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
     return kept if as_here else {**kept, "GGML_NO_BACKTRACE": "1"}
 
 
 def _paths(*, current: bool) -> list[str]:
-    """Where the child looks for modules, beside the standard library."""
+    """Return where the child looks for modules, besides the standard library."""
     home = str(Path(__file__).resolve().parent.parent)
     if not current:
         return [home, *(entry for entry in sys.path if Path(entry).is_absolute())]
@@ -260,7 +263,7 @@ def _paths(*, current: bool) -> list[str]:
 
 
 def _scratch() -> FileIO | None:
-    """A file for the child's standard error; None where none can be made."""
+    """Return a file for the child's standard error; None if none can be made."""
     try:
         return tempfile.TemporaryFile(buffering=0)
     except OSError:
@@ -268,7 +271,7 @@ def _scratch() -> FileIO | None:
 
 
 def signal_name(returncode: int) -> str | None:
-    """The signal that ended a process, by name where it has one; None for an exit code."""
+    """Return the name of the signal that ended a process; None for an exit code."""
     if returncode >= 0:
         return None
     try:
@@ -278,7 +281,7 @@ def signal_name(returncode: int) -> str | None:
 
 
 def ends() -> tuple[BinaryIO, FileIO]:
-    """In a child: its orders, and where its answers go. What libraries print goes to standard error."""
+    """In a child: return its orders and the pipe for its answers. What libraries print goes to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     orders, answers = os.fdopen(os.dup(0), "rb"), FileIO(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -287,7 +290,7 @@ def ends() -> tuple[BinaryIO, FileIO]:
 
 
 def write_frame(pipe: FileIO, data: bytes) -> None:
-    """Send one frame; waits while the pipe is full."""
+    """Send one frame; wait while the pipe is full."""
     length = _LENGTH.pack(len(data))
     for part in (length + data,) if len(data) < _SMALL else (length, data):
         left = memoryview(part)
@@ -296,7 +299,7 @@ def write_frame(pipe: FileIO, data: bytes) -> None:
 
 
 def read_frame(pipe: RawIOBase | BinaryIO, limit: int = LARGEST) -> bytes:
-    """The next frame. Raises EOFError at the end, OverflowError for one that is longer than `limit`."""
+    """Return the next frame. Raises EOFError at the end, OverflowError for one that is longer than `limit`."""
     (length,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
     if length > limit:
         raise OverflowError(f"{length:,} bytes where {limit:,} are allowed")

@@ -1,7 +1,7 @@
-"""Deadlines of this process: one thread that sleeps until the next is over, and calls what was left for it.
+"""Deadlines of this process: one thread that sleeps until the next deadline, and calls its function.
 
-Knows: times and functions. Does not know: what is late. A timer of one's own would be a thread for each; this one is
-woken only for a deadline that is nearer than all others, so that setting and taking back one costs microseconds.
+Knows: times and functions. Does not know: what is late. `threading.Timer` would take a thread per deadline; this thread
+is woken only for a deadline that is nearer than all others, so that setting and cancelling one costs microseconds.
 """
 
 import os
@@ -39,7 +39,7 @@ class _Clock:
 
     def remove(self, number: int) -> None:
         with self._changed:
-            self._acts.pop(number, None)  # its time stays, as the thread may sleep until then
+            self._acts.pop(number, None)  # its time stays in the heap, as the thread may sleep until then
             if len(self._due) > _MANY + 2 * len(self._acts):
                 self._due = [due for due in self._due if due[1] in self._acts]
                 heapify(self._due)
@@ -49,7 +49,7 @@ class _Clock:
             self._next()()
 
     def _next(self) -> Act:
-        """Wait for the next that is over."""
+        """Wait until a deadline has passed, and return its function."""
         with self._changed:
             while True:
                 left = self._due[0][0] - time.monotonic() if self._due else None
@@ -63,9 +63,9 @@ _clock = _Clock()
 
 
 def call_later(seconds: float, act: Act) -> Callable[[], None]:
-    """Let `act` be called after so many seconds, in a thread that others need too: it must be quick and not raise.
+    """Call `act` after `seconds`, in a thread that all deadlines share: it must be quick and not raise.
 
-    Returns what takes that back; twice is fine, and so is too late.
+    Returns a function that cancels the call; it may be called repeatedly, or too late.
     """
     clock = _clock
     number = clock.add(seconds, act)
@@ -73,7 +73,7 @@ def call_later(seconds: float, act: Act) -> Callable[[], None]:
 
 
 def _after_fork() -> None:
-    """The thread is the parent's, and the lock may be held for good."""
+    """A fork has no copy of the thread, and its copy of the lock may stay held forever."""
     global _clock  # noqa: PLW0603 - a process has one
     _clock = _Clock()
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 BlockKind: TypeAlias = Literal["reasoning", "content", "call", "result", "notice"]
 
 SHOWN = 100_000
-"""The most characters that one block shows; of a longer text the beginning and the end are shown."""
-_MARKDOWN = 30_000  # of longer text only line breaks are kept: rendering it takes long, the more so if it means to
+"""The most characters of one block; a longer text is shown by its beginning and end."""
+_MARKDOWN = 30_000  # longer text is not rendered, as that takes long, above all for hostile text
 _SHORT = 60
 
-# Control characters but tab and newline, which could move a cursor; marks that change the direction of the text around
-# them, and line separators; invisible tag characters; halves of surrogate pairs, which cannot be encoded.
+# Control characters except tab and newline, which could move a cursor; marks that change the direction of the text
+# around them, and line separators; invisible tag characters; lone surrogates, which cannot be encoded.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -37,7 +37,7 @@ _BAD = "color:#c33"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a turn as it is shown. `title` is a call's or a result's tool; `failed` marks errors; `open` marks the
+    """A part of a turn for display. `title` is the tool of a call or a result; `failed` marks errors; `open` marks the
     part that is still being written."""
 
     kind: BlockKind
@@ -48,7 +48,7 @@ class Block:
 
 
 class UsageLike(Protocol):
-    """The counts of one turn; `engine.types.Usage` has them."""
+    """The counts of one turn, as `engine.types.Usage` has them."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -61,12 +61,12 @@ class UsageLike(Protocol):
 
 
 def visible(text: str) -> str:
-    """The text with characters that would act instead of being seen written as Python writes them (`\\x1b`)."""
+    """Return the text with characters that act instead of being visible escaped as in Python (`\\x1b`)."""
     return _HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def visible_json(text: str) -> str:
-    """JSON text in which such characters, which JSON allows in strings, are escaped as JSON does it."""
+    """Return JSON text with such characters, which JSON allows in strings, escaped as in JSON."""
     return _HIDDEN.sub(lambda found: "" if found[0] == "\r" else _json_escape(found[0]), text)
 
 
@@ -76,7 +76,7 @@ def _json_escape(letter: str) -> str:
 
 
 def clipped(text: str, limit: int = SHOWN) -> str:
-    """The text; of one longer than `limit` its beginning and end, with the number of characters between."""
+    """Return the text; if it is longer than `limit`, its beginning and end, and the number of characters left out."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -84,19 +84,19 @@ def clipped(text: str, limit: int = SHOWN) -> str:
 
 
 def short(text: str, limit: int = _SHORT) -> str:
-    """The text's beginning on one line, for a `repr`."""
+    """Return the text's beginning on one line, for a `repr`."""
     line = " ".join(visible(text[: 4 * limit]).split())
     return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[:limit]}…"
 
 
 def escaped(text: str) -> str:
-    """The text as HTML that shows it and does nothing."""
+    """Return the text as HTML that only shows it."""
     return escape(visible(clipped(text)))
 
 
 def markdown_html(text: str) -> str:
-    """A model's Markdown as HTML. Tags in it are shown as text; only links to http, https and mailto addresses stay
-    links; images become their addresses. Very long texts are shown as they are."""
+    """Return a model's Markdown as HTML. Tags in it are shown as text; only links to http, https and mailto addresses
+    stay links; images become their addresses. Very long texts are not rendered."""
     if len(text) > _MARKDOWN:
         return f'<div style="{_LONG}">{escaped(text)}</div>'
     return f'<div style="overflow-wrap:anywhere">{_renderer().render(visible(text))}</div>'
@@ -106,7 +106,7 @@ def markdown_html(text: str) -> str:
 def _renderer() -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    # `image` is off: loading one would tell a stranger's server that, and from where, the answer was read.
+    # `image` is off: loading one would tell a third party's server that the answer was read, and from where.
     made = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
     made.validateLink = _harmless_link  # pyright: ignore[reportAttributeAccessIssue]
     return made
@@ -117,7 +117,7 @@ def _harmless_link(address: str) -> bool:
 
 
 def block_html(block: Block) -> str:
-    """One part: reasoning folded, content as Markdown, calls and results as cards."""
+    """Return the HTML of one part: reasoning folded, content as Markdown, calls and results as cards."""
     if block.kind == "content":
         return markdown_html(block.text)
     if block.kind == "notice":
@@ -132,20 +132,21 @@ def block_html(block: Block) -> str:
 
 
 def page_html(blocks: Iterable[Block], footer: str = "") -> str:
-    """A whole turn or run. `footer` is plain text."""
+    """Return the HTML of a turn or run. `footer` is plain text."""
     foot = f'<div style="{_QUIET}">{escaped(footer)}</div>' if footer else ""
     return f'<div class="llama-engine">{"".join(map(block_html, blocks))}{foot}</div>'
 
 
 def fenced(text: str) -> str:
-    """The text as a block of code in Markdown that nothing in it can end."""
+    """Return the text as a block of code in Markdown that nothing in the text can end."""
     shown = visible(clipped(text))
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     return f"{fence}text\n{shown}\n{fence}"
 
 
 def page_markdown(blocks: Iterable[Block], footer: str = "") -> str:
-    """A whole turn or run as Markdown. What a model wrote stands in blocks of code, since Markdown may hold HTML."""
+    """Return a turn or run as Markdown. Text that a model wrote is in blocks of code, since Markdown may contain
+    HTML."""
     parts: list[str] = []
     for block in blocks:
         failed = " (failed)" if block.failed else ""
@@ -155,18 +156,18 @@ def page_markdown(blocks: Iterable[Block], footer: str = "") -> str:
 
 
 def _word(name: str) -> str:
-    """A name with nothing in it that Markdown or HTML could read."""
+    """Return a name without characters that have a meaning in Markdown or HTML."""
     return "`" + re.sub(r"[^\w.\-/ ]", "?", short(name)) + "`"
 
 
 def page_text(blocks: Iterable[Block], footer: str = "") -> str:
-    """A whole turn or run as plain text, without control codes."""
+    """Return a turn or run as plain text, without control codes."""
     lines = [f"{' '.join(filter(None, (block.kind, block.title)))}: {block.text}" for block in blocks]
     return visible("\n".join([*map(clipped, lines), *([footer] if footer else [])]))
 
 
 def table_html(rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Rows of texts as a table; the first of each row is its heading."""
+    """Return rows of texts as an HTML table; the first text of each row is its heading."""
     cell = f"{_TEXT};text-align:left;vertical-align:top"
     body = "".join(
         f'<tr><th style="{cell}">{escaped(first)}</th>'
@@ -178,23 +179,23 @@ def table_html(rows: Sequence[Sequence[str]], title: str = "") -> str:
 
 
 def section_html(title: str, body: str, *, unfolded: bool = False) -> str:
-    """A heading that unfolds `body`, which is HTML already."""
+    """Return HTML with a heading that unfolds `body`, which is HTML."""
     return f"<details{' open' if unfolded else ''}><summary>{escaped(title)}</summary>{body}</details>"
 
 
 def preformatted(text: str) -> str:
-    """Lines as they are, in one font width."""
+    """Return HTML with the text's lines unchanged, in a monospaced font."""
     return f'<pre style="{_LONG}">{escaped(text)}</pre>'
 
 
 def figures(usages: Iterable[UsageLike | None]) -> str:
-    """One line of figures over one or more turns."""
+    """Return one line of figures over one or more turns."""
     known = [usage for usage in usages if usage is not None]
     written = sum(usage.completion_tokens for usage in known)
     asked = sum(usage.prompt_tokens for usage in known)
     reused = sum(usage.cached_tokens for usage in known)
     seconds = sum(usage.decode_seconds for usage in known)
     drawn = sum(max(0, usage.completion_tokens - 1) for usage in known if usage.decode_seconds > 0)
-    speed = f"{drawn / seconds:.0f} tokens/s" if seconds > 0 else "no speed to tell"
+    speed = f"{drawn / seconds:.0f} tokens/s" if seconds > 0 else "speed not measured"
     turns = f"{len(known)} turn{'' if len(known) == 1 else 's'}"
     return f"{written} tokens in {turns}, {speed}; prompt {asked} tokens, {reused} of them reused from the prefix cache"

@@ -1,6 +1,6 @@
-"""`Engine`: the face users hold. Every method is one call deep into the rooms below.
+"""`Engine`: the class that users work with. Every method only calls the packages below.
 
-Knows: which room does what, and the options a caller may give. Does not know: how any of it is done.
+Knows: which package does what, and the options that a caller may give. Does not know: how any of it works.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,10 +51,10 @@ Answer = TypeVar("Answer")
 
 
 class Engine(Facts):
-    """A model, ready to talk; made by `Engine.load`, a context manager. Its methods may be called from any thread.
+    """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
-    Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the backend is owned
-    from then on.
+    Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
+    the backend and closes it.
     """
 
     def __init__(
@@ -90,27 +90,28 @@ class Engine(Facts):
     ) -> Self:
         """Load a GGUF file, by default the built-in model.
 
-        model: a path, or a model on the Hugging Face Hub, downloaded into its cache unless it is there:
-        "owner/repo:Q4_K_M" (of "owner/repo" a quantisation that fits into memory is chosen, and said),
-        "owner/repo/file.gguf", a glob, or the address of its page. huggingface_hub's settings hold (HF_TOKEN, HF_HOME,
-        HF_HUB_OFFLINE, HF_ENDPOINT). What exists as a path is one. revision: a branch, tag or commit on the Hub.
-        n_ctx: the most tokens that one conversation may hold; None is 8,192 or the training length, whichever is less,
-        and less where memory is short; the log says which, with the numbers. n_gpu_layers: layers to offload, -1 for
-        all; None is as many as the devices' free memory takes. chat_template: its text, or the path of a .jinja file,
-        in place of the model's own. family: read the output as this family's (a name of models.toml, or a record), or
-        find the family among these (`Families`). seed: of every turn that names none. draft_max: tokens guessed at once
-        from what the conversation holds already, and verified in one decode; 0 for none. The answer is the same but for
-        rounding, sooner where it repeats much. preflight: try these options in a child process first, and the file too
-        where its header alone does not tell that llama.cpp lives with it, so that a native fault does not end this one;
-        both are remembered. trust_template: render the model's own chat template in this process too; templates that
-        did not come with this package are otherwise rendered in a child process, which has limits on memory and time.
-        isolated: let the model live in a child process: a native fault later ends only that (requests fail with
-        EngineError), and Python threads that compute here do not hold its interpreter lock; logits processors must be
-        functions of modules then. progress: called with 0.0 to 1.0, in another thread, answers False to stop.
+        model: a path, or a model on the Hugging Face Hub, which is downloaded into its cache unless it is there:
+        "owner/repo:Q4_K_M", "owner/repo" (a quantisation that fits into memory is chosen and logged),
+        "owner/repo/file.gguf", a glob, or the address of its page. huggingface_hub's settings apply (HF_TOKEN, HF_HOME,
+        HF_HUB_OFFLINE, HF_ENDPOINT). A text that is an existing path means that path. revision: a branch, tag or commit
+        on the Hub. n_ctx: the most tokens that one conversation may hold; None: 8,192 or the training length, whichever
+        is less, and less if memory is short; the log reports the choice, with the numbers. n_gpu_layers: layers to
+        offload, -1 for all; None: as many as fit into the devices' free memory. chat_template: its text, or the path of
+        a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
+        of models.toml, or a record), or `Families` in which to find it. seed: the seed of every turn that gives none.
+        draft_max: the most tokens to guess at once from the conversation so far and verify in one decode; 0 for none.
+        The answer is the same except for rounding, and faster if it repeats much. preflight: try these options in a
+        child process first, and also the file if its header alone does not show that llama.cpp can load it safely, so
+        that a native fault does not end this process; both results are remembered. trust_template: render the model's
+        own chat template in this process; otherwise templates that did not come with this package are rendered in a
+        child process with limits on memory and time. isolated: run the model in a child process: a later native fault
+        ends only that process (requests fail with EngineError), and Python threads that compute in this process do not
+        hold its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to
+        1.0, in another thread; it stops the load by returning False.
 
-        Raises ModelLoadError for what is not a model that can chat, or does not fit into memory, ContextOverflowError
-        where only its context does not, both before it is read, TemplateError and FamilyError for a template or family
-        that cannot be used, RequestError for options that make no sense.
+        Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
+        ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
+        FamilyError for a template or family that cannot be used; RequestError for invalid options.
         """
         check_arguments(
             chat_template=chat_template,
@@ -131,8 +132,8 @@ class Engine(Facts):
 
     @classmethod
     async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
-        """`load` for an event loop, with the same options. Cancelling the task closes what was loaded; a download ends
-        with the next bytes that come, keeps what it has, and the next call goes on from there."""
+        """`load` for an event loop, with the same options. Cancelling the task closes what was loaded; a download stops
+        when the next bytes arrive, and the next call resumes it."""
         return await off_loop(lambda: cls.load(model, **options), cls.close)
 
     @classmethod
@@ -149,11 +150,11 @@ class Engine(Facts):
         trust_template: bool = False,
         **options: Unpack[ContextLoadOptions],
     ) -> Self:
-        """An engine over the weights of an open `llama_cpp.Llama`, which stays usable beside it and must stay open.
+        """Make an engine over the weights of an open `llama_cpp.Llama`, which stays usable and must stay open.
 
-        The context is a new one, as long and with as many threads as the Llama's unless said otherwise; LoRA adapters
-        of the Llama's context are not taken over. The options are those of `load`. Raises what `load` raises, and
-        EngineError where this build of llama.cpp would end the process: what is loaded already cannot be remedied.
+        The context is a new one, by default with the Llama's length and number of threads; LoRA adapters of the Llama's
+        context are not used. The options are those of `load`. Raises what `load` raises, and EngineError if this build
+        of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
         check_arguments(
             chat_template=chat_template, family=family, seed=seed, preflight=preflight, trust_template=trust_template
@@ -184,19 +185,19 @@ class Engine(Facts):
     def chat(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Any:
-        """One turn: the model's answer to a user's text or a list of messages. Raises what `stream` raises."""
+        """Return the model's answer to a user's text or a list of messages. Raises what `stream` raises."""
         return self.stream(messages, tools, **options).result()
 
     def stream(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Stream:
-        """One turn as it is generated: `for`, `async for`, `await`, `with`.
+        """Start one turn and return it as a stream: `for`, `async for`, `await`, `with`.
 
-        Reasoning of earlier turns that the messages lost on their way is put back where it is known beyond doubt; the
-        template decides what of it the model sees.
+        Reasoning of earlier turns that the messages lack is restored if it is known unambiguously; the template decides
+        how much of it the model sees.
 
-        Raises RequestError for messages, tools or options that are not valid, TemplateError where the template rejects
-        them, ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
+        Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
+        them, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
         return self._turns.start(messages, tools, options, 1)[0]
 
@@ -209,12 +210,12 @@ class Engine(Facts):
         offline: bool = False,
         **options: Unpack[TurnOptions],
     ) -> list[Stream]:
-        """`n` answers to one conversation, each a stream of its own; its prompt is evaluated once (a short
-        one again, where that is cheaper than copying it to another KV buffer).
+        """Start `n` answers to one conversation, each a stream of its own. The prompt is evaluated once (a short one
+        again, if that is cheaper than copying it to another KV buffer).
 
-        With a seed the first answer is drawn with it, the next with the next number, and so on. Load with
-        `n_sequences=n` to decode them together. `offline`: nobody reads them token by token, so other prompts that
-        arrive are evaluated first, as `generate` does it: more tokens a second in all. Raises what `stream` raises.
+        With a seed, the first answer uses it, the next answer the next number, and so on. Load with `n_sequences=n` to
+        decode them together. `offline`: only the results are read, so other prompts that arrive are evaluated first, as
+        in `generate`: more tokens per second in total. Raises what `stream` raises.
         """
         _ = checked({"n": n, "offline": offline}, ChoicesArguments)
         return self._turns.start(messages, tools, options, n, offline=offline)
@@ -222,19 +223,20 @@ class Engine(Facts):
     def pin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> PinnedPrefix:
-        """Evaluate what the prompts of all conversations that begin so have in common (a system message and tools, for
-        one), and keep it until it is released: `with llm.pin(messages, tools) as prefix`. It waits for that.
+        """Evaluate the prefix that all conversations share which begin with these messages (such as a system message
+        and tools), and keep it in the cache until it is released: `with llm.pin(messages, tools) as prefix`. Returns
+        when it is evaluated.
 
-        A pinned prefix takes one of the engine's `n_sequences` for itself. `prefix.save(path)` writes it to a file, for
-        `restore`. Raises what `stream` raises, RequestError too when no sequence is left for it.
+        A pinned prefix occupies one of the engine's `n_sequences`. `prefix.save(path)` writes it to a file, for
+        `restore`. Raises what `stream` raises, and RequestError if no sequence is left for it.
         """
         tokens = self._turns.head(messages, tools, options)
         return self._service.pin(tokens, progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
-        """Pin a saved prefix without evaluating it. Restore only files that you trust like the model's:
-        whoever writes one decides what the model has read. Raises RequestError for a file that is damaged or belongs to
-        another model or other settings, EngineError for one whose state is not that of its tokens, and what `pin`
+        """Pin a saved prefix without evaluating it. Restore only files that you trust as much as the model's: the
+        author of a file decides what the model has read. Raises RequestError for a file that is damaged or belongs to
+        another model or other settings, EngineError for one whose state does not match its tokens, and what `pin`
         raises."""
         return self._service.restore(path)
 
@@ -264,24 +266,24 @@ class Engine(Facts):
         on_error: OnError = "raise",
         **options: Unpack[TurnOptions],
     ) -> Any:
-        """Many turns at once, answers in order; load with `n_sequences=8` to decode eight together.
+        """Run many turns at once and return the answers in order; load with `n_sequences=8` to decode eight together.
 
-        A row is a conversation, or a pair of one and options of its own. As only the ends are waited for, prompts are
-        evaluated before answers are gone on with: faster as a whole than so many streams, whose tokens keep coming.
-        `on_error="return"` puts the error of a row in its place; else the first one is raised, with a note that names
-        the row, and the others are cancelled. Raises what `stream` raises.
+        A row is a conversation, or a pair of a conversation and its own options. Since nobody reads along, waiting
+        prompts are evaluated before running answers continue: this is faster in total than as many streams. With
+        `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
+        note that names the row, and the other rows are cancelled. Raises what `stream` raises.
         """
         return many.generate(self._rows(tools, options), rows, on_error)
 
     def generate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Iterator[tuple[int, Completion | EngineError]]:
-        """Rows of any iterable, answered as they end: pairs of a row's number and its answer, or its error. At most
-        twice `n_sequences` rows are under way, and no more are taken; leaving the loop cancels them."""
+        """Yield pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
+        `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
         return many.generate_iter(self._rows(tools, options), rows, self._room)
 
     def _rows(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> many.Start:
-        """Starts turns of rows; the common options are checked now."""
+        """Return a function that starts rows' turns; the common options are checked now."""
         _, known = self._turns.check(options), as_tools(tools)
 
         def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
@@ -295,15 +297,16 @@ class Engine(Facts):
         return 2 * self._service.info.n_sequences
 
     def complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
-        """What follows a text or tokens, with no chat template between. Raises what `stream_complete` raises."""
+        """Return the continuation of a text or of tokens, without a chat template. Raises what `stream_complete`
+        raises."""
         return self.stream_complete(prompt, **options).result()
 
     def stream_complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Stream:
-        """`complete` as it is generated; all of it is content.
+        """`complete` as a stream; all of the output is content.
 
-        In a text, control-token text becomes control tokens, and the model's beginning token is put before it, if it is
-        not there. Tokens are taken as they are. Raises RequestError for tokens or options that are not valid,
-        ContextOverflowError for a prompt that is too long, EngineError when the engine is closed.
+        In a text, control-token text becomes control tokens, and the model's BOS token is put before it unless it is
+        there. Tokens are used unchanged. Raises RequestError for tokens or options that are not valid,
+        ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
         return self._turns.start_raw(prompt, options)
 
@@ -374,14 +377,14 @@ class Engine(Facts):
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
 
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
-        """The tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: with the beginning
-        token that this model's prompts have, if any."""
+        """Return the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
+        token first, if this model's prompts have one."""
         self._service.check()
         return tokenize(self._service.vocab, text, special=special, add_bos=add_bos)
 
     def detokenize(self, tokens: Iterable[int]) -> str:
-        """The text of tokens, control tokens as their texts; bytes that are no UTF-8 are U+FFFD. Raises RequestError
-        for a token that the model does not have."""
+        """Return the text of tokens, including control tokens; invalid UTF-8 becomes U+FFFD. Raises RequestError for a
+        token that the model does not have."""
         self._service.check()
         return detokenize(self._service.vocab, tokens)
 
@@ -392,10 +395,10 @@ class Engine(Facts):
         max_steps: int = 8,
         **options: Unpack[AgentOptions],
     ) -> Run:
-        """The agent loop: turns and tools until the model answers, `max_steps` turns at most. Beside tools it takes
-        servers of tools (`MCP`), which it connects while it goes. A `Transcript` is gone on with where it was left. The
+        """Run the agent loop: turns and tools until the model answers, at most `max_steps` turns. `tools` may include
+        servers of tools (`MCP`), which are connected during the run. A `Transcript` is resumed where it ended. The
         run's own options are `RunOptions`. Raises what `stream` raises, EngineError for a server that cannot be
-        connected, and CallbackError for an option that is a function and fails."""
+        connected, and CallbackError if a function given as an option fails."""
         return self.stream_run(messages, tools, max_steps, **options).result()
 
     def stream_run(
@@ -405,7 +408,8 @@ class Engine(Facts):
         max_steps: int = 8,
         **options: Unpack[AgentOptions],
     ) -> RunStream:
-        """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
+        """Start the agent loop and return it as a stream: `for`, `async for`, `await` (the Run), `with`. Each event has
+        its `step`."""
         policy, own = run_options(max_steps, options, TurnOptions)
         _ = self._turns.check(own)
         toolbox = Toolbox(tools, self.achat)
@@ -422,7 +426,7 @@ class Engine(Facts):
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
-        """The prompt that `stream` would send."""
+        """Return the prompt that `stream` would send."""
         return self._turns.prompt(messages, tools, options)
 
     def explain(
@@ -433,10 +437,10 @@ class Engine(Facts):
         output: str | Sequence[Piece] | None = None,
         **options: Unpack[TurnOptions],
     ) -> Explanation:
-        """What the engine makes of a conversation, and of an `output` that followed it, piece by piece.
+        """Explain how the engine understands a conversation, and an `output` that followed it, piece by piece.
 
-        In an output given as text the family's control markers count as the tokens. `.text()` is a report to read,
-        `.data()` plain values. Raises what `stream` raises, but for prompts that are too long.
+        In an output given as text, the family's control markers count as control tokens. `.text()` returns a report,
+        `.data()` plain values. Raises what `stream` raises, except for prompts that are too long.
         """
         return explain_turn(self.template, self._turns.asked(messages, tools, output, options), self._service.vocab)
 
@@ -444,7 +448,7 @@ class Engine(Facts):
     async_openai_client = AsyncOpenAI
 
     def inspect(self) -> Inspection:
-        """What the engine understood of the model."""
+        """Return what the engine knows about the model."""
         return inspect_model(self.template, self.info, self._service.info, self._service.vocab.size)
 
     @property
@@ -454,35 +458,35 @@ class Engine(Facts):
 
     @property
     def family(self) -> Family:
-        """The family that the model's output is read as; "content-only" for a base model without a template."""
+        """The family in whose format the output is read; "content-only" for a base model without a template."""
         return self._turns.family
 
     @property
     def info(self) -> ModelInfo:
-        """What the loaded model is. Raises RequestError for an engine that was not made by `load`."""
+        """Facts about the loaded model. Raises RequestError for an engine that was made from a backend."""
         if self._model is None:
             raise RequestError(
-                "This engine was made over a backend, not from a model file, so there is no information."
+                "This engine was made over a backend, not from a model file, so it has no `info`; use Engine.load."
             )
         return self._model.info
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that one conversation may have, its answer included."""
+        """The most tokens that one conversation may have, including its answer."""
         return self._service.info.n_ctx
 
     @property
     def metrics(self) -> Metrics:
-        """Sums over the turns finished so far; `.prometheus()` is their text for a scraper."""
+        """Sums over the turns finished so far; `.prometheus()` returns them in Prometheus's text format."""
         return self._service.metrics
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more requests: it was closed, or it broke."""
+        """Whether it takes no more requests because it was closed or failed."""
         return self._service.closed
 
     def close(self) -> None:
-        """Cancel what runs and free the memory; twice is fine."""
+        """Cancel running turns and free the memory. Can be called more than once."""
         self._service.close()
         if self._model is not None:
             self._model.close()

@@ -1,8 +1,8 @@
 """Every error the engine raises on purpose.
 
-Knows: the closed set of error classes a caller can catch. Does not know: where they are raised. The rule for messages
-is that each says what was wrong (with the numbers) and what to do next; bad *model output* never raises, it arrives as
-data on the events (see `engine.events.ToolCallEnd`).
+Knows: the closed set of error classes a caller can catch. Does not know: where they are raised. Each message says what
+is wrong (with the numbers) and what to do next. Bad *model output* never raises; it arrives as data on the events (see
+`engine.events.ToolCallEnd`).
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ DecodeFailure: TypeAlias = Literal["no_slot", "aborted", "invalid", "nan", "fail
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The end of a message about a name that is not known: the nearest one that is, or else another hint."""
+    """Return the end of a message about an unknown name: the nearest known name, or else another hint."""
     near = get_close_matches(name, known, n=1, cutoff=0.75)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
@@ -24,7 +24,7 @@ class EngineError(Exception):
     """Base of every error raised on purpose by this package."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback: the caller's own lines that led here, and the message."""
+        """Return what IPython shows instead of a traceback: the caller's own lines that led here, and the message."""
         ours = str(Path(__file__).parent)
         frames = [
             frame
@@ -36,7 +36,7 @@ class EngineError(Exception):
 
 
 def _printable(text: str) -> str:
-    """The text with characters that act in place of being seen, such as a terminal's control codes, written out."""
+    """Return the text with characters that act instead of being visible, such as terminal control codes, escaped."""
     return "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
 
 
@@ -45,7 +45,7 @@ class ModelLoadError(EngineError):
 
 
 class ContextOverflowError(EngineError):
-    """A prompt, or a context asked for, does not fit: into the context length, or into memory."""
+    """A prompt does not fit into the context, or a requested context does not fit into memory."""
 
 
 class TemplateError(EngineError):
@@ -53,7 +53,8 @@ class TemplateError(EngineError):
 
 
 class MissingTemplateError(TemplateError):
-    """There is no chat template: a base model, which continues texts (`Engine.complete`) and has no turns."""
+    """The model has no chat template: it is a base model, which continues texts (`Engine.complete`) and has no
+    turns."""
 
 
 class RequestError(EngineError):
@@ -61,16 +62,17 @@ class RequestError(EngineError):
 
 
 class CallbackError(EngineError):
-    """A function that the caller gave to a run (`approve=`, `save=`) raised, or did not return what it should. The
-    message names it; `__cause__` is what it raised."""
+    """A function that the caller gave to a run (`approve=`, `save=`) raised, or returned a wrong type of value. The
+    message names the function; `__cause__` is what it raised."""
 
 
 class BatchInputError(RequestError):
-    """The input of a batch has rows that cannot be run, or cannot be read; nothing was computed."""
+    """The input of a batch cannot be read, or has rows that cannot be run; nothing was computed."""
 
 
 class DiskFullError(EngineError):
-    """A batch stopped because its output could not grow. What was written is whole, and the same call goes on."""
+    """A batch stopped because its output file could not grow. All written rows are complete, and the same call resumes
+    it."""
 
 
 class ForgedPromptError(RequestError):
@@ -82,14 +84,14 @@ class QueueFullError(EngineError):
 
 
 class FamilyError(EngineError):
-    """A family table (models.toml, or a user's own) is unknown, incomplete or contradicts itself."""
+    """A family is unknown, or a family table (models.toml, or a user's own) is incomplete or contradicts itself."""
 
 
 class DecodeError(EngineError):
-    """llama.cpp could not evaluate a batch; the request it belonged to failed.
+    """llama.cpp could not evaluate a batch; the request that caused it failed.
 
     `reason`: "no_slot" (the KV cache is full; nothing was computed), "aborted" (on request), "invalid" (the batch
-    contradicts what the cache holds; nothing was computed), "nan" (a row's logits are not numbers), "failed" (all
+    contradicts the cache's contents; nothing was computed), "nan" (a row's logits are not numbers), "failed" (anything
     else).
     """
 
@@ -99,9 +101,9 @@ class DecodeError(EngineError):
 
 
 class RemoteError(EngineError):
-    """A server answered with an error instead of, or amidst, a completion.
+    """A server sent an error instead of, or in the middle of, a completion.
 
-    `code` and `type` are the server's own, where it gave them (llama.cpp's server: an HTTP status and, for example,
+    `code` and `type` are the server's own, if it sent them (llama.cpp's server: an HTTP status and, for example,
     "exceed_context_size_error").
     """
 
@@ -112,8 +114,8 @@ class RemoteError(EngineError):
 
 
 class EngineWarning(UserWarning):
-    """Something works, but not as asked for; the message says what was done instead and what cures it."""
+    """Something works, but not as requested; the message says what was done instead and how to fix it."""
 
 
 class MalformedEventWarning(EngineWarning):
-    """An event of a server's stream, or a field of one, makes no sense; it was left out and the rest read."""
+    """An event of a server's stream, or a field of one, is invalid; it was skipped and the rest was read."""

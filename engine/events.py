@@ -1,8 +1,8 @@
-"""What a model's output becomes, piece by piece: the closed union of events, and their fold into a completion.
+"""Events: the closed union of what a model's output is parsed into, and their fold into a completion.
 
-Knows: the order that events come in (a part ends before the next begins; nothing emitted is ever retracted; each
-state of a call's arguments is a prefix of the next). Does not know: who makes them. Plain frozen dataclasses, since
-there is one or more for every token.
+Knows: the order of events (a part ends before the next begins; nothing emitted is ever retracted; each state of a
+call's arguments is a prefix of the next). Does not know: what makes them. Plain frozen dataclasses, since there are one
+or more for every token.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class ContentDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """A call began: its name is decided. `index` counts the calls of one turn from 0."""
+    """A call began and its name is complete. `index` counts the calls of one turn from 0."""
 
     index: int
     id: str
@@ -53,9 +53,9 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """The call is over. `arguments` is all of them: JSON text, or with `error` "malformed" the raw text as written,
-    or with "truncated" the prefix that arrived. `id` is given where the family writes it after the arguments; the
-    call's start carried "" then."""
+    """The call is over. `arguments` is their complete JSON text, or with `error` "malformed" the raw text as written,
+    or with "truncated" the prefix that arrived. `id` is set only if the family writes it after the arguments; then the
+    call's start had ""."""
 
     index: int
     arguments: str
@@ -67,8 +67,7 @@ class ToolCallEnd:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool answered (agent loop only). `error` says that the tool failed; `content` is what the model reads
-    then."""
+    """A tool's result (agent loop only). `content` is what the model reads; `error`: the tool failed."""
 
     index: int
     id: str
@@ -80,7 +79,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The turn is over. A parser's own `Finished` has no usage; the runtime fills it."""
+    """The turn is over. A parser's own `Finished` has no usage; the runtime fills it in."""
 
     reason: FinishReason
     usage: Usage | None = None
@@ -99,8 +98,8 @@ class _Call:
 
 
 def fold(events: Iterable[Event]) -> Completion:
-    """The completion that the events of one turn describe. A call that never ended is `truncated`; results are not
-    part of it."""
+    """Return the completion that the events of one turn describe. A call that never ended is `truncated`; tool results
+    are not part of it."""
     parts: dict[int, ReasoningPart | TextPart | ToolCall] = {}
     texts: dict[int, tuple[type[ReasoningPart | TextPart], list[str]]] = {}
     calls: dict[int, tuple[int, _Call]] = {}

@@ -30,11 +30,11 @@ _OF_LOADING = ("file", "family", "n_ctx", "n_gpu_layers")
 
 
 class LocalOptions(llm.Model.Options):
-    """What `-o` takes: how a model is loaded, then how it answers."""
+    """The options of `-o`: how a model is loaded, then how it answers."""
 
     file: str | None = Field(default=None, description="A GGUF file, or owner/repo:Q4_K_M on the Hugging Face Hub")
     family: str | None = Field(
-        default=None, description="Read the output as this family's, in place of the model's own"
+        default=None, description="Read the output in this family's format instead of the model's own"
     )
     n_ctx: int | None = Field(default=None, description="The most tokens that a conversation may hold")
     n_gpu_layers: int = Field(default=0, description="Layers to offload to the GPU, -1 for all")
@@ -43,16 +43,16 @@ class LocalOptions(llm.Model.Options):
     )
     max_tokens: int | None = Field(default=None, description="The most tokens to generate, reasoning included")
     temperature: float | None = Field(default=None, description="0 is greedy")
-    top_k: int | None = Field(default=None, description="Draw from so many of the likeliest tokens")
-    top_p: float | None = Field(default=None, description="Draw from tokens of this probability together")
+    top_k: int | None = Field(default=None, description="Draw from this many of the likeliest tokens")
+    top_p: float | None = Field(default=None, description="Draw from the likeliest tokens of this total probability")
     min_p: float | None = Field(
-        default=None, description="Draw from tokens at least so likely as this share of the likeliest"
+        default=None, description="Draw from tokens at least this share as likely as the likeliest"
     )
     seed: int | None = Field(default=None, description="For answers that can be repeated")
 
 
 class _Response(Protocol):
-    """What is told to llm's record of an answer; `llm.Response` and `llm.AsyncResponse` are such records."""
+    """The part of llm's record of an answer that we fill; `llm.Response` and `llm.AsyncResponse` are such records."""
 
     def add_tool_call(self, tool_call: llm.ToolCall) -> None: ...
 
@@ -60,15 +60,15 @@ class _Response(Protocol):
 
 
 class Engines:
-    """The engines in this process: each is loaded when first asked for, and stays until the process ends."""
+    """The engines in this process: each is loaded on first use, and stays until the process ends."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._loaded: dict[tuple[object, ...], Engine] = {}
 
     def get(self, name: str, options: LocalOptions) -> Engine:
-        """The engine of the model that is registered under `name`. Raises RequestError where no file is named, and
-        what `Engine.load` raises."""
+        """Return the engine of the model that is registered under `name`. Raises RequestError if `-o file` is missing
+        or not allowed, and what `Engine.load` raises."""
         if (name == "file") != (options.file is not None):
             raise RequestError(
                 f"-o file goes with the model {PREFIX}file, and with no other: llm -m {PREFIX}file -o file model.gguf."
@@ -84,7 +84,7 @@ class Engines:
 
 
 class _Turn:
-    """One prompt as what an engine is asked for, and its events as llm's."""
+    """One prompt of llm's as an engine's arguments, and the engine's events as llm's."""
 
     def __init__(self, prompt: llm.Prompt, response: _Response) -> None:
         self._response = response
@@ -146,7 +146,7 @@ class Local(llm.Model):
         response: llm.Response,
         conversation: llm.Conversation | None,
     ) -> Iterator[StreamEvent]:
-        del stream, conversation  # llm joins what is not to be streamed; the messages have the conversation
+        del stream, conversation  # llm joins the events if it does not stream; the messages contain the conversation
         turn = _Turn(prompt, response)
         with self._engines.get(self._name, cast("LocalOptions", prompt.options)).stream(
             turn.messages, turn.tools, **turn.options
@@ -156,7 +156,7 @@ class Local(llm.Model):
 
 
 class AsyncLocal(llm.AsyncModel):
-    """The same for its asynchronous API."""
+    """A model of this machine for llm's asynchronous API."""
 
     can_stream = True
     supports_schema = True
@@ -187,18 +187,18 @@ class AsyncLocal(llm.AsyncModel):
 
 @llm.hookimpl
 def register_models(register: Any) -> None:
-    """The built-in model, any file (`-o file`), and the models in the Hugging Face Hub's cache."""
+    """Register the built-in model, any file (`-o file`), and the models in the Hugging Face Hub's cache."""
     engines = Engines()
     for name in ("builtin", "file", *(model.name for model in cache.models() if model.variant is not None)):
         register(Local(name, engines), AsyncLocal(name, engines))
 
 
 def as_openai(message: Message) -> Iterator[dict[str, Any]]:
-    """A message of llm's as OpenAI's; one for each result where it holds results of tools. Raises RequestError for
-    what is no text."""
+    """Yield a message of llm's in OpenAI's form, with a separate message for each tool result. Raises RequestError for
+    attachments."""
     results = [part for part in message.parts if isinstance(part, ToolResultPart)]
     if any(isinstance(part, AttachmentPart) for part in message.parts) or any(each.attachments for each in results):
-        raise RequestError("Only text goes to these models, and a message has an attachment; send its text.")
+        raise RequestError("These models take text only, but a message has an attachment; send its text.")
     for result in results:
         yield {"role": "tool", "tool_call_id": result.tool_call_id, "name": result.name, "content": result.output}
     calls = [_call(part) for part in message.parts if isinstance(part, ToolCallPart)]
@@ -225,7 +225,7 @@ def _tool(tool: llm.Tool) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """A call's arguments; llm itself keeps what is no JSON object as `_raw`."""
+    """Return a call's arguments; like llm itself, keep text that is not a JSON object as `_raw`."""
     try:
         value: object = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
@@ -234,7 +234,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _nothing(engine: Engine) -> None:
-    """An engine that nobody waits for any more stays for the next prompt."""
+    """Do nothing: an engine whose caller was cancelled stays for the next prompt."""
 
 
 def _details(usage: Usage) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Weights, context and template for what the caller named: a file, or a `llama_cpp.Llama` that is there already.
+"""Loads weights, context and template of a file, or for the weights of an open `llama_cpp.Llama`.
 
-Knows: the order of the checks before anything is loaded, and what is undone when a later one fails. Does not know:
-turns, services.
+Knows: the order of the checks before anything is loaded, and what to undo if a later step fails. Does not know: turns,
+services.
 """
 
 import logging
@@ -35,7 +35,7 @@ _log = logging.getLogger("engine.llama")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a model's prompts and output are read, as far as the caller says: see `ChatTemplate.for_model`."""
+    """The caller's choices for the chat template and family: see `ChatTemplate.for_model`."""
 
     chat_template: str | Path | None = None
     family: FamilyLike | None = None
@@ -44,7 +44,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that can talk; `weights` own the backend."""
+    """A loaded model with its context and template; `weights` own the backend."""
 
     weights: Model | IsolatedModel
     backend: LlamaBackend | IsolatedContext
@@ -62,13 +62,13 @@ def load(
     revision: str | None = None,
     machine: Callable[[], Machine] = this_machine,
 ) -> Loaded:
-    """Load a GGUF file, here or in a child process; None is the built-in model. `machine` tells what there is to load
-    it into. Raises as `Engine.load` says."""
+    """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
+    devices that are available. Raises what `Engine.load` raises."""
     path = _file(model, revision)
     tell_open(path)
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
-    file = read_gguf(path)  # what is no model, or does not fit, is refused before anything else is tried
+    file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
     made = plan(file, options.model, options.context, machine())
     _log.info("%s: %s", file.path.name, made.told)
     load_options, context = made.model, made.context
@@ -76,14 +76,14 @@ def load(
         load_options, context = checks.prepare(load_options, context)
         checks.try_file(file, load_options, context)
     weights = _weights(path, load_options, progress, isolated=isolated)
-    planned = replace(context, check_memory=False)  # it was planned for before the weights were read
+    planned = replace(context, check_memory=False)  # `plan` has checked it
     return _completed(weights, _few_threads(planned, weights.info), reading)
 
 
 def _weights(
     path: Path, options: ModelOptions, progress: Callable[[float], bool | None] | None, *, isolated: bool
 ) -> Model | IsolatedModel:
-    """The weights of a file. In a notebook it is shown how far that is, unless the caller wants to be told himself."""
+    """Load the weights of a file. In a notebook, show the progress, unless the caller passed `progress`."""
     kind = IsolatedModel if isolated else Model
     if progress is not None or (screen := screens.notebook()) is None:
         return kind.load(path, options, progress=progress)
@@ -94,8 +94,8 @@ def _weights(
 
 
 def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight: bool = True) -> Loaded:
-    """A context of our own over the weights of a `llama_cpp.Llama`, as long and with as many threads as its own unless
-    the options say otherwise. Raises as `Engine.from_llama` says."""
+    """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length and number of
+    threads. Raises what `Engine.from_llama` raises."""
     of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
     if given := sorted(of_weights.intersection(options)):
         raise RequestError(
@@ -112,7 +112,7 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
 
 
 def _prepare(reading: Reading, *, builtin: bool = False) -> None:
-    """Let the child that will render the template start while the weights are loaded."""
+    """Start the child that will render the template while the weights are loaded."""
     if not reading.trust_template and (reading.chat_template is not None or not builtin):
         remote.prepare()
 
@@ -127,7 +127,7 @@ def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading:
 
 
 def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate | MissingTemplateError:
-    """The model's template; the error that says there is none for a base model that nobody named a family for."""
+    """Return the model's template; for a base model without a `family`, the error that it has none."""
     info = weights.info
     try:
         return ChatTemplate.for_model(
@@ -165,25 +165,25 @@ def _file(model: object, revision: str | None) -> Path:
 
         return hub.located(str(model), revision, available_memory)
     if revision is not None:
-        raise RequestError(f"revision={revision!r} is for models on the Hub, and {path} is a file; leave it out.")
+        raise RequestError(f"revision={revision!r} is for models on the Hub, but {path} is a file; leave it out.")
     return path
 
 
 def _path(model: str | Path) -> Path | None:
-    """The path that a Path is, or a text of what exists; None for a text that may name a model on the Hub."""
+    """Return the path if `model` is a Path or an existing path; None for a text that may name a model on the Hub."""
     try:
         path = Path(model).expanduser()
         return path if isinstance(model, Path) or path.exists() else None
-    except (OSError, RuntimeError) as error:  # not to be looked at, or no home directory
+    except (OSError, RuntimeError) as error:  # not accessible, or no home directory
         if "://" in str(model):
             return None  # addresses may be too long for a path
         raise ModelLoadError(
-            f"{model} is no path that can be read ({error}); pass the path of a .gguf file."
+            f"{model} is not a readable path ({error}); pass the path of a .gguf file."
         ) from error
 
 
 def _warn_without_gpu(options: ModelOptions) -> None:
-    """llama.cpp itself ignores the option without a word."""
+    """Warn about GPU options without a GPU build, which llama.cpp ignores silently."""
     if options.n_gpu_layers and not library().llama_supports_gpu_offload():
         warnings.warn(
             f"n_gpu_layers={options.n_gpu_layers} does nothing: the installed llama-cpp-python computes on the CPU "
@@ -194,7 +194,7 @@ def _warn_without_gpu(options: ModelOptions) -> None:
 
 
 def _few_threads(context: ContextOptions, info: ModelInfo) -> ContextOptions:
-    """Weights that fit a core's own cache are not worth a second thread: it would only wait for the first."""
+    """Use one thread for weights that fit into a core's own cache: a second would only wait for the first."""
     if context.n_threads is not None or info.size_bytes > _SMALL:
         return context
     return replace(context, n_threads=1)

@@ -1,7 +1,7 @@
-"""Many conversations at once: a list of answers, or answers as they come.
+"""Many conversations at once: a list of answers, or answers as they finish.
 
-Knows: how many rows are under way at a time, what an error of one row does to the others, and that a row may bring
-options of its own. Does not know: how a turn is made; a function starts one.
+Knows: how many rows run at a time, how an error of one row affects the others, and that a row may have its own options.
+Does not know: how a turn is made; callers pass a function that starts one.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from engine.runtime.stream import Stream
 from engine.types import Completion, Message, MessagesLike
 
 Row: TypeAlias = "MessagesLike | tuple[MessagesLike, Mapping[str, Any]]"
-"""A conversation, or a conversation and options of its own."""
+"""A conversation, or a conversation and its own options."""
 OnError: TypeAlias = Literal["raise", "return"]
 Start: TypeAlias = Callable[[MessagesLike, Mapping[str, Any]], Stream]
-"""Starts a turn of a conversation with these options over the common ones."""
+"""Starts a turn of a conversation with these options, which override the common ones."""
 
 
 def generate(start: Start, rows: Sequence[Row], on_error: OnError) -> list[Completion | EngineError]:
-    """The answers in order. `on_error="return"`: an error stands in its row's place; else it is raised, named by its
-    row, and the others are cancelled."""
+    """Return the answers in order. `on_error="return"`: a row's error takes the place of its answer; otherwise it is
+    raised with a note that names the row, and the other rows are cancelled."""
     check_rows(rows, on_error)
     started: list[Stream | EngineError] = []
     done = 0
@@ -42,11 +42,11 @@ def generate(start: Start, rows: Sequence[Row], on_error: OnError) -> list[Compl
     finally:
         for stream in started:
             if isinstance(stream, Stream):
-                stream.cancel()  # one that is over is left alone
+                stream.cancel()  # no effect on finished streams
 
 
 async def agenerate(start: Start, rows: Sequence[Row], on_error: OnError, room: int) -> list[Completion | EngineError]:
-    """The same for an event loop, `room` rows at a time; cancelling the task stops them."""
+    """Like `generate`, for an event loop, with `room` rows at a time; cancelling the task stops them."""
     check_rows(rows, on_error)
     free = asyncio.Semaphore(room)
 
@@ -64,8 +64,8 @@ async def agenerate(start: Start, rows: Sequence[Row], on_error: OnError, room: 
 
 
 def generate_iter(start: Start, rows: Iterable[Row], room: int) -> Iterator[tuple[int, Completion | EngineError]]:
-    """Pairs of a row's number and its answer, or its error, as they come; `room` rows are under way at a time, and no
-    more of them are taken from the iterable."""
+    """Yield pairs of a row's number and its answer, or its error, as they finish; at most `room` rows are taken from
+    the iterable and run at a time."""
     running: dict[Future[Completion | EngineError], int] = {}
     streams: dict[int, Stream] = {}
     waiting = enumerate(rows)
@@ -100,7 +100,7 @@ def generate_iter(start: Start, rows: Iterable[Row], room: int) -> Iterator[tupl
 async def agenerate_iter(
     start: Start, rows: Iterable[Row], room: int
 ) -> AsyncIterator[tuple[int, Completion | EngineError]]:
-    """The same for an event loop."""
+    """Like `generate_iter`, for an event loop."""
     running: dict[asyncio.Task[Completion | EngineError], int] = {}
     waiting = enumerate(rows)
 
@@ -127,7 +127,7 @@ async def agenerate_iter(
 
 
 def check_rows(rows: Sequence[Row], on_error: object) -> None:
-    """Raises RequestError for what is no list of conversations."""
+    """Raise RequestError if `rows` is not a list of conversations."""
     if on_error not in ("raise", "return"):
         raise RequestError(f'on_error={on_error!r} is not valid: it is "raise" or "return".')
     given = cast("object", rows)
@@ -138,12 +138,12 @@ def check_rows(rows: Sequence[Row], on_error: object) -> None:
 
 
 def check_row(row: Row, number: int) -> None:
-    """Raises RequestError for a message where a conversation should be."""
+    """Raise RequestError if a row is a message rather than a conversation."""
     given = cast("object", row)
     if isinstance(given, Message) or (isinstance(given, Mapping) and "role" in given):
         raise RequestError(
-            f"Row {number} is a message, and generate() takes conversations; put those of one in a list of their "
-            "own, or use chat()."
+            f"Row {number} is a message, but generate() takes conversations; put the messages of each conversation "
+            "in a list, or use chat()."
         )
 
 
@@ -173,7 +173,7 @@ def _ended(stream: Stream | EngineError, number: int, on_error: OnError) -> Comp
 
 
 def _judged(error: EngineError, number: int, on_error: OnError) -> EngineError:
-    """The error of a row, in its place, or raised."""
+    """Return the error of a row, or raise it."""
     error.add_note(f"This was row {number} of those that generate() was given.")
     if on_error == "raise":
         raise error

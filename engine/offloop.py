@@ -1,6 +1,6 @@
-"""Blocking work of the engine, done in a worker thread while an event loop goes on.
+"""Runs blocking work of the engine in a worker thread while an event loop continues.
 
-Knows: that whoever waits may be cancelled before the work is done, and that what it made must be undone then. Does not
+Knows: that the waiting task may be cancelled before the work is done, and that its result must then be undone. Does not
 know: what the work is.
 """
 
@@ -16,9 +16,9 @@ _cancelled: ContextVar[Event | None] = ContextVar("cancelled", default=None)
 
 
 async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """Returns what `work` returns, called in a worker thread with this context's variables. When the caller is
-    cancelled meanwhile, `undo` is called with the result as soon as there is one, and `is_unwanted` tells the work that
-    it may give up before. Raises what `work` raises."""
+    """Run `work` in a worker thread with this context's variables, and return its result. If the caller is cancelled
+    meanwhile, `undo` is called with the result once there is one, and `is_unwanted` returns True in the worker, so that
+    it may give up early. Raises what `work` raises."""
     context, cancelled = copy_context(), Event()
     context.run(_cancelled.set, cancelled)
     done = asyncio.get_running_loop().run_in_executor(None, context.run, work)
@@ -32,10 +32,10 @@ async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
 
 
 def keep_awake(future: "asyncio.Future[Any]") -> None:
-    """Wake the running event loop now and then until the future is done.
+    """Wake the running event loop regularly until the future is done.
 
-    A notebook's kernel cancels the cell's task in a signal handler, and a loop that sleeps does not notice it: the
-    interrupted cell would go on until the next token, or the end of the answer, wakes the loop.
+    A notebook's kernel cancels the cell's task in a signal handler, which does not wake a sleeping loop: the
+    interrupted cell would continue until the next token, or the end of the answer, wakes it.
     """
     loop = asyncio.get_running_loop()
 
@@ -47,6 +47,6 @@ def keep_awake(future: "asyncio.Future[Any]") -> None:
 
 
 def is_unwanted() -> bool:
-    """Whether whoever waited for the work that this thread does has been cancelled."""
+    """Whether the task that waits for this thread's work has been cancelled."""
     event = _cancelled.get()
     return event is not None and event.is_set()

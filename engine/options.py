@@ -1,8 +1,8 @@
-"""What callers may ask for, by name: of loading, of drawing tokens, of a turn.
+"""The options that callers may give by name: for loading, for sampling, for a turn.
 
-Knows: the names and types that editors and type checkers show, and that every value is checked against them once, here.
-Does not know: defaults and ranges; those stand with the records that the names end up in (`engine.runtime.options`,
-`engine.types.SamplingParams`), which are made here.
+Knows: the names and types that editors and type checkers show; every value is checked against them once, here. Does not
+know: defaults and ranges, which the records define that are made here of the options (`engine.runtime.options`,
+`engine.types.SamplingParams`).
 """
 
 import math
@@ -90,7 +90,7 @@ class LoadOptions(ContextLoadOptions, total=False):
 
 
 class LoadArguments(TypedDict, total=False):
-    """What the ways to load take by name, beside these options."""
+    """The named arguments of `Engine.load` and `Engine.from_llama` besides these options."""
 
     chat_template: str | Path | None
     family: FamilyLike | None
@@ -103,7 +103,7 @@ class LoadArguments(TypedDict, total=False):
 
 
 class SamplingOptions(TypedDict, total=False):
-    """How tokens are drawn; see `SamplingParams`. What is left out, or None, is the family's default."""
+    """How tokens are sampled; see `SamplingParams`. An option that is left out, or None, takes the family's default."""
 
     temperature: float | None
     top_k: int | None
@@ -144,13 +144,13 @@ class _FreeRawOptions(SamplingOptions, total=False):
 
 
 class RawOptions(_FreeRawOptions, total=False):
-    """What the continuation of a raw prompt takes, beside the sampling; as in `TurnOptions`."""
+    """The options for continuing a raw prompt, besides sampling; as in `TurnOptions`."""
 
     response_format: Any
 
 
 class FreeTurnOptions(_FreeRawOptions, total=False):
-    """`TurnOptions` less `response_format`, which signatures that type the answer state themselves."""
+    """`TurnOptions` without `response_format`, for signatures that declare it themselves to type the answer."""
 
     reasoning: Reasoning | None
     restore_reasoning: bool
@@ -168,81 +168,81 @@ class FreeTurnOptions(_FreeRawOptions, total=False):
 
 
 class TurnOptions(FreeTurnOptions, total=False):
-    """What every way of generating takes, beside the sampling.
+    """The options of every way of generating, besides sampling.
 
-    - `reasoning`: None is the model's default; True, False, "low", "medium", "high" where its template can.
-    - `restore_reasoning`: True, the default, puts back the reasoning of earlier turns that the messages lack, where
-      this engine generated them (`Prompt.restored` numbers the messages). False sends the messages as they are.
-    - `reasoning_budget`: reasoning tokens at most; then reasoning is closed and the answer follows.
-    - `reasoning_format`: "deepseek" keeps reasoning apart, "none" leaves it in the content, "deepseek-legacy" does
-      both, "exclude" drops it.
+    - `reasoning`: None is the model's default; True, False, "low", "medium", "high" if its template supports them.
+    - `restore_reasoning`: True, the default, restores the reasoning of earlier turns that the messages lack, if this
+      engine generated them (`Prompt.restored` lists the messages' indices). False sends the messages unchanged.
+    - `reasoning_budget`: the most reasoning tokens; then reasoning is closed and the answer follows.
+    - `reasoning_format`: "deepseek" separates reasoning from the content, "none" leaves it in the content,
+      "deepseek-legacy" does both, "exclude" drops it.
     - `tool_choice`: "auto"; "none" (tools are not shown, and call markup stays text); "required" (one is called);
       `ToolName(name=...)`; `AllowedTools(names=...)`; OpenAI's dictionaries of these.
-    - `strict_tools`: hold calls to their tools' schemas while they are written, under "auto" too.
-      `parallel_tool_calls=False`: one call at most, where calls are held.
+    - `strict_tools`: constrain calls to their tools' schemas while they are written, under "auto" too.
+      `parallel_tool_calls=False`: at most one call, if calls are constrained.
     - `response_format`: what the answer must be, once reasoning has closed: a type that pydantic knows (the completion
       has the value as `parsed`), `JsonSchema({...})`, `Choice([...])`, `Regex(...)`, `Lark(...)`, `GBNF(...)`,
       `ResponseFormat(...)`, or OpenAI's dictionary. With tools: a call, or such an answer.
-    - `answer_reserve`: tokens of `max_tokens` (half of them at most) that a constrained answer keeps: reasoning is
-      closed when only they are left.
-    - `template_kwargs`: variables for the chat template, which win.
-    - `documents`: texts or dictionaries for a template that takes some. `builtin_tools`: names of tools that the model
-      was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to run
-      the calls.
+    - `answer_reserve`: tokens of `max_tokens` (at most half of them) that are reserved for a constrained answer:
+      reasoning is closed when only these are left.
+    - `template_kwargs`: variables for the chat template, which override its others.
+    - `documents`: texts or dictionaries for a template that takes documents. `builtin_tools`: names of tools that the
+      model was trained with, declared by its template ("browser" and "python" of gpt-oss); give tools of these names to
+      run the calls.
     - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline".
-    - `continue_final_message`: the last message is the assistant's, and the model goes on with it; the completion has
-      what it adds (`Message.continued` joins both).
+    - `continue_final_message`: the last message is the assistant's, and the model continues it; the completion has only
+      what the model adds (`Message.continued` joins both).
     - `overflow`: "error" refuses a prompt that is too long, and a full context ends the turn by "length".
-      "truncate_oldest" leaves out the oldest turns, each whole, until `max_tokens` fit behind the prompt (a quarter of
-      the context, if not said; half of it at most); system messages, the last question and what came of it last stay.
+      "truncate_oldest" drops whole turns, the oldest first, until `max_tokens` fit after the prompt (default: a quarter
+      of the context; at most half of it); system messages, the last question and the newest exchange after it stay.
       "shorten_results" first cuts the results of tools to their beginnings, the oldest first, but not those that the
-      model has not read; where that is not enough, it goes on as "truncate_oldest".
-      "shift" gives up the older half of a full context, less its head (system messages and tools), and goes on: what
-      the model wrote on it stays as it was.
-    - `progress`: called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must be
-      quick, and not wait for this engine. It stops the turn by returning False.
+      model has not read; if that is not enough, it continues as "truncate_oldest". "shift" discards the older half of a
+      full context, except its head (system messages and tools), and continues: text that the model wrote with it in
+      view does not change.
+    - `progress`: called with the number of the prompt's tokens evaluated so far and their total, in the engine's
+      thread: it must be quick, and not wait for this engine. It stops the turn by returning False.
     """
 
     response_format: Any
 
 
 class ChoicesArguments(TypedDict):
-    """What `Engine.choices` takes beside the options of a turn."""
+    """The arguments of `Engine.choices` besides the options of a turn."""
 
     n: Annotated[int, Field(ge=1, le=1_000_000)]
     offline: bool
 
 
 class AgentOptions(TurnOptions, RunArguments, total=False):
-    """What the agent loop takes: the options of its turns, and its own (`engine.agent.options.RunOptions`)."""
+    """The options of the agent loop: those of its turns, and its own (`engine.agent.options.RunOptions`)."""
 
 
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
-    """Raises RequestError for an option that is none of these."""
+    """Raise RequestError for an option that is not one of these."""
     if unknown := sorted(set(options) - names):
         hint = did_you_mean(unknown[0], names, f"the options are {', '.join(sorted(names))}.")
         raise RequestError(f"There is no option {unknown[0]!r}; {hint}")
 
 
 def checked(options: Options, kind: type[Options]) -> Options:
-    """The options, each of a type that `kind` says; `SamplingParams` judges those of drawing. Raises RequestError for
-    an option that is not there, and for a value that is not valid."""
+    """Return the options after checking them against the types in `kind`; `SamplingParams` checks those of sampling.
+    Raises RequestError for an unknown option, and for a value that is not valid."""
     refuse_unknown(options, frozenset(get_type_hints(kind)))
     for name, value in options.items():
-        if name not in SamplingParams.model_fields and name != "tool_choice":  # which `prompt_options` judges
+        if name not in SamplingParams.model_fields and name != "tool_choice":  # which `prompt_options` checks
             check_value(kind, name, value)
     return options
 
 
 def check_arguments(**arguments: Unpack[LoadArguments]) -> None:
-    """Raises RequestError for one that is not what it should be."""
+    """Raise RequestError for an argument of a wrong type."""
     for name, value in arguments.items():
         check_value(LoadArguments, name, value)
 
 
 def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:
-    """The record of what the options say of drawing tokens; None counts as not said. `beneath` holds where they are
-    silent. Raises RequestError for a value that is not valid."""
+    """Return the sampling options as a record; None counts as not given. `beneath` are defaults. Raises RequestError
+    for a value that is not valid."""
     names = SamplingParams.model_fields
     given = {name: value for name, value in options.items() if name in names and value is not None}
     try:
@@ -253,14 +253,14 @@ def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | Non
 
 
 def prompt_options(options: "TurnOptions") -> PromptOptions:
-    """Those options that concern the prompt. Raises RequestError for what is no choice of tools."""
+    """Return the options that concern the prompt. Raises RequestError for an invalid choice of tools."""
     given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
     given["tool_choice"] = tool_choice(options.get("tool_choice", "auto"))
     return PromptOptions(**given, until=_until(options.get("deadline")))
 
 
 def tool_choice(choice: object) -> AllowedChoice:
-    """A choice of tools from any of its spellings. Raises RequestError for what is none."""
+    """Return a choice of tools from any of its spellings. Raises RequestError for an invalid one."""
     if isinstance(choice, ToolName | AllowedTools):
         return choice
     for word in ("auto", "none", "required"):
@@ -278,30 +278,31 @@ def tool_choice(choice: object) -> AllowedChoice:
         case _:
             pass
     raise RequestError(
-        f'tool_choice={shown(choice)} is no choice of tools; use "auto", "none", "required", ToolName(name="..."), '
+        f'tool_choice={shown(choice)} is not valid; use "auto", "none", "required", ToolName(name="..."), '
         'AllowedTools(names=["..."]) or one of OpenAI\'s dictionaries.'
     )
 
 
 def parser_choice(choice: AllowedChoice, *, calls: bool = True) -> ToolChoice:
-    """What the choice means to a parser, which takes every tool's calls for calls. `calls=False`: there can be none."""
+    """Return the choice for a parser, which does not distinguish allowed tools from others. `calls=False`: there can be
+    no calls."""
     if not calls:
         return "none"
     return choice.mode if isinstance(choice, AllowedTools) else choice
 
 
 def _until(deadline: float | None) -> float | None:
-    """The deadline on `time.monotonic`'s clock. One that is not valid is refused where the turn is submitted."""
+    """Return the deadline on `time.monotonic`'s clock. An invalid one is refused when the turn is submitted."""
     return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
 
 
-_OUTPUTS = 16  # rows of a conversation that may have logits in one decode, at most, where nobody asked for more
+_OUTPUTS = 16  # the default limit of rows per conversation that have logits in one decode
 _OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that may be said of loading, in the records that it is used in."""
+    """All options of loading, as the records in which they are used."""
 
     model: ModelOptions
     context: ContextOptions
@@ -309,8 +310,8 @@ class Settings:
 
 
 def settings(options: Mapping[str, Any]) -> Settings:
-    """The options split over their records (`check_memory` is in two). Raises RequestError for an option that is not
-    there, for a value that is not valid, and for options that exclude one another."""
+    """Split the options over their records (`check_memory` is in two). Raises RequestError for an unknown option, for a
+    value that is not valid, and for options that exclude one another."""
     records = (ModelOptions, ContextOptions, LoopOptions)
     names = [{field.name for field in fields(record)} for record in records]
     if unknown := sorted(set(options).difference(*names)):
@@ -320,7 +321,7 @@ def settings(options: Mapping[str, Any]) -> Settings:
     given = dict(options)
     if isinstance(given.get("tensor_split"), list):
         given["tensor_split"] = tuple(given["tensor_split"])
-    if given.get("outputs_per_sequence") is None:  # one row to draw from, and those that are verified with it
+    if given.get("outputs_per_sequence") is None:  # one row to sample from, and the drafts to verify with it
         drafts = given.get("draft_max")
         given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS) if isinstance(drafts, int) and drafts > 0 else 1
     made: list[Any] = [
@@ -330,7 +331,7 @@ def settings(options: Mapping[str, Any]) -> Settings:
     found = Settings(*made)
     if found.loop.draft_max and found.context.device_sampling:
         raise RequestError(
-            "draft_max verifies several tokens of a conversation in one decode, and device_sampling draws one; leave "
-            "one of them out."
+            "draft_max verifies several tokens of a conversation in one decode, but device_sampling draws only one; "
+            "leave one of them out."
         )
     return found

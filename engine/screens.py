@@ -1,7 +1,7 @@
-"""Where what takes long is shown: a terminal's line, the output of a notebook's cell, or plain lines.
+"""Progress displays: a terminal's line, the output of a notebook's cell, or plain lines.
 
-Knows: one line that is written over on a terminal, a display that is updated in a notebook, plain lines every few
-seconds anywhere else, and when a load is worth showing. Does not know: what it is that takes long. Times are seconds.
+Knows: one line that is overwritten on a terminal, a display that is updated in a notebook, plain lines every few
+seconds anywhere else, and when a load is worth showing. Does not know: whose progress it is. Times are seconds.
 """
 
 import importlib
@@ -13,25 +13,25 @@ from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
 _TERMINAL_EVERY, _NOTEBOOK_EVERY, _LINES_EVERY = 0.1, 0.25, 5.0
-_LOAD_SHOWN_AFTER = 1.0  # what is there sooner needs no telling
+_LOAD_SHOWN_AFTER = 1.0  # a faster load is not shown
 
 
 class Screen(Protocol):
-    """Where progress is shown. `every`: the least seconds between two states that are worth showing."""
+    """A display of progress. `every`: the least seconds between two updates."""
 
     every: float
 
     def state(self, text: str) -> None:
-        """Show where a download is, in place of what was shown before."""
+        """Show the current state in place of the previous one."""
         ...
 
     def line(self, text: str) -> None:
-        """Show a text that stays, after whatever was shown."""
+        """Show a text that stays."""
         ...
 
 
 class Terminal:
-    """One line of a terminal, written over."""
+    """One line of a terminal, overwritten."""
 
     every = _TERMINAL_EVERY
 
@@ -95,16 +95,16 @@ class Notebook:
 
 
 def notebook() -> Notebook | None:
-    """The notebook that this process is the kernel of, if it is one."""
+    """Return the display of the notebook whose kernel this process is; None if it is not one."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is None:
         return None
-    # IPython is loaded already where there is a notebook; nobody else needs it.
+    # In a notebook IPython is already imported; nothing else needs it.
     return Notebook(importlib.import_module("IPython.display").display)
 
 
 def screen_for(out: TextIO) -> Screen:
-    """The notebook that this process is the kernel of; else `out`, as a terminal if it is one."""
+    """Return the notebook's display if this process is a kernel; else `out`, as a terminal if it is one."""
     if (cell := notebook()) is not None:
         return cell
     if out.isatty() and os.environ.get("TERM") != "dumb":
@@ -113,7 +113,7 @@ def screen_for(out: TextIO) -> Screen:
 
 
 class Loading:
-    """How far the load of a model is, for who waits longer than a second: called with 0.0 to 1.0."""
+    """Shows the progress of a model's load if it takes longer than a second; called with 0.0 to 1.0."""
 
     def __init__(self, screen: Screen, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._screen = screen
@@ -130,13 +130,13 @@ class Loading:
         self._screen.state(f"{self._name}  loading, {share:.0%}")
 
     def end(self) -> None:
-        """It is loaded."""
+        """Show that the model is loaded, if progress was shown."""
         if self._shown:
             self._screen.line(f"{self._name}  loaded in {duration_text(self._clock() - self._began)}")
 
 
 def duration_text(seconds: float) -> str:
-    """Such as "42 s", "3 min 05 s" or "1 h 20 min"."""
+    """Return a duration as text, such as "42 s", "3 min 05 s" or "1 h 20 min"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s" if whole or not seconds else f"{max(seconds, 0.1):.1f} s"

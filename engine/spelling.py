@@ -1,7 +1,7 @@
-"""The spellings in which messages reach us, made into the one that `engine.types.Message` has.
+"""Converts messages from the forms that callers use into the fields of `engine.types.Message`.
 
 Knows: dictionaries and SDK objects in OpenAI's form, the three names of the reasoning field, content as a list of
-parts, results that are no text, and which unknown fields may be left out. Does not know: records, templates.
+parts, results that are not text, and which unknown fields may be dropped. Does not know: records, templates.
 """
 
 import json
@@ -27,17 +27,17 @@ _CARRY_CONTENT = frozenset(
         "videos",
     }
 )
-"""Fields that other interfaces put content into which this engine cannot show to a model."""
+"""Fields of other interfaces for content that this engine cannot show to a model."""
 _PART_TYPES = frozenset(
     ["text", "input_text", "output_text", "image", "image_url", "input_image", "input_audio", "audio", "file", "video"]
 )
-"""The types of content parts that OpenAI's and Anthropic's interfaces have."""
+"""The types of content parts in OpenAI's and Anthropic's interfaces."""
 _MESSAGE = frozenset({"role", "content", "reasoning", "tool_calls", "tool_call_id", "name", "parts", *_REASONING})
 _CALL = frozenset({"type", "id", "name", "arguments", "error", "function"})
 
 
 def fields_of(value: object) -> Fields | None:
-    """The fields of a dictionary, or of an SDK's object (anything with `model_dump`); None for what is neither."""
+    """Return the fields of a dictionary, or of an SDK's object (anything with `model_dump`); None for anything else."""
     if isinstance(value, Mapping):
         return {str(key): item for key, item in cast("Mapping[object, Any]", value).items()}
     dump: Any = getattr(value, "model_dump", None)
@@ -45,8 +45,8 @@ def fields_of(value: object) -> Fields | None:
 
 
 def message_fields(given: Fields) -> Fields:
-    """A message's fields under our names. Raises ValueError for a field that is misspelt or holds content that this
-    engine cannot show to a model; leaves out any other field that it does not know."""
+    """Return a message's fields under our names. Raises ValueError for a field that is misspelt or contains content
+    that this engine cannot show to a model; drops any other unknown field."""
     data = dict(given)
     for alias in _REASONING:
         text = data.pop(alias, None)
@@ -59,7 +59,7 @@ def message_fields(given: Fields) -> Fields:
         data["tool_calls"] = [{"function": function_fields(function)}]
     empty = data.get("role") == "assistant" and "content" in data and not (data.get("tool_calls") or data.get("parts"))
     if empty and data["content"] is None and not data.get("reasoning"):
-        data["content"] = ""  # frameworks write an answer of no text so
+        data["content"] = ""  # this is how frameworks write an answer without text
     known = _known({name: value for name, value in data.items() if value is not None}, _MESSAGE, "message")
     if not known.keys() & {"content", "reasoning", "tool_calls", "parts"}:
         others = ", ".join(map(repr, sorted(data.keys() - _MESSAGE)))
@@ -71,7 +71,8 @@ def message_fields(given: Fields) -> Fields:
 
 
 def call_fields(given: Fields) -> Fields:
-    """A call's fields under our names, its arguments as JSON text. Raises ValueError as `message_fields` does."""
+    """Return a call's fields under our names, with its arguments as JSON text. Raises ValueError as `message_fields`
+    does."""
     data = dict(given)
     function = data.pop("function", None)
     if function is not None:
@@ -85,7 +86,7 @@ def call_fields(given: Fields) -> Fields:
 
 
 def function_fields(function: object) -> Fields:
-    """The name and arguments of an OpenAI call's `function`. Raises ValueError where it is no object."""
+    """Return the name and arguments of an OpenAI call's `function`. Raises ValueError if it is not an object."""
     found = fields_of(function)
     if found is None:
         raise ValueError(f'the function of a call is {function!r}; write {{"name": "...", "arguments": "..."}}')
@@ -93,8 +94,8 @@ def function_fields(function: object) -> Fields:
 
 
 def content_text(role: object, value: object) -> object:
-    """Content as text: a list of text parts joined, a tool's result that is no text as JSON. What is neither stays as
-    it is. Raises ValueError for a part that is not text."""
+    """Return content as text: a list of text parts joined, a tool's result that is not text as JSON. Other values are
+    returned unchanged. Raises ValueError for a part that is not text."""
     if isinstance(value, list | tuple):
         items = cast("Sequence[object]", value)
         is_data = role == "tool" and not (items and all(map(_is_part, items)))
@@ -105,7 +106,7 @@ def content_text(role: object, value: object) -> object:
 
 
 def json_text(value: object) -> str:
-    """Raises ValueError for what JSON cannot hold."""
+    """Return a value as JSON text. Raises ValueError for a value that JSON cannot represent."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except TypeError as error:
@@ -115,7 +116,7 @@ def json_text(value: object) -> str:
 
 
 def _is_part(item: object) -> bool:
-    """Whether it is a content part rather than data: text, or what has the type of one."""
+    """Whether an item is a content part rather than data: a text, or an object with the type of a part."""
     return isinstance(item, str) or (fields_of(item) or {}).get("type") in _PART_TYPES
 
 
@@ -126,7 +127,7 @@ def _text_of_part(item: object) -> str:
     text, kind = part.get("text"), part.get("type")
     if not isinstance(text, str):
         what = f"this one is of type {kind!r}" if isinstance(kind, str) else f"this one is {repr(item)[:80]}"
-        raise ValueError(f"content parts must be text, and {what}; this engine runs text models only")
+        raise ValueError(f"content parts must be text, but {what}; this engine runs text models only")
     return text
 
 

@@ -1,6 +1,6 @@
-"""What every stream of events is, whoever makes the events: read with `for`, `async for` or `await`, left by `with`.
+"""The base classes of all streams of events: read with `for`, `async for` or `await`, cancelled by leaving a `with`.
 
-Knows: how a reader of each kind goes through a stream. Does not know: where events come from.
+Knows: the sync and async ways of reading a stream. Does not know: where events come from.
 """
 
 from abc import ABC, abstractmethod
@@ -17,9 +17,9 @@ Whole_co = TypeVar("Whole_co", covariant=True)
 class TwoWayStream(ABC, Generic[Whole_co]):
     """The base of all streams of events.
 
-    - `for event in stream` and `async for event in stream` give its events.
-    - `stream.result()` and `await stream` read it to its end and return what it comes to, which `_whole` makes.
-    - `with stream` and `async with stream` cancel at the end of the block what is then still running.
+    - `for event in stream` and `async for event in stream` yield its events.
+    - `stream.result()` and `await stream` read it to its end and return its result, which `_whole` makes.
+    - `with stream` and `async with stream` cancel it at the end of the block if it is still running.
     """
 
     @abstractmethod
@@ -33,10 +33,10 @@ class TwoWayStream(ABC, Generic[Whole_co]):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Stop what is under way; from any thread, any number of times."""
+        """Stop what is running. Thread-safe; can be called more than once."""
 
     def result(self) -> Whole_co:
-        """Read to the end; the whole."""
+        """Read to the end and return the result."""
         for _ in self:
             pass
         return self._whole()
@@ -66,10 +66,10 @@ class TwoWayStream(ABC, Generic[Whole_co]):
 
 
 class GeneratedStream(TwoWayStream[Whole_co]):
-    """A stream whose events come from a generator, of `_read` or of `_read_async`: one of them is called, once.
+    """A stream whose events come from a generator: either `_read` or `_read_async` is called, once.
 
-    The generators should not hold the stream: so one that nobody holds any more is closed at once, and with it what it
-    reads from.
+    The generators should not refer to the stream: then a stream without references is closed at once, along with its
+    source.
     """
 
     def __init__(self) -> None:
@@ -84,14 +84,18 @@ class GeneratedStream(TwoWayStream[Whole_co]):
 
     def __iter__(self) -> Iterator[Event]:
         if self._async is not None:
-            raise RequestError("This is read with `async for` or `await`; go on with that, or start another.")
+            raise RequestError(
+                "This stream is already read with `async for` or `await`; continue with that, or start another stream."
+            )
         if self._sync is None:
             self._sync = self._read()
         return self._sync
 
     def __aiter__(self) -> AsyncIterator[Event]:
         if self._sync is not None:
-            raise RequestError("This is read with `for` or `result()`; go on with that, or start another.")
+            raise RequestError(
+                "This stream is already read with `for` or `result()`; continue with that, or start another stream."
+            )
         if self._async is None:
             self._async = self._read_async()
         return self._async

@@ -1,10 +1,10 @@
-"""A model without a model: a vocabulary of bytes, and a backend whose replies are written in advance.
+"""Test doubles for a model: a vocabulary of bytes, and a backend with scripted replies.
 
-Knows: the backend's protocol, and how a KV cache keeps its books (which sequence holds which positions, what shares a
-cell, when it is full). Does not know: weights, or how the replies came about. It is for your tests as much as for ours:
-an agent runs against it in milliseconds, through the same scheduler, prefix cache, parser and streams as on real
-weights. What the engine decodes is checked at each draw: the sequence must hold exactly the prompt and the tokens
-accepted since.
+Knows: the backend's protocol, and the bookkeeping of a KV cache (which sequence holds which positions, which cells are
+shared, when it is full). Does not know: weights, or where the replies come from. It is for users' tests as well as
+ours: an agent runs on it in milliseconds, through the same scheduler, prefix cache, parser and streams as on real
+weights. Each draw checks what the engine decoded: the sequence must hold exactly the prompt and the tokens accepted
+since.
 """
 
 import json
@@ -26,7 +26,7 @@ from engine.types import SamplingParams
 
 
 class ByteVocab:
-    """256 tokens, one for each byte, and after them the control tokens, in the order given.
+    """A vocabulary of 256 tokens, one for each byte, followed by the control tokens in the order given.
 
     `control`: the texts of the control tokens; `end`: those that end a generation (they need not be repeated in
     `control`); the first of `end` is what ScriptedBackend writes when a reply is over. `bos`: the token that `encode`
@@ -58,11 +58,11 @@ class ByteVocab:
         return self._control
 
     def token(self, text: str) -> int:
-        """The id of a control token, by its text."""
+        """Return the id of a control token."""
         return self._ids[text]
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """The bytes of a text; with `special`, control-token text becomes control tokens."""
+        """Return the bytes of a text; with `special`, control-token text becomes control tokens."""
         if not special:
             return list(text.encode("utf-8", "replace"))
         tokens: list[int] = []
@@ -71,7 +71,7 @@ class ByteVocab:
         return tokens
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
-        """The tokens of a prompt; only pieces with `special` can form control tokens."""
+        """Return the tokens of a prompt; only pieces with `special` can form control tokens."""
         tokens = [self._ids[self._bos]] if add_bos and self._bos else []
         for piece in pieces:
             tokens += self.tokenize(piece.text, special=piece.special)
@@ -87,13 +87,13 @@ class ByteVocab:
         return token in self._ends
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, control tokens included."""
+        """Return the text of tokens, including control tokens."""
         return b"".join(self._bytes[token] for token in tokens).decode(errors="replace")
 
 
 @dataclass(slots=True)
 class _Cell:
-    """One position's entry; `digest` is over this token and all before it."""
+    """The entry of one position; `digest` covers this token and all before it."""
 
     token: int
     digest: int
@@ -102,7 +102,7 @@ class _Cell:
 
 @dataclass
 class ScriptedSampler:
-    """The script of one request: what it still has to say. `tokens` are those it knows of, the prompt's first."""
+    """The script of one request. `tokens` are the tokens that it knows of, the prompt's first."""
 
     params: SamplingParams
     tokens: list[int] = field(default_factory=list[int])
@@ -120,19 +120,19 @@ class ScriptedSampler:
             self.drawn += self.reply[self.drawn : self.drawn + 1] == [token]
 
     def allowed(self, token: int, mask: "Mask", vocab: ByteVocab) -> int:
-        """The token, where a constraint allows it. Where it does not, the script is over: the end token if that is
-        allowed, else any token that is, drawn by the sampling's seed."""
+        """Return the token if the constraint allows it. If not, the script is over: return the end token if that is
+        allowed, else any allowed token, drawn with the sampling's seed."""
         every = [each for each in range(vocab.size) if mask[each >> 5] >> (each & 31) & 1]
         if token in every:
             return token
         self.reply = []
         if not every:
-            raise RequestError("The constraint allows no token here.")
+            raise RequestError("The constraint allows no token here; check its grammar.")
         return vocab.end if vocab.end in every else self.random.choice(every)
 
     @cached_property
     def random(self) -> random.Random:
-        """What draws in place of the script."""
+        """The random generator that draws tokens once the script is over."""
         return random.Random(self.params.seed or 0)
 
     def close(self) -> None:
@@ -140,21 +140,21 @@ class ScriptedSampler:
 
 
 class ScriptedBackend:
-    """A `Backend` that says what it is told to.
+    """A `Backend` with scripted replies.
 
     `replies` is a list (each request takes the next one when its first token is drawn) or a function from the prompt's
-    text, control tokens included, to the reply's text; for several requests at once take a function. Control-token text
-    in a reply becomes control tokens, and an end token follows each reply. Under a constraint a reply goes on as far as
-    it is allowed, then with random text that is. Tokens that the engine forces into a sequence use up the script where
-    it says the same; a function is asked again after them, with the whole text so far.
+    text, control tokens included, to the reply's text; for several requests at once use a function. Control-token text
+    in a reply becomes control tokens, and an end token follows each reply. Under a constraint a reply continues as far
+    as it is allowed, then with random text that is. Tokens that the engine forces into a sequence use up the script if
+    they are the same; a function is called again after them, with all of the text so far.
 
-    `n_ctx` is what each of `n_sequences` conversations may hold; with `kv_tokens` they share one pool of so many cells.
-    `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to hold
-    it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent memory:
-    a sequence is kept whole or forgotten, or taken back to a checkpoint. `info` is what it says of itself as a
-    `Backend`. For assertions: `decodes` counts the calls of `decode`, `evaluated` the rows, `batches` keeps each call's
-    number of rows, `used` is the number of cells taken, `samplers` are all that were made, `closed` says whether
-    `close()` was called.
+    `n_ctx` is what each of `n_sequences` conversations may hold; with `kv_tokens` they share one pool of that many
+    cells. `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to
+    hold it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent
+    memory: a sequence is kept complete, removed, or taken back to a checkpoint. `info` is its `ContextInfo` as a
+    `Backend`. For assertions: `decodes` counts the calls of `decode`, `evaluated` the rows, `batches` lists each call's
+    number of rows, `used` is the number of cells in use, `samplers` are all that were made, `closed`: whether `close()`
+    was called.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class ScriptedBackend:
         self._aborted = threading.Event()
 
     def tokens(self, sequence: int) -> list[int]:
-        """What a sequence holds, for assertions."""
+        """Return the tokens of a sequence, for assertions."""
         return [cell.token for cell in self._cells[sequence]]
 
     def decode(self, rows: Sequence[Row]) -> None:
@@ -288,8 +288,8 @@ class ScriptedBackend:
         return token
 
     def _is_shifted(self, sampler: ScriptedSampler, at: Row) -> bool:
-        """Whether the sequence holds the sampler's tokens less some in the middle: the context was shifted, and what
-        was left evaluated again."""
+        """Whether the sequence holds the sampler's tokens without some in the middle: the context was shifted, and the
+        rest evaluated again."""
         held, known = self.tokens(at.sequence)[: at.position + 1], sampler.tokens
         head = common_prefix(held, known, len(held))
         return 0 < head < len(held) < len(known) and held[head:] == known[head - len(held) :]
@@ -380,7 +380,7 @@ class ScriptedBackend:
         if self._cells[target]:
             raise DecodeError(f"sequence {target} is not empty; trim it to 0 before copying into it.")
         if not self.trimmable and positions != len(self._cells[source]):
-            raise DecodeError("a recurrent memory copies a sequence whole or not at all.")
+            raise DecodeError("a recurrent memory can only copy a complete sequence.")
         shared = self._cells[source][:positions]
         for cell in shared:
             cell.sequences += 1

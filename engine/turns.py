@@ -1,7 +1,7 @@
-"""Turns made of messages and options: checked once, rendered, constrained, submitted.
+"""Makes turns of messages and options: checks them once, renders, constrains, submits.
 
-Knows: the order of that work, and what of an engine it needs: the service, the template, the memory of reasoning, the
-seed. Does not know: the methods that callers use (`engine.engine`), how any of the work is done.
+Knows: the order of these steps, and what they need of an engine: the service, the template, the memory of reasoning,
+the seed. Does not know: the methods that callers use (`engine.engine`), how the steps work.
 """
 
 import secrets
@@ -32,7 +32,7 @@ from engine.types import AllowedTools, Completion, Message, MessagesLike, Sampli
 
 
 class Turns:
-    """Starts the turns of one engine. A base model has the error in place of a template."""
+    """Starts the turns of one engine. For a base model, `template` is the error that it has none."""
 
     def __init__(self, service: Service, template: ChatTemplate | MissingTemplateError, seed: int | None) -> None:
         self._service = service
@@ -42,28 +42,28 @@ class Turns:
 
     @property
     def template(self) -> ChatTemplate:
-        """Raises MissingTemplateError for a base model."""
+        """The chat template. Raises MissingTemplateError for a base model."""
         if isinstance(self._template, MissingTemplateError):
             raise MissingTemplateError(*self._template.args)
         return self._template
 
     @property
     def family(self) -> Family:
-        """The family that output is read as; "content-only" for a base model."""
+        """The family in whose format the output is read; "content-only" for a base model."""
         if isinstance(self._template, MissingTemplateError):
             return builtin_families().get("content-only")
         return self._template.family
 
     def check(self, options: TurnOptions) -> SamplingParams:
-        """The sampling that the options ask for. Raises RequestError for options that are not valid, EngineError in a
-        fork of this process."""
+        """Check the options and return their sampling. Raises RequestError for options that are not valid, EngineError
+        in a fork of this process."""
         self._service.check()
         sampling = self._sampling(checked(options, TurnOptions))
         _ = prompt_options(options)
         return sampling
 
     def _sampling(self, options: RawOptions) -> SamplingParams:
-        """The caller's choice, then the engine's seed, then the family's defaults."""
+        """Return the caller's sampling options over the engine's seed and the family's defaults."""
         return sampling_params(options, {**self.family.sampling, "seed": self._seed})
 
     @cached_property
@@ -83,14 +83,14 @@ class Turns:
         *,
         offline: bool = False,
     ) -> list[Stream]:
-        """`n` turns over one prompt. `offline`: nobody reads along. Raises what `Engine.stream` says."""
+        """Start `n` turns over one prompt. `offline`: only the result is read. Raises what `Engine.stream` raises."""
         sampling = self.check(options)
         known = as_tools(tools)
         demand = _demand(known, prompt_options(options).tool_choice, sampling, options)
         asked = self._prompt_options(options, demand)
         restored = self._restored(messages, options)
         fitted = self._prompts.fitted(restored, known, asked)
-        # The parser remembers the conversation as the caller has it, and will send it again.
+        # Remembered with the conversation as the caller has it, before fitting, since the caller will send that again.
         return [
             self._submit(fitted, restored.messages, demand, sampling.of_choice(number), options, offline=offline)
             for number in range(n)
@@ -138,14 +138,14 @@ class Turns:
         )
 
     def _restored(self, messages: MessagesLike, options: TurnOptions) -> Restored:
-        """The conversation, with the reasoning that the caller dropped unless the options say otherwise."""
+        """Return the conversation, with the reasoning that the caller dropped unless the options forbid it."""
         conversation = conversation_of(messages)
         if options.get("restore_reasoning", True):
             return self._memory.restore(conversation)
         return Restored(tuple(conversation), ())
 
     def start_raw(self, prompt: str | Sequence[int], options: RawOptions) -> Stream:
-        """A turn with no chat template between. Raises what `Engine.stream_complete` says."""
+        """Start a turn without a chat template. Raises what `Engine.stream_complete` raises."""
         self._service.check()
         sampling = self._sampling(checked(options, RawOptions))
         raw = raw_prompt(self._service.vocab, prompt)
@@ -166,21 +166,21 @@ class Turns:
         )
 
     def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
-        """What `start` would send."""
+        """Return the prompt that `start` would send."""
         sampling, known = self.check(options), as_tools(tools)
         demand = _demand(known, prompt_options(options).tool_choice, sampling, options)
         restored = self._restored(messages, options)
         return self._prompts.fitted(restored, known, self._prompt_options(options, demand)).prompt
 
     def _prompt_options(self, options: TurnOptions, demand: Demand) -> PromptOptions:
-        """With the schema of the answer, for a template that shows it."""
+        """Return the options for the prompt, with the schema of the answer for a template that shows it."""
         asked = prompt_options(options)
         if demand.response is None or not (shown := demand.response.shown(self.family.shows_schema)):
             return asked
         return replace(asked, template_kwargs={**shown, **(asked.template_kwargs or {})})
 
     def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
-        """The tokens that all conversations have in common which begin so."""
+        """Return the tokens that all conversations share that begin with these messages."""
         _ = self.check(options)
         known, asked = as_tools(tools), prompt_options(options)
         restored = self._restored(messages, options)
@@ -195,7 +195,7 @@ class Turns:
         output: str | Sequence[Piece] | None,
         options: TurnOptions,
     ) -> Asked:
-        """What is to be explained of a conversation, and of an output that followed it."""
+        """Return the input of `explain` for a conversation and an output that followed it."""
         sampling = self.check(options)
         known, choice = as_tools(tools), prompt_options(options).tool_choice
         demand = _demand(known, choice, sampling, options)
@@ -214,7 +214,7 @@ class Turns:
         )
 
     def _close(self) -> tuple[Piece, ...]:
-        """What closes this family's reasoning from outside."""
+        """Return the text to insert to close this family's reasoning, as pieces."""
         text = closing(self.template.format)
         return (Piece(text, True),) if text else ()
 
@@ -239,7 +239,7 @@ def _parser_choice(demand: Demand) -> ToolChoice:
 
 
 def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[Sequence[Message], Message]:
-    """A finished turn as it will stand in the next conversation, and what came before it."""
+    """Return the messages before a finished turn, and the turn as it will be in the next conversation."""
     last = conversation[-1]
     if last.role != "assistant":
         return conversation, completion.message
@@ -247,7 +247,7 @@ def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[S
 
 
 def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
-    """What the ids of this turn's calls are made from: repeatable where the answer is, else random."""
+    """Return the salt of this turn's call ids: repeatable if the answer is, else random."""
     if sampling.seed is None and sampling.temperature != 0:
         return secrets.token_hex(16)
     return sha256(f"{sampling.seed} {prompt.text}".encode(errors="surrogatepass")).hexdigest()

@@ -1,8 +1,8 @@
-"""The public nouns: messages and their parts, tools and calls, sampling, usage, the completion.
+"""The public records: messages and their parts, tools and calls, sampling, usage, the completion.
 
-Knows: shapes, and how the spellings that callers bring (OpenAI dictionaries, the three names of the reasoning field)
-become one. Does not know: templates, tokens, models. Everything here is immutable pydantic, validated once, at the
-door.
+Knows: fields, and how the forms that callers use (OpenAI dictionaries, the three names of the reasoning field) become
+one. Does not know: templates, tokens, models. All records are immutable pydantic models, validated once, when they are
+made.
 """
 
 import json
@@ -37,22 +37,22 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def whole_characters(text: str) -> str:
-    """The text with U+FFFD for every lone surrogate, as lenient decoders do; then it can be encoded."""
+    """Return the text with U+FFFD for every lone surrogate, as lenient decoders do, so that it can be encoded."""
     return _SURROGATE.sub("\ufffd", text)
 
 
 Text: TypeAlias = Annotated[str, AfterValidator(whole_characters)]
-"""Text without lone surrogates, which come from `surrogateescape`, or from half an emoji that a browser cut."""
+"""Text without lone surrogates, which come from `surrogateescape`, or from an emoji that a browser cut in half."""
 
 
 class Record(BaseModel):
-    """Base of the public records: frozen, and an unknown field is a mistake that is named."""
+    """Base of the public records: frozen; an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class _Tagged(Record):
-    """Base of the records that `type` tells apart, so that every dump of one has it."""
+    """Base of the records with the discriminator `type`, so that every dump has it."""
 
     @model_serializer(mode="wrap")
     def _with_type(self, rest: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -94,11 +94,11 @@ class ToolCall(_Tagged):
         return value if given is None else spelling.call_fields(given)
 
     def parsed(self) -> Any:
-        """The arguments as Python values. Raises ValueError when they are not JSON (`error` says so beforehand)."""
+        """Return the arguments as Python values. Raises ValueError if they are not JSON (then `error` is set)."""
         return json.loads(self.arguments)
 
     def openai(self) -> dict[str, Any]:
-        """The dictionary that OpenAI's Chat Completions have for a call; `arguments` as the model wrote them."""
+        """Return the call as a dictionary of OpenAI's Chat Completions; `arguments` as the model wrote them."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
@@ -109,10 +109,10 @@ class Message(Record):
     """One message of a conversation, in any role.
 
     On input it may be a dictionary or an object of OpenAI's SDK. The reasoning field may be called `reasoning`,
-    `reasoning_content` or `thinking`; `content` may be text, a list of text parts, or absent beside calls or reasoning;
-    a tool's result may be any value that JSON holds. Unknown fields are left out, but a misspelt name and a field that
-    holds content (`images`) are refused. `parts` keeps the order in which an assistant turn alternated between
-    reasoning, text and calls; it is filled from the flat fields when the caller does not give it, and they from it.
+    `reasoning_content` or `thinking`; `content` may be text, a list of text parts, or absent if there are calls or
+    reasoning; a tool's result may be any JSON value. Unknown fields are dropped, but a misspelt name and a field that
+    holds content (`images`) are refused. `parts` has the reasoning, text and calls of an assistant turn in their order;
+    it is filled from the flat fields if the caller does not give it, and they from it.
     """
 
     role: Role
@@ -149,7 +149,7 @@ class Message(Record):
         return self
 
     def openai(self, reasoning_field: str | None = "reasoning_content") -> dict[str, Any]:
-        """The dictionary that OpenAI's Chat Completions have for a message.
+        """Return the message as a dictionary of OpenAI's Chat Completions.
 
         reasoning_field: the field for an assistant's reasoning, which is not OpenAI's own; None leaves reasoning out.
         """
@@ -166,7 +166,7 @@ class Message(Record):
         return entry
 
     def continued(self, completion: "Completion") -> "Message":
-        """This message with what the model wrote on it: the turn that `continue_final_message=True` gave."""
+        """Return this message joined with its continuation, the completion of `continue_final_message=True`."""
         parts = [*self.parts, *completion.parts]
         seam = len(self.parts)
         match parts[seam - 1 : seam + 1] if seam else ():
@@ -186,9 +186,9 @@ def _span(kind: type["ReasoningPart | TextPart"], text: str | None) -> "Reasonin
 class Tool(Record):
     """A function the model may call: its name, what it does, the JSON Schema of its arguments.
 
-    `function` runs it (absent for tools described by a dictionary); `check` answers None for arguments (Python
-    values) that fit, else one sentence saying what does not. `strict`: calls are held to the schema while they are
-    written. Made by `engine.tools.tool`.
+    `function` runs it (absent for tools described by a dictionary); `check` returns None for arguments (Python values)
+    that fit, else one sentence that says what does not. `strict`: calls are constrained to the schema while they are
+    written. Made by `engine.tools.as_tool`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -201,7 +201,8 @@ class Tool(Record):
     check: Callable[[Any], str | None] | None = Field(default=None, repr=False)
 
     def openai(self) -> dict[str, Any]:
-        """The dictionary form that chat templates and OpenAI clients use; no `description` key when there is none."""
+        """Return the dictionary form that chat templates and OpenAI clients use, without `description` if it is
+        empty."""
         about = {"description": self.description} if self.description else {}
         return {"type": "function", "function": {"name": self.name, **about, "parameters": self.parameters}}
 
@@ -213,8 +214,8 @@ class ToolName(Record):
 
 
 class AllowedTools(Record):
-    """A choice among some of the tools, all of which the prompt states: one of them must be called ("required"), or may
-    be."""
+    """A tool choice that allows only some of the tools, though the prompt states all: one of these must ("required") or
+    may ("auto") be called."""
 
     names: tuple[str, ...] = Field(min_length=1)
     mode: Literal["auto", "required"] = "required"
@@ -224,7 +225,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolName
 
 
 class ResponseFormat(Record):
-    """What a final answer must be: any text, any JSON object, or JSON under a schema."""
+    """What a final answer must be: any text, any JSON object, or JSON that fits a schema."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: dict[str, Any] | None = None
@@ -232,7 +233,7 @@ class ResponseFormat(Record):
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """An answer that is JSON under a schema."""
+    """An answer that is JSON and fits a schema."""
 
     schema: Mapping[str, Any] | bool
 
@@ -269,12 +270,12 @@ SamplerName: TypeAlias = Literal[
     "penalties", "dry", "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"
 ]
 DocumentLike: TypeAlias = "str | Mapping[str, Any]"
-"""A text, or what the template reads of a document: most know the fields `doc_id`, `title` and `text`."""
+"""A text, or a dictionary of the fields that the template reads: most know `doc_id`, `title` and `text`."""
 
 MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message | Mapping[str, Any]]"
 """A user's text, one message, or a list of messages (`Message` or dictionaries in OpenAI's form)."""
 Progress: TypeAlias = Callable[[int, int], bool | None]
-"""Told how many of a prompt's tokens are evaluated, and how many there are; stops the turn by answering False."""
+"""Called with the number of a prompt's tokens evaluated so far and their total; stops the turn by returning False."""
 Overflow: TypeAlias = Literal["error", "truncate_oldest", "shorten_results", "shift"]
 AllowedChoice: TypeAlias = ToolChoice | AllowedTools
 StopIn: TypeAlias = Literal["content", "all"]
@@ -289,24 +290,25 @@ _COLD = 1e-6
 class SamplingParams(Record):
     """How the next token is drawn, and when to stop.
 
-    `temperature=0` is greedy, and so is less than a millionth. `None` leaves the choice to the family's defaults, and
-    without one the filter is off; the temperature is 1 then.
+    `temperature=0` is greedy, and so is a value below 1e-6. `None` takes the family's default; without one the filter
+    is off, and the temperature is 1.
 
     - `top_k` (0: off), `top_p`, `min_p`, `typical_p`, `top_n_sigma` cut the tail off; `xtc_probability` is how often
       all but the least likely of the tokens above `xtc_threshold` are left out.
-    - `repeat_penalty` (1: off), `frequency_penalty` and `presence_penalty` (0: off) look at the last `penalty_last_n`
-      tokens, the prompt's among them, as in llama.cpp's own server; `dry_multiplier` (0: off) punishes a token that
-      would go on with a repetition of the last `dry_last_n` tokens longer than `dry_allowed_length`, by multiplier *
-      base ** (excess); a repetition does not reach across a breaker.
-    - `mirostat` 1 or 2 aims at the surprise `mirostat_tau` with learning rate `mirostat_eta`, in place of the filters.
-    - `logit_bias`: token number to what is added to its logit. `logits_processors` run after it, in order.
+    - `repeat_penalty` (1: off), `frequency_penalty` and `presence_penalty` (0: off) apply to the last `penalty_last_n`
+      tokens, including the prompt's, as in llama.cpp's own server; `dry_multiplier` (0: off) penalises a token that
+      would continue a repetition longer than `dry_allowed_length` within the last `dry_last_n` tokens, by multiplier *
+      base ** (excess); a repetition does not extend across a breaker.
+    - `mirostat` 1 or 2 replaces the filters: it aims at the surprise `mirostat_tau` with learning rate `mirostat_eta`.
+    - `logit_bias` maps a token id to a number that is added to its logit. `logits_processors` run after it, in order.
     - `samplers`: the filters' order; those left out are off. `None` is penalties, dry, top_n_sigma, top_k, typical_p,
       top_p, min_p, xtc, temperature.
-    - `logprobs`: how many alternatives to report beside each token's own log-probability; 0 is its own only.
-    - `stop`: texts that end the turn where they begin, in the content. `stop_in="all"`: anywhere in what the model
-      writes: reasoning, calls and control tokens too. `stop_tokens` end it wherever they are drawn, and leave no text.
-    - `max_tokens`: tokens at most; None is to the end of the context. `ignore_eos`: the model's end tokens do not end
-      the turn; what the caller named still does.
+    - `logprobs`: the number of alternatives to report with each token's log-probability; 0: only the token's own.
+    - `stop`: texts that end the turn when they occur in the content, which is cut before them. `stop_in="all"`:
+      anywhere in the output, also in reasoning, calls and control tokens. `stop_tokens` end it wherever they are drawn,
+      and add no text.
+    - `max_tokens`: the most tokens; None: up to the end of the context. `ignore_eos`: the model's end tokens do not end
+      the turn; the caller's stops still do.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -347,7 +349,7 @@ class SamplingParams(Record):
     @field_validator("temperature")
     @classmethod
     def _cold(cls, value: float | None) -> float | None:
-        """Logits divided by next to nothing are infinite."""
+        """Treat a tiny temperature as 0, since dividing logits by it would overflow."""
         return 0.0 if value is not None and value < _COLD else value
 
     @field_validator("stop", "dry_breakers", mode="before")
@@ -366,23 +368,22 @@ class SamplingParams(Record):
         return (self.repeat_penalty or 1.0) != 1 or bool(self.frequency_penalty) or bool(self.presence_penalty)
 
     def of_choice(self, number: int) -> "SamplingParams":
-        """The sampling of one answer among several: each is drawn with a seed of its own, where there is one."""
+        """Return the sampling of one of several answers: if there is a seed, each answer gets its own."""
         seed = None if self.seed is None else (self.seed + number) % 2**32
         return self if seed == self.seed else self.model_copy(update={"seed": seed})
 
     @property
     def looks_back(self) -> bool:
-        """Whether earlier tokens change what is drawn, so that the sampler should be told the prompt's."""
+        """Whether earlier tokens affect sampling, so that the sampler needs the prompt's."""
         return self.penalises or bool(self.dry_multiplier)
 
 
 class Usage(Record):
     """Counts and times of one request. Times are seconds; a speed is None until there is something to measure.
 
-    `drafted_tokens` were guessed ahead (speculation), `accepted_tokens` of them came true. `dropped_messages` were left
-    out of the prompt (`overflow="truncate_oldest"`), `shortened_results` are in it in part
-    (`overflow="shorten_results"`), `shifted_tokens` of the context were given up on the way
-    (`overflow="shift"`).
+    `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right. `dropped_messages` were
+    left out of the prompt (`overflow="truncate_oldest"`), `shortened_results` are in it only in part
+    (`overflow="shorten_results"`), `shifted_tokens` of the context were discarded during the turn (`overflow="shift"`).
     """
 
     prompt_tokens: int = 0
@@ -410,8 +411,8 @@ class Usage(Record):
 class TokenLogprob(Record):
     """A token and the natural logarithm of its probability under the model: before any filter, bias or temperature.
 
-    `text` has U+FFFD where the token is no whole character; `bytes` has all of it. `top` are the likeliest tokens at
-    this place, best first (the drawn one may be among them); they have no `top` themselves.
+    `text` has U+FFFD if the token is an incomplete character; `bytes` has its exact bytes. `top` are the likeliest
+    tokens at this position, best first (the drawn one may be among them); they have no `top` themselves.
     """
 
     token: int
@@ -422,12 +423,12 @@ class TokenLogprob(Record):
 
 
 class Completion(Record):
-    """One assistant turn, whole: the fold of its events.
+    """One complete assistant turn: the fold of its events.
 
-    `reasoning` joins the spans by a newline, `content` joins them as they are; both are "" when there is none.
-    `parts` has the same in the order written. `logprobs` has the tokens drawn, the end token included, where they were
-    asked for; no event carries them. `parsed` is the answer as `response_format` asked for it; `parse_error` says why
-    it is None.
+    `reasoning` joins its spans with newlines, `content` joins its spans directly; each is "" if there is none. `parts`
+    has the same in the order written. `logprobs` has the drawn tokens, including the end token, if they were requested;
+    no event has them. `parsed` is the answer converted as `response_format` requires; `parse_error` says why it is
+    None.
     """
 
     parts: tuple[Part, ...] = ()
@@ -440,7 +441,7 @@ class Completion(Record):
     @model_validator(mode="before")
     @classmethod
     def _from_dump(cls, value: object) -> object:
-        """What `model_dump` shows beside the parts is made of them."""
+        """Drop the computed fields of a `model_dump`, or make the parts from them."""
         if not isinstance(value, Mapping):
             return value
         data = dict(cast("Mapping[str, Any]", value))
@@ -468,7 +469,7 @@ class Completion(Record):
 
     @property
     def message(self) -> Message:
-        """This turn as a message; appended to the history nothing is lost, reasoning included."""
+        """This turn as a message for the history, with nothing lost, not even reasoning."""
         return Message(
             role="assistant",
             content=self.content,
@@ -478,7 +479,7 @@ class Completion(Record):
         )
 
     def __repr__(self) -> str:
-        """Short, for a prompt; `str` shows every field."""
+        """Return a short form for interactive use; `str` shows every field."""
         told = [f"finish_reason={self.finish_reason!r}"]
         told += [f"{name}={short(text)!r}" for name in ("reasoning", "content") if (text := getattr(self, name))]
         told += [f"tool_calls={[call.name for call in self.tool_calls]}"] if self.tool_calls else []
@@ -496,13 +497,13 @@ if TYPE_CHECKING:
     Answer = TypeVar("Answer")
 
     class ParsedCompletion(Completion, Generic[Answer]):
-        """A Completion of which a type checker knows what `parsed` is."""
+        """A Completion with a type for `parsed`, for type checkers."""
 
         parsed: Answer | None = None
 
 
 def blocks_of(completion: Completion) -> list[Block]:
-    """The parts of a turn as they are shown, and how it ended where that is worth a word."""
+    """Return the parts of a turn for display, and a notice if it ended abnormally."""
     blocks: list[Block] = []
     for part in completion.parts:
         match part:

@@ -1,7 +1,7 @@
-"""The beginnings and endings of a set of texts, asked for without keeping them.
+"""Membership tests for the proper prefixes and suffixes of a set of texts, without storing them all.
 
-A set of them all takes memory with the square of a text's length: 3.5 GB for one of 60,000 characters. Here only the
-texts are kept, in order: one that begins with a given text stands right behind it.
+A set of all prefixes takes memory quadratic in a text's length: 3.5 GB for 60,000 characters. Here only the texts are
+stored, sorted: a text that begins with a given prefix directly follows it in that order.
 """
 
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class Beginnings:
-    """`text in beginnings`: whether a text, not empty, is a proper beginning of one of the texts."""
+    """`text in beginnings`: whether a non-empty text is a proper prefix of one of the texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = sorted(set(texts))
@@ -20,7 +20,7 @@ class Beginnings:
 
 
 class Endings:
-    """`text in endings`: whether a text, not empty, is a proper ending of one of the texts."""
+    """`text in endings`: whether a non-empty text is a proper suffix of one of the texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._backwards = Beginnings(text[::-1] for text in texts)

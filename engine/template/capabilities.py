@@ -1,7 +1,7 @@
-"""What a chat template can do, found out by rendering with it.
+"""What a chat template can do, found out by rendering probes with it.
 
 Knows: a handful of probe conversations and what to look for in their renders. Does not know: families' declarations; a
-template that came with a model may differ from them, and then it is right.
+model's own template may differ from them, and then the template is right.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _ID = "p1q2r3s4t"
 _LONG_ID = "call_p1q2r3s4t5u6v7w8x9y0z1a2"
 _NOTHING: Mapping[str, Any] = {}
 _REASONING_ON: Mapping[str, Any] = {"thinking": True, "enable_thinking": True}
-"""The switches that templates name alike: some read earlier reasoning only where theirs is on."""
+"""The usual names of the reasoning switch: some templates read earlier reasoning only if it is on."""
 _NULLABLE: Mapping[str, Any] = {"type": ["string", "null"], "description": "A city."}
 _OPEN: Mapping[str, Any] = {"type": "object", "description": "A city."}
 
@@ -36,17 +36,17 @@ _BARE = _tool({"type": "string"}, description=None)
 class Capabilities:
     """What a template does with each kind of input.
 
-    - `plain`: renders a user's text at all; `content_parts`: only takes content as a list of typed parts;
+    - `plain`: renders a user's text at all; `content_parts`: accepts content only as a list of typed parts;
     - `system`, `developer`: shows messages of that role; `tools`: states tools; `empty_tools`: needs `[]` for no tools;
-    - `tools_in_system`: states them where it finds them as a text in the system message's field `tools`;
+    - `tools_in_system`: states tools that are given as a text in the system message's field `tools`;
     - `calls`, `results`: shows earlier calls and their results; `parallel_calls`: several calls in one message;
-    - `arguments`: the forms it takes, "object" and "string", without spoiling them;
-    - `null_content`: shows calls only where the content beside them is null;
-    - `reasoning_fields`: the message fields that it reads reasoning from; `both`: takes content and reasoning beside
-      a call;
-    - `short_ids`: insists on ids of nine letters and digits; `repeats`: takes two user messages in a row;
-    - `bare_tools`: takes tools whose parameters have no description; `nullable`: those of a type that may be null
-      beside others; `open_objects`: those that are objects and do not say whether they have further properties.
+    - `arguments`: the forms of arguments, "object" and "string", that it renders correctly;
+    - `null_content`: shows calls only if the message's content is null;
+    - `reasoning_fields`: the message fields from which it reads reasoning; `both`: accepts content and reasoning
+      together with a call;
+    - `short_ids`: requires ids of nine letters and digits; `repeats`: accepts two user messages in a row;
+    - `bare_tools`: accepts parameters without a description; `nullable`: parameters whose type is a list that includes
+      null; `open_objects`: parameters of type object without `additionalProperties`.
     """
 
     plain: bool = True
@@ -71,9 +71,9 @@ class Capabilities:
 
 
 def probe(template: Template, fixed: Mapping[str, str]) -> Capabilities:
-    """The capabilities of a template. `fixed` are the variables that every render has (bos_token, eos_token).
+    """Return the capabilities of a template. `fixed` are the variables that every render has (bos_token, eos_token).
 
-    Raises TemplateError for a template that was cut off, for its time or its memory.
+    Raises TemplateError if a render was stopped because of its time or memory.
     """
     return _Probe(template, fixed).run()
 
@@ -165,7 +165,8 @@ class _Probe:
         return {"role": "assistant", "content": content, "tool_calls": [call]}
 
     def _arguments(self, user: Mapping[str, Any], content: str | None = "") -> frozenset[str]:
-        """The forms of arguments that come out unspoilt: neither as Python's notation nor as a quoted string."""
+        """Return the forms of arguments that are rendered correctly: neither in Python's notation nor as a quoted
+        string."""
         forms: set[str] = set()
         for form, spoilt in (("object", "{'city'"), ("string", '\\"city')):
             messages = [user, self._call("ARGVALUE", form, content), _result("RESULTTEXT")]

@@ -1,7 +1,8 @@
-"""`ChatTemplate`: a chat template with its family, and the parser that its prompts need; the door to the template room.
+"""`ChatTemplate`: a chat template with its family, and the parser that its prompts need; this package's public
+interface.
 
-Knows: the order of work (check, adapt, guard, render, cut) and which template a model gets. Does not know: how any of
-these steps is done, tokens' ids, models.
+Knows: the order of work (check, adapt, guard, render, cut) and which template a model gets. Does not know: how these
+steps work, token ids, models.
 """
 
 import time
@@ -47,7 +48,7 @@ from engine.types import (
 )
 
 _PROBING = 10.0
-"""Seconds that finding out about a template may take: it takes a hundredth of that."""
+"""The time limit, in seconds, for probing a template, which usually takes a hundredth of that."""
 _OURS = frozenset(
     {"messages", "tools", "documents", BUILTIN_VARIABLE, "add_generation_prompt", "bos_token", "eos_token"}
 )
@@ -58,14 +59,14 @@ class ChatTemplate:
 
     source: the template's text; None takes the family's own from `templates/`.
     bos_token, eos_token: the texts of these tokens, which some templates write.
-    family: a family's name, a `Family` or a `Format`; or it is found out from the template, among the `Families` given
-        or (None) the shipped ones.
-    control_tokens: the texts of the vocabulary's control and user-defined tokens. None: not known; callers' text is
-        then guarded by what looks like one.
-    trust_template: render it in this process. A template that did not come with this package is otherwise rendered in
-        a child process that has limits on memory and time.
+    family: a family's name, a `Family` or a `Format`; or `Families` among which the template decides (None: the shipped
+        ones).
+    control_tokens: the texts of the vocabulary's control and user-defined tokens. None: not known; then any text that
+        looks like a control token is guarded.
+    trust_template: render it in this process. Otherwise a template that did not come with this package is rendered in
+        a child process with limits on memory and time.
 
-    Raises TemplateError for a broken template or where there is none, FamilyError for an unknown family.
+    Raises TemplateError for a broken or missing template, FamilyError for an unknown family.
     """
 
     def __init__(
@@ -124,12 +125,13 @@ class ChatTemplate:
         control_tokens: frozenset[str] | None = None,
         trust_template: bool = False,
     ) -> Self:
-        """The template a model shall use.
+        """Choose the template for a model.
 
-        The caller's `chat_template` (text, or the path of a .jinja file) wins; else the one the model carries, unless
-        `family` names another family than that one's: then the family's own. Requests with tools take the model's
-        template named "tool_use" (`named` holds its further templates), or the family's own where the model's cannot
-        state tools; requests with documents take the one named "rag", unless that for tools can state both.
+        The caller's `chat_template` (text, or the path of a .jinja file) wins; else the model's embedded template,
+        unless `family` names another family than the template's: then that family's own. Requests with tools use the
+        model's template named "tool_use" (`named` holds its further templates), or the family's own if the model's
+        cannot state tools; requests with documents use the one named "rag", unless the template for tools can state
+        both.
         """
         source = embedded if chat_template is None else _text_of(chat_template)
         further = (named or {}) if chat_template is None else {}
@@ -154,7 +156,7 @@ class ChatTemplate:
             tool_use = _data.template_source(made.family.name)
         if tool_use is not None and tool_use != made.source:
             made._with_tools = further_one(tool_use)
-        if rag is not None:  # compiled when it is first needed: few requests have documents
+        if rag is not None:  # compiled on first use: few requests have documents
             made._with_documents = cache(lambda: further_one(rag))
         return made
 
@@ -173,19 +175,19 @@ class ChatTemplate:
         guard: bool = True,
         until: float | None = None,
     ) -> Prompt:
-        """The prompt for a conversation.
+        """Render the prompt for a conversation.
 
         messages: a user's text, or a list of messages. tools: functions, pydantic models, `Tool`s, OpenAI dictionaries;
-        they are stated unless `tool_choice` is "none". reasoning: None is the model's default. template_kwargs:
-        variables for the template, which win; their text is guarded like that of messages. documents: texts, or
-        dictionaries such as {"title", "text"}, for templates that take some. builtin_tools: names of tools that the
-        model was trained with ("browser" and "python" of gpt-oss), declared in the template's own words; give tools of
-        the same names to run their calls. guard: control-token text that callers wrote stays text. System and developer
-        messages are trusted: in their text it becomes control tokens. until: when a template that is not trusted is
-        stopped, on `time.monotonic`'s clock; None: after some seconds.
+        the prompt states them unless `tool_choice` is "none". reasoning: None is the model's default. template_kwargs:
+        variables for the template, which override its others; their text is guarded like that of messages. documents:
+        texts, or dictionaries such as {"title", "text"}, for templates that take documents. builtin_tools: names of
+        tools that the model was trained with ("browser" and "python" of gpt-oss), which the template itself declares;
+        give tools of the same names to run their calls. guard: keep control-token text that callers wrote as text.
+        System and developer messages are trusted: such text in them becomes control tokens. until: when to stop an
+        untrusted template, on `time.monotonic`'s clock; None: after `engine.template.remote.SECONDS`.
 
-        Raises RequestError for messages, tools or options that are not valid, TemplateError where the template
-        rejects them or is stopped.
+        Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
+        them or is stopped.
         """
         conversation = conversation_of(messages)
         check_last(conversation, generates=add_generation_prompt, continues=continue_final_message, reasoning=reasoning)
@@ -212,7 +214,7 @@ class ChatTemplate:
         return with_reasoning(prompt, template._opens(prompt))
 
     def forgeries(self, prompt: Prompt) -> list[Span]:
-        """Where texts stand in a prompt that would be control tokens, had not callers written some of them."""
+        """Return the spans of a prompt that would be control tokens if callers had not written part of them."""
         position, callers = 0, list[Span]()
         for piece in prompt.pieces:
             callers += [] if piece.special else [Span(position, position + len(piece.text))]
@@ -228,8 +230,8 @@ class ChatTemplate:
         asked: Asked,
         until: float,
     ) -> Prompt:
-        """The prompt inside the last message. One whose reasoning the template's default leaves out was written with
-        reasoning on, and is continued so."""
+        """Return the prompt that continues the last message. If the template by default omits that message's reasoning,
+        the message was written with reasoning on, and is continued with reasoning on."""
         prompt = rendering.continuation(self._holds)
         if reasoning is not None or not conversation[-1].reasoning or rendering.fits(self._holds):
             return prompt
@@ -241,7 +243,7 @@ class ChatTemplate:
         return again.continuation(self._holds) if again.fits(self._holds) else prompt
 
     def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
-        """The one of the model's templates that can state these."""
+        """Return the one of the model's templates that can state tools, documents or both."""
         if not documents:
             return self._with_tools or self if tools else self
         if tools and self._with_tools is not None and self._with_tools._reads_documents:
@@ -261,7 +263,8 @@ class ChatTemplate:
     def _switch(
         self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool], until: float
     ) -> Switch:
-        """What reasoning asks of this template, remembered: it depends on the request in two ways only."""
+        """Return the switch for `reasoning`. Cached: it depends on the request only by whether it has system text, and
+        tools."""
         if reasoning is None:
             return Switch()
         system = any(message.role in ("system", "developer") for message in conversation)
@@ -277,7 +280,7 @@ class ChatTemplate:
                 except TemplateStoppedError:
                     raise
                 except TemplateError:
-                    return None  # a refusal tells nothing of the switch
+                    return None  # a refusal shows nothing about the switch
 
             self._switches[key] = switch(reasoning, self.format, self._setting.template.variables, renders)
         return self._switches[key]
@@ -296,7 +299,7 @@ class ChatTemplate:
         id_salt: str = "",
         builtin_tools: Sequence[str] = (),
     ) -> Parser:
-        """A parser for what the model writes after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
+        """Return a parser for the output after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
         recipe = self.parser_recipe(
             prompt,
             tools,
@@ -319,7 +322,7 @@ class ChatTemplate:
         id_salt: str = "",
         builtin_tools: Sequence[str] = (),
     ) -> ParserRecipe:
-        """What such a parser is made of; another process may make it."""
+        """Return a record from which such a parser can be made, also in another process."""
         stating = self._with_tools or self
         known = None if tools is None else as_tools(tools)
         return ParserRecipe(
@@ -333,7 +336,7 @@ class ChatTemplate:
         )
 
     def _holds(self, prompt: Prompt) -> Held:
-        """What a prompt holds of the turn, and where it stands."""
+        """Return the part of the turn that a prompt contains, and whether it ends inside reasoning."""
         parser = Parser(self.format, control_tokens=self.control_tokens)
         held = fold([event for piece in prompt.prefix for event in parser.feed(*piece)])
         return Held(parser.in_reasoning, held.reasoning, held.content)
@@ -342,16 +345,16 @@ class ChatTemplate:
         return Parser(self.format, prompt.prefix, control_tokens=self.control_tokens).in_reasoning
 
     def _closed(self, prompt: Prompt) -> Prompt:
-        """The prompt with its reasoning closed by us, for a template that has no switch."""
+        """Close the prompt's reasoning ourselves, for a template that has no switch."""
         syntax = self.format.reasoning
         if syntax is None or (self.format.start and not prompt.prefix):
-            return prompt  # the model goes on in a turn of its own, where nothing is opened
+            return prompt  # the model continues a turn of its own, in which nothing is opened
         text = syntax.close if self._opens(prompt) else syntax.open + syntax.close
         return with_tail(prompt, text, self.format.control)
 
 
 def stated_tools(tools: Sequence[ToolLike] | None, choice: AllowedChoice) -> tuple[Tool, ...]:
-    """The tools that the prompt states. Raises RequestError where the choice asks for one that is not there."""
+    """Return the tools that the prompt states. Raises RequestError if the choice names an unknown tool."""
     known = as_tools(tools)
     there = {tool.name for tool in known}
     wanted = (
@@ -359,7 +362,7 @@ def stated_tools(tools: Sequence[ToolLike] | None, choice: AllowedChoice) -> tup
     )
     if missing := [name for name in wanted if name not in there]:
         names = ", ".join(repr(tool.name) for tool in known) or "none"
-        raise RequestError(f"tool_choice names {missing[0]!r}, and the tools are: {names}. Name one of them.")
+        raise RequestError(f"tool_choice names {missing[0]!r}, but the tools are: {names}. Name one of them.")
     if choice == "required" and not known:
         raise RequestError('tool_choice="required" needs tools; pass some, or leave it out.')
     return () if choice == "none" else known
@@ -379,17 +382,17 @@ def _detection(source: str | None, family: FamilyLike | None) -> Detection:
 
 
 def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Detection | None:
-    """The format of a template that no family matches, as a family of its own; None where nothing can be derived."""
+    """Derive the format of a template that no family matches, as a family of its own; None if that fails."""
     try:
         found = derivation(template, fixed, can)
-    except RecursionError:  # what it writes around a few words is nested a thousandfold
+    except RecursionError:  # the JSON in its renders nests too deep
         return None
     format_ = found.format
     if can.tools and (format_ is None or format_.tools is None):
         text = (
             "No family in models.toml matches this model's chat template, and the syntax of its calls could not be "
-            f"derived ({'; '.join(found.missing)}): they will arrive as content. Name a family of the same syntax with "
-            "family=, or add one to models.toml."
+            f"derived ({'; '.join(found.missing)}): calls will arrive as content. Name a family of the same syntax "
+            "with family=, or add one to models.toml."
         )
         warnings.warn(text, EngineWarning, stacklevel=2)
     if format_ is None:
@@ -407,7 +410,7 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
 
 
 def _recognises(family: FamilyLike | None) -> bool:
-    """Whether the family is to be found out."""
+    """Whether the template decides the family."""
     return family is None or isinstance(family, Families)
 
 
@@ -428,7 +431,5 @@ def _text_of(chat_template: str | Path) -> str:
 
 def _free(variables: Mapping[str, Any] | None) -> dict[str, Any]:
     if taken := _OURS.intersection(variables or ()):
-        raise RequestError(
-            f"template_kwargs must not hold {sorted(taken)}; render() has arguments of its own for these."
-        )
+        raise RequestError(f"template_kwargs must not contain {sorted(taken)}; use render()'s own arguments for these.")
     return dict(variables or {})

@@ -1,4 +1,4 @@
-"""What callers hand in as a conversation, checked and completed: every call has an id, every result belongs to a call.
+"""Checks and completes callers' conversations: every call gets an id, every result belongs to a call.
 
 Knows: the rules that hold for any template, and how an assistant's inline reasoning becomes its reasoning field.
 Does not know: templates, guards, tokens.
@@ -15,9 +15,9 @@ from engine.types import DocumentLike, Message, MessagesLike, Reasoning
 
 
 def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
-    """The messages, validated, calls with ids and results with the name of their function.
+    """Validate the messages, and fill in the ids of calls and the function names of results.
 
-    Raises RequestError naming the message at fault.
+    Raises RequestError with the number of the wrong message.
     """
     if isinstance(messages, str):
         return (Message(role="user", content=messages),)
@@ -31,7 +31,8 @@ def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
 
 
 def documents_of(documents: Iterable[DocumentLike] | None) -> list[dict[str, Any]]:
-    """The documents as templates read them. Raises RequestError for what is neither a text nor a dictionary."""
+    """Return the documents as templates read them. Raises RequestError for one that is neither a text nor a
+    dictionary."""
     if isinstance(documents, str | Mapping):
         raise RequestError("documents must be a list; put the one document in a list: documents=[...].")
     found: list[dict[str, Any]] = []
@@ -63,8 +64,9 @@ def _message(number: int, item: object) -> Message:
 
 
 def _matched(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Calls without an id get one; a result without an id, or with one that calls without could not have, is the next
-    open call's; a result's function is filled in, and results come in the order of their calls."""
+    """Match results to calls. Calls without an id get one; a result without an id, or with an unknown one although its
+    call had none, belongs to the next open call. Fill in each result's function, and put results in the order of their
+    calls."""
     known: dict[str, str] = {}
     made: set[str] = set()
     open_: list[str] = []
@@ -90,8 +92,8 @@ def _matched(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _in_order(messages: Sequence[Message]) -> list[Message]:
-    """Each run of results in the order of the calls before it: some templates show no ids, so that only the order tells
-    what a result is of."""
+    """Sort each run of results in the order of the preceding calls: some templates show no ids, so that only the order
+    shows which call a result belongs to."""
     ordered: list[Message] = []
     places: dict[str | None, int] = {}
     run: list[Message] = []
@@ -121,14 +123,16 @@ def _with_call(number: int, message: Message, known: Mapping[str, str], open_: l
     id_ = message.tool_call_id
     if not id_:
         if not open_:
-            raise RequestError(f"messages[{number}] is a tool result, and no tool call is waiting for one.")
+            raise RequestError(
+                f"messages[{number}] is a tool result, but no tool call is waiting for one. Append the assistant "
+                "message with the call before its result."
+            )
         id_ = open_[0]
     if id_ not in known:
         calls = ", ".join(map(repr, known)) or "none"
         raise RequestError(
             f"messages[{number}]: tool_call_id {id_!r} matches no tool call before it. Calls so far: {calls}. "
-            "Append the "
-            "assistant message with the call before its result."
+            "Append the assistant message with the call before its result."
         )
     if id_ in open_:
         open_.remove(id_)
@@ -138,32 +142,30 @@ def _with_call(number: int, message: Message, known: Mapping[str, str], open_: l
 def check_last(
     messages: Sequence[Message], *, generates: bool, continues: bool, reasoning: Reasoning | None = None
 ) -> None:
-    """Raise RequestError where the last message does not fit what is asked for."""
+    """Raise RequestError if the last message does not fit the request."""
     last = messages[-1]
     if continues and reasoning is False and last.reasoning and not (last.content or last.tool_calls):
         raise RequestError(
-            "reasoning=False, and the last message, which is to be continued, stops inside its reasoning: leave "
-            "reasoning= out, or leave that reasoning out."
+            "reasoning=False cannot continue the last message, which stops inside its reasoning: leave reasoning= out, "
+            "or remove that message's reasoning."
         )
     if continues and last.role != "assistant":
         raise RequestError(
-            f"continue_final_message=True continues an assistant message, and the last one is {last.role!r}: "
-            "append the "
-            "beginning of the answer, or leave the option out."
+            f"continue_final_message=True continues an assistant message, but the last one is {last.role!r}: append "
+            "the beginning of the answer, or leave the option out."
         )
     if generates and not continues and last.role == "assistant":
         raise RequestError(
-            "The last message is the assistant's, so there is nothing to answer: append a user message or a "
-            "tool result, or "
-            "pass continue_final_message=True to let the model go on with it."
+            "The last message is the assistant's, so there is nothing to answer: append a user message or a tool "
+            "result, or pass continue_final_message=True to let the model continue it."
         )
 
 
 def without_inline_reasoning(message: Message, format_: Format) -> Message:
-    """An assistant message whose content begins with reasoning in the family's markers, with that in its own field.
+    """Move reasoning that an assistant message's content begins with, in the family's markers, to its own field.
 
-    A caller who sends the raw output back, markers and all, means that; an output cut off inside its reasoning has no
-    closing marker. What stands in `reasoning` already wins.
+    Callers who send raw output back, including markers, mean that; an output cut off inside its reasoning has no
+    closing marker. A message that already has `reasoning` is not changed.
     """
     syntax = format_.reasoning
     if message.role != "assistant" or message.reasoning is not None or not message.content or not syntax:
@@ -190,5 +192,5 @@ def without_inline_reasoning(message: Message, format_: Format) -> Message:
 
 
 def as_mapping(value: object) -> Mapping[str, Any] | None:
-    """The value if it is a JSON object."""
+    """Return the value if it is a JSON object, else None."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None

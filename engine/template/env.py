@@ -1,7 +1,8 @@
-"""A chat template as this package renders it: here or in a child, and the variables that every template gets.
+"""A chat template as this package renders it, in this process or in a child, and the variables that every template
+gets.
 
-Knows: which templates are rendered where, that they get plain JSON values and copies of them, and the names that
-templates read beside the messages. Does not know: jinja2, messages, families, what the text means.
+Knows: which templates are rendered where, that they get copies of plain JSON values, and the names of their variables.
+Does not know: jinja2, messages, families, what the text means.
 """
 
 import json
@@ -28,11 +29,11 @@ _LONGEST = 1_000_000
 class Template:
     """A compiled chat template. It may be rendered from any thread.
 
-    trusted: it is rendered in this process, with no limit on memory and time; otherwise in a child process that has
-        some. now: the clock that `strftime_now` reads.
+    trusted: it is rendered in this process, without limits on memory and time; otherwise in a child process with
+        limits. now: the clock that `strftime_now` reads.
 
-    `variables` are the names that it reads without setting them. Raises TemplateError when the source is no template,
-    and where it is not trusted and no child can be started.
+    `variables` are the names that it reads without setting them. Raises TemplateError if the source is not a valid
+    template, or is not trusted and no child process can be started.
     """
 
     def __init__(self, source: str, now: Callable[[], datetime] = datetime.now, *, trusted: bool = False) -> None:
@@ -48,7 +49,7 @@ class Template:
         self.variables = self._compiled.variables
 
     def hurried(self, seconds: float) -> Self:
-        """The same template, all of whose renders together may take so long."""
+        """Return the same template with a time limit for all its renders together."""
         other = copy(self)
         other._until = time.monotonic() + seconds
         return other
@@ -56,9 +57,9 @@ class Template:
     def render(
         self, values: Mapping[str, Any], escapes: Mapping[str, str] | None = None, until: float | None = None
     ) -> str:
-        """The text for these variables: plain JSON values; they are copied. `escapes`: characters that stand for
-        others, and what HTML's escape makes of them. `until`: when to give up, on `time.monotonic`'s clock. Raises
-        TemplateError with the complaint."""
+        """Render with these variables: plain JSON values, which are copied. `escapes`: characters that stand for
+        others, and their forms under HTML escaping. `until`: when to give up, on `time.monotonic`'s clock. Raises
+        TemplateError with what the template complains about."""
         try:
             copies = {name: plain(value) for name, value in values.items()}
             text = self._compiled.render(copies, escapes or {}, self.now(), self._until if until is None else until)
@@ -70,7 +71,7 @@ class Template:
             raise TemplateError(
                 f"No chat template can show a value of the conversation or its tools: {error}."
             ) from error
-        return whole_characters(text)  # arguments that a model wrote may hold "\ud83d" alone
+        return whole_characters(text)  # arguments that a model wrote may contain a lone "\ud83d"
 
 
 class _LocalTemplate:
@@ -95,7 +96,7 @@ class _LocalTemplate:
 
 
 def plain(value: Any) -> JSON:
-    """A copy of a value in plain JSON types. Raises TemplateError for others: templates get no objects."""
+    """Copy a value as plain JSON types. Raises TemplateError for other types: templates get no objects."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -113,7 +114,7 @@ def plain(value: Any) -> JSON:
     )
 
 
-# Keywords of JSON Schema that hold schemas by name, and those that hold one or a list of them.
+# Keywords of JSON Schema whose values are schemas by name, and those whose value is a schema or a list of schemas.
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _SCHEMAS = ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf")
 
@@ -127,7 +128,8 @@ def values(
     generates: bool,
     documents: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """What `template` is rendered with. `tools` None says that there are none; some templates want `[]` instead.
+    """Return the variables with which `template` is rendered. `tools` None means no tools; some templates need `[]`
+    instead.
 
     Firefunction's template reads `functions` (JSON text) and `datetime` in place of `tools` (source: its model card).
     """
@@ -146,13 +148,13 @@ def values(
 
 
 def described(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The tool with an empty description wherever it or a parameter has none, for templates that insist on one."""
+    """Return the tool with an empty description wherever it or a parameter has none, for templates that require one."""
     function: dict[str, Any] = {"description": "", **tool["function"]}
     return with_parameters({**tool, "function": function}, _described)
 
 
 def with_parameters(tool: Mapping[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """The tool with its parameters' schema changed."""
+    """Return the tool with its parameters' schema changed."""
     function = tool["function"]
     return {**tool, "function": {**function, "parameters": change(function["parameters"])}}
 
@@ -168,7 +170,7 @@ def _described(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with the type "null" taken out wherever it stands, for templates that know no such type."""
+    """Return the schema without the type "null" anywhere, for templates that do not know it."""
     found = _mapped(schema, without_null)
     kinds = found.get("type")
     if kinds == "null":
@@ -180,7 +182,7 @@ def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with every object in it saying what JSON Schema means by silence: further properties are allowed."""
+    """Return the schema with JSON Schema's default made explicit in every object: additional properties are allowed."""
 
     def said(part: Mapping[str, Any]) -> dict[str, Any]:
         found = closed(part)
@@ -190,7 +192,7 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mapped(schema: Mapping[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """A copy of the schema with the schemas in it changed."""
+    """Return a copy with each direct subschema changed."""
     found = dict(schema)
     for key, value in schema.items():
         if key in _NAMED and (named := as_mapping(value)) is not None:

@@ -1,8 +1,8 @@
-"""A conversation becomes the prompt that is sent: rendered, and made to fit as the caller's policy wants it.
+"""Makes the prompt of a conversation: rendered, and fitted into the context by the caller's overflow policy.
 
-Knows: what may be shortened (results of tools, but the newest), what may be left out (whole old turns; in the turn
-under way whole exchanges of calls and results, but the newest) and what never is (system messages, the last question,
-half an exchange). Does not know: how a template renders, tokens, models; it is given a function that counts.
+Knows: what may be shortened (all but the newest results of tools), what may be dropped (whole old turns; in the current
+turn whole exchanges of calls and results, except the newest) and what never is (system messages, the last question,
+half an exchange). Does not know: how a template renders, tokens, models; callers pass a function that counts tokens.
 """
 
 from bisect import bisect_left
@@ -21,16 +21,17 @@ from engine.types import AllowedChoice, DocumentLike, Message, Overflow, Reasoni
 
 _KEPT = ("system", "developer")
 _SHORT = 200
-"""Characters of a shortened result; one twice as long is left as it is."""
+"""The length of a shortened result in characters; results of up to twice that length are not shortened."""
 
 
 def kept(
     messages: Sequence[Message], count: Callable[[tuple[int, ...]], int], limit: int, step: int
 ) -> tuple[int, ...]:
-    """The numbers of the messages to send, so that `count` of them is `limit` at most; of all, where nothing helps.
+    """Return the indices of the messages to send, so that their `count` is at most `limit`; if that is impossible, as
+    few as may be sent.
 
-    What goes is rounded up to `step` tokens where there is as much: so the prompt's beginning stays the same for many
-    turns, and with it what a prefix cache holds.
+    The number of dropped tokens is rounded up to a multiple of `step` if possible, so that the prompt's beginning,
+    which a prefix cache holds, stays the same for many turns.
     """
     everything = tuple(range(len(messages)))
     total = count(everything)
@@ -57,10 +58,11 @@ def kept(
 def shortened(
     messages: Sequence[Message], count: Callable[[tuple[Message, ...]], int], limit: int, step: int
 ) -> tuple[Message, ...]:
-    """The messages, with the results of tools cut to their beginnings, the oldest first, so that `count` of them is
-    `limit` at most; with all cut that may be, where that does not help. Results that the model has not read yet stay.
+    """Return the messages with the results of tools cut to their beginnings, the oldest first, until their `count` is
+    at most `limit`; if that is impossible, with all results cut that may be. Results that the model has not read yet
+    stay complete.
 
-    As in `kept`, what goes is rounded up to `step` tokens where there is as much.
+    As in `kept`, the number of tokens removed is rounded up to a multiple of `step` if possible.
     """
     whole = tuple(messages)
     total = count(whole)
@@ -96,7 +98,7 @@ def _cut(message: Message) -> Message:
 
 
 def _droppable(messages: Sequence[Message]) -> list[list[int]]:
-    """Groups of messages, the oldest first, each to be left out whole."""
+    """Return groups of messages, the oldest first; each can only be dropped as a whole."""
     last = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
     groups: list[list[int]] = []
     home: dict[str, int] = {}
@@ -115,13 +117,13 @@ def _droppable(messages: Sequence[Message]) -> list[list[int]]:
             groups[at:] = [[number for group in groups[at:] for number in group]]
         groups[-1].append(index)
         home.update({call.id: len(groups) - 1 for call in message.tool_calls})
-    # What came last is what the model shall go on from.
+    # The model continues from the last group, so it is kept.
     return groups[:-1] if groups and groups[-1][-1] > last else groups
 
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
-    """What of a turn's options concerns its prompt; see `engine.options.TurnOptions`. `until`: its deadline, on
+    """The options of a turn that concern its prompt; see `engine.options.TurnOptions`. `until`: its deadline, on
     `time.monotonic`'s clock."""
 
     reasoning: Reasoning | None = None
@@ -137,7 +139,7 @@ class PromptOptions:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A prompt, and what was done that it fits: see `TurnRequest`."""
+    """A prompt, and what was done to make it fit: see `TurnRequest`."""
 
     prompt: Prompt
     keep: int | None = None
@@ -146,7 +148,7 @@ class Fitted:
 
 
 class Prompts:
-    """Makes the prompts of one engine. `tokens` gives what is sent for a prompt, `n_ctx` is how many there may be."""
+    """Makes the prompts of one engine. `tokens` returns a prompt's tokens, `n_ctx` is the most that fit."""
 
     def __init__(self, template: ChatTemplate, tokens: Callable[[Prompt], tuple[int, ...]], n_ctx: int) -> None:
         self._template = template
@@ -173,7 +175,7 @@ class Prompts:
         return replace(prompt, restored=restored.numbers)
 
     def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[int, ...]:
-        """The tokens that prompts have in common which go on from these messages with a user's."""
+        """Return the tokens that all prompts share that continue these messages with a user message."""
         answering = replace(options, continue_final_message=False)
         first, second = (
             self._tokens(self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, answering))
@@ -182,7 +184,7 @@ class Prompts:
         return first[: _shared(first, second)]
 
     def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> Fitted:
-        """The prompt, as the policy for a full context wants it."""
+        """Return the prompt, fitted by the overflow policy. Raises RequestError for an unknown policy."""
         policy = options.overflow
         if policy not in get_args(Overflow):
             raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
@@ -218,7 +220,7 @@ class Prompts:
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many leading tokens are equal."""
+    """Return the length of the common prefix."""
     return next(
         (number for number, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
         min(len(first), len(second)),

@@ -1,7 +1,7 @@
-"""Tools, calls and results as plain text, for templates that have no place for them.
+"""Tools, calls and results as plain text, for templates that do not support them.
 
-Knows: how a call is written in a family's own syntax, and one generic syntax of ours for families without any. Does not
-know: templates, guards, tokens. What is written here is what the parser of the same syntax reads back.
+Knows: how a call is written in a family's own syntax, and one generic syntax of ours for families without one. Does not
+know: templates, guards, tokens. The parser of the same syntax reads back what is written here.
 """
 
 import json
@@ -13,32 +13,33 @@ from engine.tools import json_value
 from engine.types import Message, ToolCall
 
 GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>"), bare=True, answers=True)
-"""The syntax that models without one of their own are asked for: one JSON object between tags, which most have seen."""
+"""The syntax that models without one of their own are asked to write: one JSON object between tags, which most have
+seen."""
 
 _EXAMPLE = ToolCall(name="NAME", arguments='{"ARGUMENT": "VALUE"}')
 
 
 def with_generic_tools(format_: Format) -> Format:
-    """The format with the generic syntax for calls, where it has none."""
+    """Return the format, with the generic syntax for calls if it has none."""
     if format_.tools or format_.channels:
         return format_
     return format_.model_copy(update={"tools": GENERIC})
 
 
 def writable(syntax: ToolSyntax) -> ToolSyntax:
-    """The syntax, or the generic one where this module cannot write it: every template of such a family writes its
-    own."""
+    """Return the syntax, or the generic one if this module cannot write it: all templates of such families write calls
+    themselves."""
     typed = syntax.type_end or syntax.attributes_end
     return GENERIC if syntax.shape in ("dictionary", "nested") or typed else syntax
 
 
 def reads_values(syntax: ToolSyntax) -> bool:
-    """Whether calls of this syntax are written from the values of their arguments, not from their text."""
+    """Whether writing calls in this syntax needs the values of their arguments rather than their JSON text."""
     return writable(syntax).shape in ("pythonic", "tagged_args")
 
 
 def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
-    """The calls as a model of this syntax writes them."""
+    """Return the calls as a model writes them in this syntax."""
     syntax = writable(syntax)
     if syntax.shape == "pythonic":
         return _section(syntax, "[" + ", ".join(map(_pythonic, calls)) + "]")
@@ -96,7 +97,7 @@ def _pythonic(call: ToolCall) -> str:
 
 
 def _values(call: ToolCall) -> Mapping[str, Any]:
-    """The arguments as an object; what is none (a call gone wrong) stays visible under one name."""
+    """Return the arguments as an object; text that is not one (a malformed call) becomes the value of one key."""
     try:
         value: object = json_value(call.arguments or "{}")
     except ValueError:
@@ -115,7 +116,7 @@ def _json(value: object) -> str:
 def with_statement(
     messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], syntax: ToolSyntax
 ) -> list[Message]:
-    """The conversation with the tools' functions stated in its system message."""
+    """Return the conversation with the tools' functions stated in its system message."""
     text = statement(functions, syntax)
     if messages and messages[0].role in ("system", "developer"):
         first = messages[0].model_copy(update={"content": f"{messages[0].content or ''}\n\n{text}".lstrip()})
@@ -124,7 +125,7 @@ def with_statement(
 
 
 def statement(functions: Sequence[Mapping[str, Any]], syntax: ToolSyntax) -> str:
-    """What a model is told about its tools' functions and how to call them."""
+    """Return the text that tells a model its tools' functions and how to call them."""
     listed = "\n".join(map(_json, functions))
     example = written([_EXAMPLE], syntax).strip()
     return (
@@ -135,7 +136,7 @@ def statement(functions: Sequence[Mapping[str, Any]], syntax: ToolSyntax) -> str
 
 
 def without_calls(messages: Sequence[Message], syntax: ToolSyntax) -> list[Message]:
-    """The conversation with its calls written into the content."""
+    """Return the conversation with its calls written into the content."""
     return [
         message.model_copy(update={"content": _beside(message, syntax), "tool_calls": (), "parts": ()})
         if message.tool_calls
@@ -150,7 +151,7 @@ def _beside(message: Message, syntax: ToolSyntax) -> str:
 
 
 def without_results(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with each run of tool results as one user message."""
+    """Return the conversation with each run of tool results as one user message."""
     changed: list[Message] = []
     joins = False
     for message in messages:
@@ -167,7 +168,7 @@ def without_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def alternating(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with neighbouring user messages joined, for templates that insist on turns."""
+    """Return the conversation with adjacent user messages joined, for templates that require alternating roles."""
     changed: list[Message] = []
     for message in messages:
         if changed and message.role == changed[-1].role == "user":

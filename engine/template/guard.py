@@ -1,13 +1,13 @@
-"""Who wrote which characters of a render, so that callers' text cannot pass for structure.
+"""Finds out who wrote which characters of a render, so that callers' text cannot become structure.
 
 Knows: how to mark text so that the marks survive whatever a template does, and how much to mark. Each character that a
-caller wrote is replaced by a stand-in, one for one, from Unicode's private planes: lengths stay, and so do white space,
-quotes and backslashes (trim, split and tojson do what they would have done). After the render every stand-in still says
-"a caller wrote this character". Does not know: how a render is made, what a message is for, tokens' ids.
+caller wrote is replaced by one stand-in from Unicode's private planes: lengths do not change, nor do white space,
+quotes and backslashes (so trim, split and tojson work as usual). After the render, every stand-in identifies a
+character that a caller wrote. Does not know: how a render is made, what a message is for, token ids.
 
-What is sent is a render without marks. A marked render only tells whose its characters are, and it does if it says the
-same. A template may look into what callers wrote (compare a schema's type, split at `</think>`, sort keys); the marked
-render then says something else, and another one marks less (see `Sparing`).
+The prompt that is sent is a render without marks. A marked render only shows who wrote each character, and it does so
+if its revealed text is the same. A template may examine callers' text (compare a schema's type, split at `</think>`,
+sort keys); then the marked render differs, and another one marks less (see `Sparing`).
 """
 
 import json
@@ -29,13 +29,13 @@ _STAND_INS = "\U000f0000-\U0010fffd"
 _KEPT = " \t\n\r\f\v\"'\\"
 # As `repr` and as `json.dumps` write a character of the private planes.
 _ESCAPED = r"\\U00(?:0[fF]|10)[0-9a-fA-F]{4}|\\u[dD][bB][89a-fA-F][0-9a-fA-F]\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-# White space and quotes between two stand-ins go with them: whoever wrote them, no marker consists of them.
+# White space and quotes between two stand-ins count as marked: whoever wrote them, no marker consists of them.
 _RUNS = re.compile(rf"[{_STAND_INS}](?:[\x00-\x20\s\"'\\{_STAND_INS}]*[{_STAND_INS}])?")
 _MARKED = re.compile(rf"{_RUNS.pattern}|{_ESCAPED}")
 _TAKEN = re.compile(f"[{_STAND_INS}]|{_ESCAPED}")
 _JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _SHORT_ESCAPE_OR_TEXT = re.compile(r'(\\["\\/bfnrt])|((?:[^\\]|\\u)+)')
-# What is not closed goes on to the end, so that nothing is read twice.
+# An unclosed block extends to the end, so that nothing is scanned twice.
 _BLOCK = re.compile(r"\{[{%].*?(?:[%}]\}|\Z)", re.DOTALL)
 _QUOTED_OR_NAMED = re.compile(
     r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)|\.\s*([A-Za-z_]\w*)", re.DOTALL
@@ -45,8 +45,8 @@ _ALWAYS = frozenset({"string", "number", "integer", "boolean", "object", "array"
 
 
 def words_of(source: str, markers: Markers) -> frozenset[str]:
-    """The words that a template may look for in what callers wrote: its literals and the names that it reads, less the
-    markers among them; JSON Schema's types, which some compare in upper case; and "code", which
+    """Return the words that a template may look for in callers' text: its literals and the names that it reads, without
+    the markers among them; JSON Schema's types, which some compare in upper case; and "code", which
     `engine.template.history` looks for."""
     found = (word for block in _BLOCK.findall(source) for each in _QUOTED_OR_NAMED.findall(block) for word in each)
     words = dict.fromkeys(word for word in found if word.strip(_KEPT) and not markers.spans(word))
@@ -56,10 +56,10 @@ def words_of(source: str, markers: Markers) -> frozenset[str]:
 class Sparing(IntEnum):
     """What a marked render leaves unmarked, so that the template can read it.
 
-    - WORDS: names and values that are one of the template's words.
-    - PARTS: also such words inside texts, and keys, which are sorted, if they could not become part of a marker that
-      callers had a hand in.
-    - HARMLESS: also every text that could not.
+    - WORDS: names and values that equal one of the template's words.
+    - PARTS: also such words inside texts, and keys (which templates sort), unless they could become part of a marker
+      that callers helped to write.
+    - HARMLESS: also every text that could not become part of such a marker.
     """
 
     WORDS = 0
@@ -68,8 +68,7 @@ class Sparing(IntEnum):
 
 
 class Alphabet:
-    """The stand-ins of one request: made with every text that its renders may hold, so that none of them occurs
-    there."""
+    """The stand-ins of one request: characters that occur in none of the texts that its renders may contain."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         taken = _taken(texts)
@@ -77,37 +76,37 @@ class Alphabet:
         self._original = _Originals()
         self._stand_ins = _StandIns(self._next)
         for character in sorted(map(chr, range(33, 127)), key=lambda each: (each.lower(), each)):
-            _ = self._stand_ins[character]  # marked keys are sorted as the keys would be
+            _ = self._stand_ins[character]  # in this order, so that marked keys sort as the keys do
         self._of_kept: dict[str, str] = {}
 
     def _next(self, character: str) -> str:
         stand_in = next(self._free, None)
         if stand_in is None:
             raise RequestError(
-                f"The request has more than {len(self._original):,} different characters, which no text has. Leave out "
-                "what is not text."
+                f"The request has more than {len(self._original):,} different characters, more than any real text. "
+                "Leave out what is not text."
             )
         self._original[stand_in] = character
         return stand_in
 
     def mark(self, text: str) -> str:
-        """The text in stand-ins, but for white space, quotes and backslashes."""
+        """Return the text in stand-ins, except for white space, quotes and backslashes."""
         return "".join(map(self._stand_ins.__getitem__, text))
 
     def mark_all(self, text: str) -> str:
-        """The text in stand-ins."""
+        """Return the text in stand-ins, including white space, quotes and backslashes."""
         for character in set(text) - self._of_kept.keys():
             self._of_kept[character] = self._next(character)
         return "".join(map(self._of_kept.__getitem__, text))
 
     @property
     def escapes(self) -> dict[str, str]:
-        """What HTML's escape makes of the marked characters; also marked."""
+        """The HTML escapes of the marked characters, also marked."""
         escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
         return {self._stand_ins[character]: self.mark(text) for character, text in escaped.items()}
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
-        """The text as it would have been, and the spans of the marked characters in it."""
+        """Return the text without stand-ins, and the spans of the marked characters in it."""
         known = self._original.__getitem__
         if "\\U00" not in text and "\\ud" not in text:
             return "".join(map(known, text)), [Span(*match.span()) for match in _RUNS.finditer(text)]
@@ -127,7 +126,7 @@ class Alphabet:
         return "".join(parts), merged(spans)
 
     def _unescaped(self, escape: str) -> str:
-        """The escape, by `repr` or `json.dumps`, of the character that an escaped stand-in stands for."""
+        """Return the `repr` or `json.dumps` escape of the character for which an escaped stand-in stands."""
         stand_in = _character(escape)
         if stand_in not in self._original:
             return escape
@@ -136,15 +135,15 @@ class Alphabet:
 
 
 class _Originals(dict[str, str]):
-    """The character that each stand-in stands for, and any other character for itself."""
+    """Maps each stand-in to its character, and any other character to itself."""
 
     def __missing__(self, character: str) -> str:
         return character
 
 
 class _StandIns(dict[str, str]):
-    """The stand-in of each character, chosen when it is first asked for. White space, quotes and backslashes stand for
-    themselves, for templates and JSON treat them in a way of their own; so do characters that no UTF-8 can hold."""
+    """Maps each character to its stand-in, chosen on first use. White space, quotes and backslashes map to themselves,
+    since templates and JSON treat them specially; so do characters that UTF-8 cannot encode."""
 
     def __init__(self, choose: Callable[[str], str]) -> None:
         super().__init__({character: character for character in _KEPT})
@@ -157,20 +156,21 @@ class _StandIns(dict[str, str]):
 
 
 def absent(texts: Iterable[str], count: int) -> list[str]:
-    """Characters that none of the texts has, and that no alphabet made for them uses before thousands of others."""
+    """Return characters that occur in none of the texts, and that an alphabet made for them uses only after thousands
+    of others."""
     taken = _taken(texts)
     free = (chr(code) for code in reversed(_PRIVATE) if chr(code) not in taken)
     return [next(free) for _ in range(count)]
 
 
 def _taken(texts: Iterable[str]) -> set[str]:
-    """The characters of the private planes that the texts have, or that their escapes would be read as."""
+    """Return the characters of the private planes that occur in the texts, directly or as escapes."""
     suspects = (text for text in texts if not text.isascii() or "\\" in text)
     return {_character(found) for text in suspects for found in _TAKEN.findall(text)}
 
 
 def _character(text: str) -> str:
-    """A character, given it or its escape."""
+    """Return a character, given it or its escape."""
     if text[0] != "\\":
         return text
     return chr(int(f"0x{text[2:]}", 0)) if text[1] == "U" else json.loads(f'"{text}"')
@@ -179,7 +179,7 @@ def _character(text: str) -> str:
 class Marking:
     """One way of marking what callers wrote.
 
-    near: markers that what is spared must not become part of. wary: those that words must not either.
+    near: markers of which no unmarked text may become part. wary: markers of which no unmarked word may become part.
     """
 
     def __init__(
@@ -197,22 +197,22 @@ class Marking:
         self._near_in_any_case = Markers(text.lower() for text in near)
         self._wary = Markers(text.lower() for text in wary)
         self.spared: set[str] = set()
-        """The words that were left as they are."""
+        """The words that were left unmarked."""
 
     @property
     def escapes(self) -> dict[str, str]:
-        """What HTML's escape makes of the marked characters."""
+        """The HTML escapes of the marked characters."""
         return self._alphabet.escapes
 
     def hide(self, text: str) -> str:
-        """A name or a value, marked."""
+        """Mark a name or a value."""
         if text in self._words and not self._wary.reach(text.lower()):
             self.spared.add(text)
             return text
         return self.hide_prose(text)
 
     def hide_prose(self, text: str) -> str:
-        """What is said to a reader, marked."""
+        """Mark text that is meant for a reader."""
         if not text.strip(_KEPT):
             return self._alphabet.mark_all(text) if self._near.reach(text) else text
         if self._sparing == Sparing.HARMLESS and self._is_harmless(text):
@@ -223,12 +223,12 @@ class Marking:
         return not self._near_in_any_case.reach(text.lower())
 
     def hide_key(self, text: str) -> str:
-        """A key of an object, marked."""
+        """Mark a key of an object."""
         return text if self._sparing and not self._near.reach(text) else self.hide(text)
 
     def _around_words(self, text: str) -> str:
-        """The text, marked but for the template's words in it. Of what could become part of a marker some character is
-        marked, which is enough to know it by."""
+        """Mark the text except for the template's words in it. Anything that could become part of a marker has at least
+        one marked character, which is enough to identify it."""
         there = [word for word in self._words if (len(word) > 1 or not word.isalnum()) and word in text]
         if not there:
             return self._alphabet.mark(text)
@@ -242,7 +242,7 @@ class Marking:
         return "".join(part if index % 2 else self._alphabet.mark(part) for index, part in enumerate(parts))
 
     def hide_value(self, value: Any) -> Any:
-        """A JSON value with every text in it marked."""
+        """Mark every text in a JSON value."""
         if isinstance(value, str):
             return self.hide(value)
         if isinstance(value, Mapping):
@@ -253,8 +253,8 @@ class Marking:
         return value
 
     def hide_arguments(self, text: str, *, parsed: bool) -> str:
-        """The arguments of a call. `parsed`: the template reads their values; else it prints their text, of which the
-        strings are marked. What is no JSON, or no object where one is read, is marked whole."""
+        """Mark the arguments of a call. `parsed`: the template reads their values; if not, it prints their text, and
+        only the strings in it are marked. Text that is not JSON, or not an object if parsed, is marked as one text."""
         try:
             value: object = json.loads(text or "{}")
             if not parsed:
@@ -266,15 +266,14 @@ class Marking:
             return self.hide(text)
 
     def _hide_literal(self, match: re.Match[str]) -> str:
-        """A string of a JSON text, its escapes marked as they stand."""
+        """Mark a string of a JSON text without decoding its escapes."""
         whole, body = match.group(0, 1)
         if self._sparing == Sparing.HARMLESS and self._is_harmless(body) and self._is_harmless(json.loads(whole)):
             return whole
         return '"' + _SHORT_ESCAPE_OR_TEXT.sub(lambda part: part[1] or self._alphabet.mark(part[2]), body) + '"'
 
     def hide_message(self, message: Message, *, parsed: bool) -> Message:
-        """A message with what its author wrote marked. System and developer text is trusted. `parsed`: see
-        `hide_arguments`."""
+        """Mark what a message's author wrote. System and developer text is trusted. `parsed`: see `hide_arguments`."""
         if message.role in ("system", "developer"):
             return message
         calls = (
@@ -296,14 +295,15 @@ class Marking:
         return message.model_copy(update={**hidden, "tool_calls": tuple(calls), "parts": ()})
 
     def hide_tool(self, tool: Mapping[str, Any]) -> dict[str, Any]:
-        """A tool in OpenAI's form, with its function's name, description and schema marked."""
+        """Mark the name, description and schema of a tool in OpenAI's form."""
         return {**tool, "function": {field: self.hide_value(value) for field, value in tool["function"].items()}}
 
 
 class Authored(NamedTuple):
-    """A render, and the spans of it that callers wrote. `marking`: what its text is marked by; None: it is that without
-    marks. `complete`: the spans are all that callers wrote, but for words of the template's and white space at the
-    edges; else the template looks into their text, and only what could become a marker is sure to be among them."""
+    """A render, and the spans of it that callers wrote. `marking`: the marking of the render whose text it is; None:
+    the render without marks. `complete`: the spans cover all that callers wrote, except for the template's words and
+    white space at the edges; if not, the template examines their text, and the spans are only sure to cover what could
+    become a marker."""
 
     text: str
     callers: Sequence[Span]
@@ -320,11 +320,12 @@ class _Marked(NamedTuple):
 
 
 Render: TypeAlias = Callable[[Marking | None], str]
-"""Renders with callers' text marked so; None: as it is."""
+"""Renders with callers' text marked in this way; None: unmarked."""
 
 
 class Guard:
-    """What tells callers' characters from the template's, for one request. `texts`: all that its renders may hold."""
+    """Distinguishes callers' characters from the template's, for one request. `texts`: all that its renders may
+    contain."""
 
     def __init__(self, markers: Markers, words: frozenset[str], texts: Iterable[str]) -> None:
         self._markers = markers
@@ -332,10 +333,10 @@ class Guard:
         self._alphabet = Alphabet(texts)
 
     def authored(self, render: Render) -> Authored:
-        """The text to send, and who wrote it.
+        """Return the text to send, and who wrote it.
 
-        The text is the plain render's, unless the template looks into a text that could become part of a marker: then
-        it is that of a render in which the template could not. Raises what rendering without marks raises.
+        The text is the plain render's, unless the template examines a text that could become part of a marker: then it
+        is that of a render in which the template could not do so. Raises what rendering without marks raises.
         """
         plain = render(None)
         found, complete = self._found(render, plain)
@@ -343,13 +344,13 @@ class Guard:
         return Authored(found.text, callers, None if found.text == plain else found.marking, complete)
 
     def _found(self, render: Render, plain: str) -> tuple[_Marked, bool]:
-        """The marked render that says the same, or the one to send in place of the plain one; and whether everything is
-        marked in it."""
+        """Return the marked render with the same text, or the one to send instead of the plain one; and whether
+        everything is marked in it."""
         there = self._markers.counted(plain)
         first = self._marked(render, Sparing.WORDS, near=there.keys())
         if first is not None and first.text == plain:
             return first, True
-        # Where all is marked, markers that callers had a hand in show; and what it lacks may be theirs.
+        # The fully marked render shows which markers callers helped to write; markers that it lacks may be theirs.
         own = self._own(first) if first else Counter[str]()
         near = ((self._markers.counted(first.text) - own) | (there - own) if first else there).keys()
         parts = self._marked(render, Sparing.PARTS, near)
@@ -357,18 +358,19 @@ class Guard:
             return parts, False
         strict = first or parts
         harmless = self._marked(render, Sparing.HARMLESS, near)
-        # What this spares is only presumed harmless: no marker may come of it that is not there without.
+        # What this leaves unmarked is only presumed harmless: it must not produce a marker that the stricter render
+        # lacks.
         if harmless is not None and (strict is None or self._own(harmless) <= self._own(strict)):
             return harmless, False
         if strict is not None:
             return strict, False
         raise TemplateError(
-            "The chat template fails on text that could become one of its control tokens, so it cannot be kept from "
-            "becoming one. Leave such text out, or pass another template with chat_template=."
+            "The chat template fails if text that could become one of its control tokens is guarded, so that text "
+            "cannot be sent safely. Leave it out, or pass another template with chat_template=."
         )
 
     def _with_words(self, render: Render, found: _Marked) -> Sequence[Span]:
-        """What callers wrote of a render, with the words of the template's in it that became part of a marker."""
+        """Return the spans that callers wrote, including words that became part of a marker."""
         if self._markers.by_looks:
             return found.callers  # too much looks like a marker, and the template's words are trusted
         own = self._own(found)
@@ -379,32 +381,32 @@ class Guard:
         without = self._marked(render, Sparing.WORDS, wary=wary)
         if without is not None and without.text == found.text:
             return merged([*found.callers, *without.callers])
-        # The template looks for these words: of a marker that there are fewer of without them, none is trusted.
+        # The template looks for these words: no occurrence of a marker is trusted if there are fewer without them.
         more = own - self._own(without) if without else own
         return merged([*found.callers, *Markers(wary & more.keys()).spans(found.text)])
 
     def _own(self, marked: _Marked) -> Counter[str]:
-        """How often each marker stands in a render that has no marked character in it."""
+        """Count the markers in a render that have no marked character."""
         return self._markers.counted(marked.text, marked.callers)
 
     def _marked(
         self, render: Render, sparing: Sparing, near: Collection[str] = (), wary: Collection[str] = ()
     ) -> _Marked | None:
-        """None where the template rejects the marked text."""
+        """Return a marked render; None if the template rejects the marked text."""
         marking = self.marking(sparing, near, wary)
         try:
             return _Marked(marking, *self._alphabet.reveal(render(marking)))
         except TemplateStoppedError:
             raise
         except TemplateError:
-            return None  # the render without marks was taken: this one tells nothing
+            return None  # the template accepted the render without marks, so this error is not the caller's
 
     def marking(
         self, sparing: Sparing = Sparing.WORDS, near: Collection[str] = (), wary: Collection[str] = ()
     ) -> Marking:
-        """A way of marking this request's texts."""
+        """Return a way of marking this request's texts."""
         return Marking(self._alphabet, sparing, self._words, near, wary)
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
-        """A marked text as it would have been, and the spans of it that are marked."""
+        """Return a marked text without stand-ins, and the spans of it that are marked."""
         return self._alphabet.reveal(text)

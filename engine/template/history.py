@@ -1,13 +1,13 @@
-"""Messages as the dictionaries that one particular template wants.
+"""Turns messages into the dictionaries that one particular template expects.
 
 Knows: how a template's capabilities and its family's declarations decide roles, fields, ids, the form of arguments, and
-where earlier reasoning goes; the tools that a family's models were trained with, declared by the template in its own
-words. Does not know: jinja2, guards, tokens. Earlier reasoning is handed over for every turn in the template's own
-field, and the template drops what its rule drops; only where it has no such field the rule is applied here and the
-reasoning is written in the family's markers.
+where earlier reasoning goes; the tools that a family's models were trained with, which the template itself declares.
+Does not know: jinja2, guards, tokens. Earlier reasoning is passed for every turn in the template's own field, and the
+template applies its own rule to it; only if it has no such field, the rule is applied here and the reasoning is written
+in the family's markers.
 
 Source for built-in tools: the harmony response format: calls of `python`, `browser.search`, .. go to the analysis
-channel, their recipient has no namespace, and what `python` is sent is code, not JSON.
+channel, their recipient has no namespace, and `python` gets code, not JSON.
 """
 
 import hashlib
@@ -34,13 +34,13 @@ _DECODER = json.JSONDecoder(strict=False)
 
 
 def check_builtin(names: Sequence[str], template: Template) -> tuple[str, ...]:
-    """The names as asked for. Raises RequestError where the template declares no such tools."""
+    """Return the names as a tuple. Raises RequestError if the template declares no built-in tools."""
     if isinstance(names, str):
         raise RequestError(f"builtin_tools must be a list of names; put it in a list: builtin_tools=[{names!r}].")
     if names and BUILTIN_VARIABLE not in template.variables:
         raise RequestError(
-            f"builtin_tools={list(names)!r}, and this model's chat template declares none. Leave the option out, and "
-            "give tools of your own with tools=."
+            f"builtin_tools={list(names)!r} is not possible: this model's chat template declares none. Leave the "
+            "option out, and give tools of your own with tools=."
         )
     return tuple(names)
 
@@ -51,16 +51,16 @@ def is_builtin(name: str, builtin: Iterable[str]) -> bool:
 
 
 def builtin_records(builtin: Sequence[str], known: Sequence[Tool]) -> tuple[Tool, ...]:
-    """What a parser may know of built-in tools for which the caller gave no tool: their names."""
+    """Return records of the built-in tools for which the caller gave no tool: names only, for the parser."""
     given = {tool.name for tool in known}
     names = (name for each in builtin for name in _FUNCTIONS.get(each, (each,)))
     return tuple(Tool(name=name, parameters={"type": "object"}) for name in names if name not in given)
 
 
 def builtin_as_written(text: str, mark: str, syntax: ChannelSyntax) -> str:
-    """A render in which the calls of built-in tools, and their results, stand as the model and its tools write them.
+    """Rewrite the calls of built-in tools, and their results, in a render as the model and its tools write them.
 
-    `mark` stands before the names of these calls, and nowhere else.
+    `mark` precedes the names of these calls, and occurs nowhere else.
     """
     start, to, marked = map(re.escape, (syntax.start, syntax.recipient, syntax.namespace + mark))
     role, rest = re.escape(syntax.role), f"{re.escape(syntax.channel)}[^<]*{re.escape(syntax.message)}"
@@ -76,7 +76,7 @@ def builtin_as_written(text: str, mark: str, syntax: ChannelSyntax) -> str:
 
 
 def _json_at(text: str, position: int) -> tuple[object, int]:
-    """The JSON value there and where it ends; nothing, at `position`, where a template writes none."""
+    """Return the JSON value at a position and its end; (None, `position`) if there is none."""
     try:
         return _DECODER.raw_decode(text, position)
     except ValueError:
@@ -93,7 +93,7 @@ def _message(header: re.Match[str], value: object, written: str, syntax: Channel
 
 
 def _sent(value: object, written: str) -> str:
-    """What a call sends: the code where it is its only argument, else the JSON."""
+    """Return what a call sends: the code if it is the only argument, else the JSON."""
     arguments = as_mapping(value) or {}
     code = arguments.get("code")
     return code if isinstance(code, str) and len(arguments) == 1 else written
@@ -107,10 +107,11 @@ _SHORT = 9
 
 
 def entries(messages: Sequence[Message], format_: Format, can: Capabilities, preamble: str = "") -> list[Entry]:
-    """The conversation in the template's own terms. `messages` are checked (see `engine.template.conversation`), and
-    have the ids that the template wants (see `with_ids`).
+    """Return the conversation in the template's own terms. `messages` must be checked (see
+    `engine.template.conversation`), and have the ids that the template requires (see `with_ids`).
 
-    `preamble` is put before text beside a call that the template would write as reasoning (see `preamble_headers`).
+    `preamble` is inserted before text next to a call, which the template would write as reasoning (see
+    `preamble_headers`).
     """
     syntax = format_.tools or generic.GENERIC
     if not syntax.parallel or (can.calls and not can.parallel_calls):
@@ -169,7 +170,7 @@ class _Writer:
         return entry
 
     def _analysis(self, reasoning: str, content: str) -> str:
-        """Reasoning and the text beside a call as one field, for templates that take one of them only."""
+        """Return reasoning and the text next to a call as one field, for templates that take only one of them."""
         channels = self.format.channels
         if channels is None or not _has_preambles(self.format):
             return f"{reasoning}\n\n{content}"
@@ -195,7 +196,7 @@ class _Writer:
 
 
 def parses_arguments(format_: Format, can: Capabilities) -> bool:
-    """Whether the template gets a call's arguments as values, not as their text."""
+    """Whether the template gets a call's arguments as values rather than as text."""
     declared = format_.tools.arguments_as if format_.tools else "object"
     return (declared if declared in can.arguments else min(can.arguments)) == "object"
 
@@ -205,8 +206,8 @@ def _has_preambles(format_: Format) -> bool:
 
 
 def preamble_headers(format_: Format, preamble: str) -> tuple[str, str]:
-    """The header of a reasoning message that begins with `preamble`, and the header that it shall have: gpt-oss's
-    template writes the text beside a call as reasoning, while its models write it as commentary."""
+    """Return the header of a reasoning message that begins with `preamble`, and its replacement: gpt-oss's template
+    writes the text next to a call as reasoning, while its models write it as commentary."""
     channels = format_.channels
     if channels is None or not _has_preambles(format_):
         return preamble, ""
@@ -229,8 +230,8 @@ def _place(format_: Format, can: Capabilities) -> str | None:
 
 
 def _kept(messages: Sequence[Message], index: int, format_: Format) -> bool:
-    """Whether the family's rule keeps the reasoning of this message. Templates that read tags inside the content drop
-    those that their rule drops, and "none" is left to the template too."""
+    """Whether the family's rule keeps the reasoning of this message. True for templates that read tags inside the
+    content and for the rule "none", where the template itself drops reasoning."""
     rule = format_.reasoning.history if format_.reasoning else "unknown"
     if format_.reasoning and "" in format_.reasoning.fields:
         return True
@@ -242,7 +243,7 @@ def _kept(messages: Sequence[Message], index: int, format_: Format) -> bool:
 
 
 def _one_call_a_message(messages: Sequence[Message]) -> list[Message]:
-    """A message with several calls becomes one message for each, followed by that call's results."""
+    """Split a message with several calls into one message per call, each followed by that call's results."""
     split: list[Message] = []
     index = 0
     while index < len(messages):
@@ -261,7 +262,7 @@ def _one_call_a_message(messages: Sequence[Message]) -> list[Message]:
 
 
 def _system_in_user(messages: Sequence[Message]) -> list[Message]:
-    """System text put before the next user message, for templates without that role."""
+    """Put system text before the next user message, for templates without that role."""
     waiting: list[str] = []
     merged: list[Message] = []
     for message in messages:
@@ -278,8 +279,8 @@ def _system_in_user(messages: Sequence[Message]) -> list[Message]:
 
 
 def with_ids(messages: Sequence[Message], format_: Format, can: Capabilities) -> list[Message]:
-    """The conversation with the id under which each call is rendered: its own, or what the template insists on, alike
-    in call and result."""
+    """Return the conversation with the ids under which calls are rendered, the same in call and result: their own, or
+    in the form that the template requires."""
     syntax = format_.tools
     length = syntax.id_length if syntax else None
     if length is None and can.short_ids:
@@ -304,13 +305,13 @@ def _with_ids(message: Message, ids: Mapping[str, str]) -> Message:
 
 
 def _named(call: ToolCall, number: int, prefix: str) -> str:
-    """An id that holds the function's name and a counter: the call's own if it is one."""
+    """Return an id of the function's name and a counter: the call's own if it has that form."""
     head, _, counter = call.id.rpartition(":")
     return call.id if head == prefix + call.name and counter.isdecimal() else f"{prefix}{call.name}:{number}"
 
 
 def _fixed(id_: str, length: int) -> str:
-    """An id of exactly so many letters and digits: the id itself if it is one, else derived from it."""
+    """Return an id of `length` letters and digits: the id itself if it has that form, else one derived from it."""
     if len(id_) == length and all(character in _ALPHABET for character in id_):
         return id_
     number = int.from_bytes(hashlib.sha256(id_.encode(errors="surrogatepass")).digest(), "big")

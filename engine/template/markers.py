@@ -1,7 +1,7 @@
-"""Where the texts of control tokens stand in a text, and which of its characters could become part of one.
+"""Finds the texts of control tokens in a text, and the parts of it that could become part of one.
 
 Knows: the texts of a vocabulary's control and user-defined tokens, or what they look like. Does not know: templates,
-who wrote a text, tokens' ids.
+who wrote a text, token ids.
 """
 
 import re
@@ -25,8 +25,8 @@ class Span(NamedTuple):
 class Markers:
     """The texts of control and user-defined tokens.
 
-    `known`: those of a vocabulary; None where there is none, then texts that look like control tokens count. White
-    space and single characters are no markers, though many vocabularies have such tokens: they open and close nothing.
+    `known`: those of a vocabulary; None: not known, then texts that look like control tokens count. White space and
+    single characters are not markers, though many vocabularies have such tokens: they open and close nothing.
     """
 
     def __init__(self, known: Iterable[str] | None, also: Iterable[str] = ()) -> None:
@@ -37,12 +37,12 @@ class Markers:
         lengths: dict[str, set[int]] = {}
         for text in self._texts:
             lengths.setdefault(text[0], set()).add(len(text))
-        # Some vocabularies have thousands of markers that begin alike, and few lengths.
+        # Some vocabularies have thousands of markers with the same first character, but few lengths.
         self._lengths = {head: sorted(found, reverse=True) for head, found in lengths.items()}
         self._heads = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
 
     def spans(self, text: str) -> list[Span]:
-        """Where markers stand, ascending: at each position the longest, overlaps included."""
+        """Return the spans of markers, ascending: the longest at each position, including overlaps."""
         found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self.by_looks else []
         for head in self._heads.finditer(text) if self._heads else ():
             start = head.start()
@@ -53,12 +53,12 @@ class Markers:
         return sorted(set(found))
 
     def counted(self, text: str, beside: Sequence[Span] = ()) -> Counter[str]:
-        """How often each marker stands in a text, less those that overlap one of the spans `beside`."""
+        """Count the markers in a text, except those that overlap one of the spans `beside`."""
         return Counter(text[span.start : span.end] for span in self.spans(text) if not overlaps(span, beside))
 
     def reach(self, text: str) -> list[Span]:
-        """The parts of a text that are a marker, or would be a part of one if a template wrote the rest of it next to
-        the text, or to the text less the white space around it."""
+        """Return the parts of a text that are a marker, or would become part of one if a template wrote the rest of the
+        marker next to the text, with or without the white space around the text."""
         found = self.spans(text)
         bare = text.strip()
         for part, start in {text: 0, bare: len(text) - len(text.lstrip())}.items():
@@ -74,13 +74,13 @@ class Markers:
 
 
 def overlaps(span: Span, others: Sequence[Span]) -> bool:
-    """Whether a span overlaps one of others, which are ascending and do not overlap each other."""
+    """Whether a span overlaps one of `others`, which are ascending and do not overlap each other."""
     index = bisect_right(others, span.start, key=lambda other: other.end)
     return index < len(others) and others[index].start < span.end
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same characters as spans that are ascending and do not touch."""
+    """Merge spans into ascending ones that do not touch."""
     found: list[Span] = []
     for span in sorted(spans):
         if found and span.start <= found[-1].end:

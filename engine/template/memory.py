@@ -1,8 +1,8 @@
 """`ReasoningMemory`: reasoning that a client dropped between turns, found again.
 
-Knows: a bounded number of turns, each under a digest of the conversation before it and of what it said and called;
-never by a call's id alone, for some families number their calls alike in every conversation. Does not know: templates,
-which decide what of it the model sees; models. What the caller sends always wins.
+Knows: a bounded number of turns, each under a digest of the conversation before it and of its content and calls; never
+by a call's id alone, since some families number their calls alike in every conversation. Does not know: templates,
+which decide what the model sees of it; models. Reasoning that the caller sends always wins.
 """
 
 import hashlib
@@ -15,19 +15,19 @@ from typing import NamedTuple
 from engine.types import Message
 
 CHARACTERS = 4_000_000
-"""Characters of reasoning (and 64 for each turn) that are kept unless told otherwise; the longest unused go first."""
+"""The default capacity, in characters of reasoning (plus 64 for each turn); the least recently used turns are dropped
+first."""
 
 
 class Restored(NamedTuple):
-    """A conversation, and the numbers of the messages whose reasoning was put back."""
+    """A conversation, and the indices of the messages whose reasoning was restored."""
 
     messages: tuple[Message, ...]
     numbers: tuple[int, ...]
 
 
 class ReasoningMemory:
-    """Remembers the reasoning of turns, and puts it back into a conversation that lost it. Safe to use from any
-    thread."""
+    """Remembers the reasoning of turns, and restores it in a conversation that lost it. Thread-safe."""
 
     def __init__(self, characters: int = CHARACTERS) -> None:
         self._room = characters
@@ -35,9 +35,9 @@ class ReasoningMemory:
         self._lock = threading.Lock()
 
     def remember(self, conversation: Sequence[Message], turn: Message) -> None:
-        """Keep the reasoning of `turn`, which followed `conversation`.
+        """Store the reasoning of `turn`, which followed `conversation`.
 
-        Two turns alike in everything but their reasoning make each other ambiguous: neither is restored then.
+        If two turns differ only in their reasoning, neither is restored.
         """
         if not turn.reasoning:
             return
@@ -51,7 +51,7 @@ class ReasoningMemory:
                 self._forget(next(iter(self._turns)))
 
     def restore(self, conversation: Sequence[Message]) -> Restored:
-        """The conversation with the reasoning that its assistant messages lack, where it is known beyond doubt."""
+        """Return the conversation with the reasoning that its assistant messages lack, if it is known unambiguously."""
         messages = list(conversation)
         numbers: list[int] = []
         for number, (message, key) in enumerate(zip(conversation, _digests(conversation), strict=True)):
@@ -72,12 +72,13 @@ class ReasoningMemory:
 
 
 def _size(reasoning: str | None) -> int:
-    """What an entry counts: its text, and about its digest's own size."""
+    """Return the size that an entry counts: its text, and 64 for its digest."""
     return 64 + len(reasoning or "")
 
 
 def _digests(conversation: Sequence[Message]) -> Iterator[bytes]:
-    """For each message the digest of all messages up to it: what clients keep of them, edges of white space aside."""
+    """Yield for each message a digest of all messages up to it: the fields that clients keep, ignoring white space at
+    the edges."""
     running = hashlib.sha256()
     for message in conversation:
         calls = [(call.id, call.name, _canonical(call.arguments)) for call in message.tool_calls]
@@ -87,7 +88,7 @@ def _digests(conversation: Sequence[Message]) -> Iterator[bytes]:
 
 
 def _canonical(arguments: str) -> str:
-    """Arguments as JSON of one spelling: clients parse them and write them again."""
+    """Return arguments in one canonical JSON form, since clients parse and rewrite them."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""The rendered prompt: its text, which spans of it are the template's, and the tail that seeds the parser.
+"""The rendered prompt: its text, which spans of it the template wrote, and the tail that seeds the parser.
 
 Knows: how to cut a rendered text into pieces, and where the assistant's turn begins in it. Does not know: jinja2,
-messages, tokens' ids.
+messages, token ids.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,16 +15,17 @@ from engine.template.markers import Span
 class Prompt:
     """What is sent to the model.
 
-    - `pieces`: the whole prompt, concatenating to `text`. In a piece with `special` control-token text becomes control
-      tokens; the text of the others never does: callers wrote it. System and developer text is trusted.
-    - `complete`: whether all that callers wrote is in such pieces, but for words of the template's and white space at
-      the edges. Else the template looks into their text, and that is in them which could become a control token.
-    - `prefix`: the part of it that belongs to the turn the model is about to write, from the assistant's start on;
-      it seeds the parser. Each of the family's control markers that the template wrote is a piece of its own there,
+    - `pieces`: the whole prompt; their texts concatenate to `text`. In a piece with `special`, control-token text
+      becomes control tokens; in the others, which callers wrote, it never does. System and developer text is trusted.
+    - `complete`: whether the pieces without `special` contain all that callers wrote, except for the template's words
+      and white space at the edges. If not, the template examines callers' text, and these pieces contain what could
+      become a control token.
+    - `prefix`: the part of it that belongs to the turn that the model is about to write, from the assistant's start on;
+      it seeds the parser. In it, each of the family's control markers that the template wrote is a piece of its own,
       with `special`.
     - `stop`: texts that end the turn, besides the vocabulary's own end tokens.
     - `in_reasoning`: whether the prompt leaves reasoning open.
-    - `restored`: the numbers of the messages whose reasoning was not sent and was put back from memory.
+    - `restored`: the indices of the messages whose reasoning the caller did not send and memory restored.
     """
 
     text: str
@@ -37,19 +38,19 @@ class Prompt:
 
 
 def with_reasoning(prompt: Prompt, in_reasoning: bool) -> Prompt:
-    """The same prompt, said to leave reasoning open or not."""
+    """Return the same prompt with `in_reasoning` set."""
     return replace(prompt, in_reasoning=in_reasoning)
 
 
 def with_tail(prompt: Prompt, text: str, control: Iterable[str]) -> Prompt:
-    """The prompt with template text of ours behind it."""
+    """Return the prompt with text of ours appended as if the template had written it."""
     written = Piece(text, True)
     prefix = (*prompt.prefix, *prefix_of([written], 0, control))
     return replace(prompt, text=prompt.text + text, pieces=(*prompt.pieces, written), prefix=prefix)
 
 
 def pieces_of(text: str, callers: Sequence[Span]) -> tuple[Piece, ...]:
-    """The whole text, cut at the spans that callers wrote."""
+    """Return the text cut into pieces at the spans that callers wrote."""
     pieces: list[Piece] = []
     position = 0
     for span in callers:
@@ -63,7 +64,8 @@ def pieces_of(text: str, callers: Sequence[Span]) -> tuple[Piece, ...]:
 
 
 def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tuple[Piece, ...]:
-    """The pieces from position `start` on, in which each control marker that the template wrote stands alone."""
+    """Return the pieces from position `start` on, with each control marker that the template wrote as a piece of its
+    own."""
     markers = sorted(control, key=len, reverse=True)
     prefix: list[Piece] = []
     position = 0
@@ -99,12 +101,12 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def turn_start(text: str, without: str | None, start: str, *, continues: bool) -> int:
-    """Where the turn that the model is about to write begins in `text`.
+    """Return the position in `text` at which the turn that the model is about to write begins.
 
-    `without` is the same conversation rendered without a generation prompt (None where that cannot be rendered): what
-    `text` has beyond it is the generation prompt. `start` is the family's assistant start ("" for none). Where the
-    prompt adds nothing and `continues` (the last message is a tool's), the model goes on in a turn that began
-    earlier: the position is the end of the text, and nothing of earlier turns is carried.
+    `without` is the same conversation rendered without a generation prompt (None if that cannot be rendered): the text
+    that `text` adds to it is the generation prompt. `start` is the family's assistant start ("" for none). If the
+    prompt adds nothing and `continues` (the last message is a tool's), the model continues a turn that began earlier:
+    the position is the end of the text, so that no earlier turn seeds the parser.
     """
     added = common(text, without) if without is not None else 0
     if start:
@@ -117,7 +119,7 @@ def turn_start(text: str, without: str | None, start: str, *, continues: bool) -
 
 
 def common(first: str, second: str) -> int:
-    """How many leading characters two texts share."""
+    """Return the length of the common prefix of two texts."""
     if first.startswith(second):
         return len(second)
     length = min(len(first), len(second))

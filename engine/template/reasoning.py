@@ -1,8 +1,7 @@
-"""One switch for reasoning, turned into whatever a template or its model understands.
+"""Translates the one switch for reasoning into whatever a template or its model understands.
 
-Knows: a family's gate, the words that some models read instead of a variable, and what to do where there is none, where
-it lacks the position asked for, or where the template ignores it. Does not know: jinja2, how a conversation is
-rendered.
+Knows: a family's gate, the words that some models read instead of a variable, and what to do if there is no gate, if it
+lacks the requested position, or if the template ignores it. Does not know: jinja2, how a conversation is rendered.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -19,8 +18,8 @@ _NAMES = {"on": "True", "off": "False", "low": '"low"', "medium": '"medium"', "h
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """How a request for reasoning is carried out: template variables, or words put into the conversation (and those
-    `against` it taken out of the message that they are put into), and whether an open block is closed by us."""
+    """How a request for reasoning is carried out: template variables, or words inserted into a message (from which the
+    opposing words, `against`, are removed), and whether we close an open block."""
 
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
     place: str = ""
@@ -30,23 +29,22 @@ class Switch:
 
 
 Renders: TypeAlias = Callable[[Switch], str | None]
-"""A plain question under a switch, beside what this request has of tools and system text; None where the template
-refuses."""
+"""Renders a plain question under a switch, with this request's tools and system text; None if the template refuses."""
 
 
 def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[str], renders: Renders) -> Switch:
-    """What to do for `reasoning` (None leaves the template its default).
+    """Return the switch for `reasoning` (None: the template's default).
 
-    `variables` are those that the template reads: one that it does not is no gate, whatever the family's others have,
-    and one of the usual names is one, though the family's others have none; but one that changes nothing beside these
-    tools or this system text (`renders` tells) is none here. Raises RequestError where the model cannot do what is
-    asked, saying what it can.
+    `variables` are those that this template reads, and decide over the family: a gate whose variable the template does
+    not read is not used, and a variable of a usual name is used even if the family has no gate. A gate that changes
+    nothing with these tools or this system text (tested by `renders`) is not used either. Raises RequestError if the
+    model cannot do what is asked, saying what it can do.
     """
     syntax = format_.reasoning
     if reasoning is None or (reasoning is False and syntax is None):
         return Switch()
     if syntax is None:
-        raise RequestError(f"reasoning={reasoning!r}, and this model's family has no reasoning: leave the option out.")
+        raise RequestError(f"reasoning={reasoning!r}, but this model's family has no reasoning: leave the option out.")
     position = {True: "on", False: "off"}[reasoning] if isinstance(reasoning, bool) else str(reasoning)
     gate = syntax.gate
     if gate is None or not _is_there(gate, variables):
@@ -61,7 +59,7 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
         if position != "off":
             raise RequestError(
                 f"reasoning={reasoning!r} is not possible here: the chat template ignores its own switch "
-                f"({_named(gate)}) beside these tools or this system message. Leave the option out, or leave those out."
+                f"({_named(gate)}) with these tools or this system message. Leave the option out, or leave those out."
             )
         return Switch(close=True)
     if position == "on" and (gate is None or known or gate.default == "on" or syntax.forced_open):
@@ -72,12 +70,12 @@ def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[s
 
 
 def _is_there(gate: Gate, variables: Collection[str]) -> bool:
-    """Words are read by the model, a variable by the template."""
+    """Whether the gate exists here: the model always reads words, but the template may not read the variable."""
     return gate.place != "variable" or gate.kwarg in variables
 
 
 def _turned(gate: Gate, position: str) -> Switch | None:
-    """The switch at a position; None where the gate has no such position."""
+    """Return the switch at a position; None if the gate has no such position."""
     value: Any = getattr(gate, position)
     if value is None:
         return None
@@ -96,7 +94,8 @@ def _is_inert(gate: Gate, position: str, chosen: Switch, renders: Renders) -> bo
 
 
 def with_words(messages: Sequence[Message], turned: Switch) -> list[Message]:
-    """The conversation with the switch's words in it: before the system text, or behind the last user's."""
+    """Return the conversation with the switch's words inserted: before the system text, or after the last user
+    message's."""
     changed = list(messages)
     if not turned.place or not changed:
         return changed
@@ -119,7 +118,7 @@ def _with(message: Message, turned: Switch, *, behind: bool) -> Message:
 
 
 def _named(gate: Gate) -> str:
-    """What the gate is called."""
+    """Return how messages name the gate."""
     words = " / ".join(repr(gate_word) for gate_word in (gate.on, gate.off) if gate_word)
     return gate.kwarg if gate.place == "variable" else f"{words} in the {gate.place} message"
 
@@ -128,4 +127,4 @@ def _offers(gate: Gate | None) -> str:
     if gate is None:
         return "the chat template has no switch for it. Pass reasoning=True, False or None."
     offered = [text for position, text in _NAMES.items() if getattr(gate, position) is not None]
-    return f"the chat template knows the positions {', '.join(offered)} only ({_named(gate)}). Pass one of these."
+    return f"the chat template knows only the positions {', '.join(offered)} ({_named(gate)}). Pass one of these."

@@ -1,9 +1,9 @@
-"""Templates rendered in a child process: what this process holds of them.
+"""Templates rendered in a child process: the parent's side.
 
-Knows: the children, what an order may cost, and what becomes of a child that was late, died or ran out of memory. Does
-not know: what the child does with an order (`engine.template.worker`), what a template is. The children are shared by
-all templates of this process. A template uses one at a time, so a hostile one delays only itself, and there is rarely
-more than one. They start when they are first needed and end with this process; a fork of it starts its own.
+Knows: the children, the limits of an order, and how a child is handled that was late, died or ran out of memory. Does
+not know: what the child does with an order (`engine.template.worker`), what a template is. All templates of this
+process share the children. A template uses one at a time, so a hostile one delays only itself, and there is rarely more
+than one. They start on first use and end with this process; a fork of it starts its own.
 """
 
 import hashlib
@@ -22,23 +22,25 @@ from engine.child import Child, ChildGoneError
 from engine.errors import TemplateError
 
 TEXT, NAMES, REFUSAL, EXHAUSTED = b"t", b"n", b"r", b"x"
-"""The first byte of an answer. TEXT: what was rendered. NAMES: the variables that the template reads, one a line.
-REFUSAL: what to tell the caller. EXHAUSTED: the same, and the process ends, as its memory is used up."""
+"""The first byte of an answer. TEXT: the rendered text. NAMES: the variables that the template reads, one per line.
+REFUSAL: an error message for the caller. EXHAUSTED: the same, and the process ends because it ran out of memory."""
 LONGEST_REFUSAL = 2000
-"""Characters of what the caller is told."""
+"""The longest error message, in characters."""
 SECONDS = 5.0
-"""How long one order may take where the caller sets no limit. A render takes milliseconds."""
+"""The default time limit of one order, in seconds. A render takes milliseconds."""
 LEAST_SECONDS = 0.25
-"""How long it may take at least. Sound templates are done by then: a short deadline ends no child of theirs."""
+"""The least time limit of one order, in seconds. Sound templates finish within it, so a short deadline does not kill
+their child."""
 WORKER = "engine.template.worker"
 _STARTING = 30.0
-"""How long a child may take to start: a tenth of a second, some seconds on a busy machine."""
+"""The time limit, in seconds, for starting a child, which takes a tenth of a second, or some seconds on a busy
+machine."""
 _LENGTH = 100_000
-"""Characters that a template may write, whatever its input. Those that are known write up to 7,000 on their own."""
+"""The characters that a template may write regardless of its input. Known templates write up to 7,000 of their own."""
 _PER_BYTE = 8
-"""Characters that it may write beyond that, for each byte of input."""
+"""The further characters that it may write for each byte of input."""
 _TEMPLATES = 256
-"""Templates that a child keeps compiled before another takes its place."""
+"""The most templates that a child compiles before it is replaced."""
 _REMEDY = (
     "templates that did not come with this package are rendered there. If you trust this model's template, pass "
     "trust_template=True: it is then rendered in this process, with no limits on memory and time"
@@ -46,15 +48,15 @@ _REMEDY = (
 
 
 _Answer: TypeAlias = tuple[bytes, str]
-"""What kind of answer a child gave, and its text."""
+"""The kind of a child's answer, and its text."""
 
 
 class TemplateStoppedError(TemplateError):
-    """A render was cut off, for its time or its memory: others of this template would only cost more."""
+    """A render was stopped because of its time or memory; further renders of this template would only cost more."""
 
 
 class _ExhaustedError(TemplateStoppedError):
-    """The child died or ran out of memory. Perhaps another template had left it little."""
+    """The child died or ran out of memory, perhaps because of another template before."""
 
 
 class _Renderer:
@@ -68,7 +70,7 @@ class _Renderer:
         self.known: set[str] = set()
 
     def _wait(self) -> None:
-        """Until it has started. Raises TemplateError when it does not."""
+        """Wait until the child has started. Raises TemplateError if it does not."""
         try:
             with self.child.within(_STARTING):
                 self.child.wait_for_greeting()
@@ -76,8 +78,7 @@ class _Renderer:
             raise TemplateError(f"{str(error).removesuffix('.')}; {_REMEDY}.") from error
 
     def exchange(self, order: Mapping[str, Any], body: bytes, kind: bytes, until: float, limit: int) -> _Answer:
-        """What the child answers: of this kind, or a refusal. Raises TemplateStoppedError when there is none, or not in
-        time."""
+        """Return the child's answer, of this kind or a refusal. Raises TemplateStoppedError if none arrives in time."""
         if not self.child.greeted:
             self._wait()
         seconds = max(until - time.monotonic(), LEAST_SECONDS)
@@ -92,7 +93,7 @@ class _Renderer:
                 raise _too_slow(seconds) from error
             raise _ExhaustedError(f"The chat template was stopped: {error} {_ADVICE}") from error
         except BaseException:
-            self.child.kill()  # an interrupt; a late answer would be taken for that to the next order
+            self.child.kill()  # an interrupt; a late answer would be read as the answer to the next order
             raise
         if found not in (kind, REFUSAL):
             self.child.kill()
@@ -100,7 +101,7 @@ class _Renderer:
         return found, text
 
 
-_ODD = "The process that renders chat templates sent what is no answer; load the model again."
+_ODD = "The process that renders chat templates sent an invalid answer; load the model again."
 _ADVICE = "Do not trust this model file; pass another template with chat_template=."
 
 
@@ -112,12 +113,12 @@ def _too_slow(seconds: float) -> TemplateStoppedError:
 
 
 _idle: deque[_Renderer] = deque()
-"""Children that wait for orders."""
+"""Idle children."""
 _templates: "weakref.WeakSet[RemoteTemplate]" = weakref.WeakSet()
 
 
 def _served_before() -> _Renderer | None:
-    """A child that waits for orders, if there is one that can do with another template."""
+    """Return an idle child that may compile another template, if there is one."""
     with suppress(IndexError):
         while True:
             renderer = _idle.pop()
@@ -128,14 +129,14 @@ def _served_before() -> _Renderer | None:
 
 
 def prepare() -> None:
-    """Let a child start meanwhile, if none waits for orders."""
-    with suppress(TemplateError):  # who needs one will be told
+    """Start a child in the background if none is idle."""
+    with suppress(TemplateError):  # the first render that needs one raises the error
         if not _idle:
             _idle.append(_Renderer())
 
 
 def _after_fork() -> None:
-    """The threads that may hold these locks are the parent's. So are the children, which are seen not to be ours."""
+    """Replace the locks, which threads of the parent may hold. (`Child` itself recognises children of the parent.)"""
     for template in list(_templates):
         template.lock = threading.Lock()
 
@@ -147,7 +148,7 @@ if hasattr(os, "register_at_fork"):
 class RemoteTemplate:
     """A template that a child compiles and renders. `variables` are the names that it reads without setting them.
 
-    Raises TemplateError for what is no template, and where no child can be started.
+    Raises TemplateError for an invalid template, and if no child can be started.
     """
 
     def __init__(self, source: str) -> None:
@@ -161,9 +162,9 @@ class RemoteTemplate:
     def render(
         self, values: Mapping[str, Any], escapes: Mapping[str, str], now: datetime, until: float | None = None
     ) -> str:
-        """The text for these variables, which must be plain JSON values. `escapes` and `now`: see
-        `sandbox.Surroundings`. `until`: when it is cut off, on `time.monotonic`'s clock. Raises TemplateError with the
-        complaint."""
+        """Render with these variables, which must be plain JSON values. `escapes` and `now`: see
+        `sandbox.Surroundings`. `until`: when to stop it, on `time.monotonic`'s clock. Raises TemplateError with what
+        the template complains about."""
         end = time.monotonic() + SECONDS if until is None else until
         body = _json({"values": values, "escapes": escapes, "now": _written(now)})
         length = _LENGTH + _PER_BYTE * len(body)
@@ -182,7 +183,8 @@ class RemoteTemplate:
         return answer
 
     def _ask(self, exchange: Callable[[_Renderer], _Answer], until: float) -> str:
-        """What a child answers; one that has served before may be worn out by another template."""
+        """Return a child's answer. If an idle child is exhausted, perhaps by another template, try again with a new
+        one."""
         answer = None
         with self._alone(until):
             renderer = _served_before()
@@ -209,12 +211,12 @@ class RemoteTemplate:
 
 
 def _json(value: object) -> bytes:
-    """As JSON, in which half a character stays one."""
+    """Encode as JSON in UTF-8, with lone surrogates kept."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def _written(moment: datetime) -> tuple[str, float | None, str | None]:
-    """A time as an order holds it: the clock, the seconds from UTC and the zone's name."""
+    """Return a time as an order holds it: the local time, the seconds from UTC and the zone's name."""
     offset = moment.utcoffset()
     seconds = None if offset is None else offset.total_seconds()
     return moment.replace(tzinfo=None).isoformat(), seconds, moment.tzname()

@@ -1,7 +1,7 @@
 """One render, from checked messages to a `Prompt`: the order of work, and how a partial answer is continued.
 
-Knows: adapt, mark, render, find the turn's start, cut; and, for a continuation, where the unfinished message stops.
-Does not know: which template or family was chosen, what callers may ask for, parsers.
+Knows: the steps adapt, mark, render, find the turn's start, cut; and, for a continuation, where the unfinished message
+stops. Does not know: which template or family was chosen, what callers may ask for, parsers.
 """
 
 import json
@@ -34,8 +34,8 @@ from engine.types import Message, Tool
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a prompt holds of the turn that is about to be written: its reasoning, its content, and whether the next
-    text is reasoning."""
+    """The part of the next turn that a prompt already contains: its reasoning, its content, and whether the next text
+    is reasoning."""
 
     in_reasoning: bool = False
     reasoning: str = ""
@@ -43,13 +43,13 @@ class Held:
 
 
 Reads: TypeAlias = Callable[[Prompt], Held]
-"""What a prompt's tail holds: asked of a parser, which this room does not know."""
+"""Parses a prompt's tail; passed in, since this module knows no parser."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all renders of one template share. `fixed` are the variables that never change, `markers` the control
-    texts, `words` what the template may look for in callers' text."""
+    """What all renders of one template share. `fixed` are the variables that never change, `markers` the texts of
+    control tokens, `words` what the template may look for in callers' text."""
 
     template: Template
     format: Format
@@ -63,10 +63,10 @@ class Setting:
 class Asked:
     """What a request asks of its renders.
 
-    - `variables` are the caller's own, which win; `switch` is what was asked of reasoning;
+    - `variables` are the caller's own, which override others; `switch` is the switch for reasoning;
     - `documents` as the template reads them; `builtin` are names of tools that the template declares itself;
-    - `guarded=False` lets callers' control-token text become control tokens;
-    - `until`: when the renders are cut off, on `time.monotonic`'s clock.
+    - `guarded=False`: callers' control-token text may become control tokens;
+    - `until`: when to stop the renders, on `time.monotonic`'s clock.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -79,8 +79,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What is rendered: a conversation with the ids that the template wants, and the tools to be stated. `end`,
-    `preamble` and `builtin` are characters that stand in none of it: see `_Run`."""
+    """The input of the renders: a conversation with the ids that the template requires, and the tools to state. `end`,
+    `preamble` and `builtin` are characters that occur nowhere in it: see `_Run`."""
 
     conversation: Sequence[Message]
     tools: Sequence[Tool]
@@ -91,7 +91,8 @@ class _Given:
 
 
 class _Composed(NamedTuple):
-    """A marked prompt, and where, in the revealed text, the turn begins that the model is about to write."""
+    """A marked prompt, and the position in the revealed text at which the turn begins that the model is about to
+    write."""
 
     text: str
     start: Callable[[], int | None]
@@ -107,7 +108,7 @@ class Rendering:
         asked = asked or Asked()
         stated = [tool for tool in tools if not is_builtin(tool.name, asked.builtin)]
         whole = [without_inline_reasoning(message, setting.format) for message in conversation]
-        # Callers' words against the switch are taken out here, where they can still be read.
+        # Callers' words that oppose the switch are removed here, before marking makes them unreadable.
         whole = with_ids(with_words(whole, replace(asked.switch, words="")), setting.format, setting.can)
         try:
             texts = [setting.template.source, *_texts((whole, stated, asked.documents, asked.variables, asked.builtin))]
@@ -119,29 +120,30 @@ class Rendering:
         self._guard = Guard(setting.markers, setting.words, texts) if asked.guarded else None
 
     def plain(self) -> Prompt:
-        """The conversation as it is, with no place for an answer."""
+        """Return the conversation without a generation prompt."""
         return self._prompt(_Run.plain)
 
     def answer(self) -> Prompt:
-        """The prompt that asks for the next message."""
+        """Return the prompt that asks for the next message."""
         return self._prompt(_Run.answer)
 
     def continuation(self, reads: Reads) -> Prompt:
-        """The prompt that goes on inside the last message, which is the assistant's: in its reasoning, in its content,
-        or after its calls.
+        """Return the prompt that continues the last message, which is the assistant's: in its reasoning, in its
+        content, or after its calls.
 
-        The template writes the unfinished message itself where it can; where it would drop some of it, or leave the
-        turn where the message is not, what the model would have written is put after the generation prompt instead.
+        The template writes the unfinished message if it can. If it would drop a part of it, or end at another point of
+        the turn, the text that the model would have written follows the generation prompt instead.
         """
         by_template = self._judged(lambda run: run.stops_by_template(reads))
         return self._prompt(lambda run: run.continuation(reads, by_template=by_template))
 
     def fits(self, reads: Reads) -> bool:
-        """Whether the continuation's tail is inside the last message where that stops, with the reasoning before it."""
+        """Whether the continuation ends exactly where the last message stops, with the reasoning before it."""
         return self._judged(lambda run: run.fits(reads))
 
     def _judged(self, judge: "Callable[[_Run], bool]") -> bool:
-        """A judgement on renders in which callers' text stays marked, so that no parser takes it for structure."""
+        """Apply `judge` to renders in which callers' text stays marked, so that the parser does not take it for
+        structure."""
         plain = _Run(self._setting, self._given, None, _as_it_is)
         if self._guard is None:
             return judge(plain)
@@ -150,7 +152,7 @@ class Rendering:
         except TemplateStoppedError:
             raise
         except TemplateError:
-            return judge(plain)  # which tells whether the template rejects the messages
+            return judge(plain)  # which raises if the template rejects the messages themselves
 
     def _prompt(self, compose: "Callable[[_Run], _Composed]") -> Prompt:
         composed: dict[Marking | None, _Composed] = {}
@@ -175,7 +177,7 @@ def _as_it_is(text: str) -> tuple[str, list[Span]]:
 
 
 class _Run:
-    """The renders of one request with callers' text marked in one way (None: as it is). All texts are marked, but for
+    """The renders of one request with callers' text marked in one way (None: unmarked). All texts are marked, except
     those that went through `reveal`."""
 
     def __init__(
@@ -211,15 +213,15 @@ class _Run:
         self._conversation, self._tools, self._documents, self._variables = conversation, tools, documents, variables
 
     def _reads_values(self) -> bool:
-        """Whether the arguments of calls are read, by the template or by what writes calls in its place; else their
-        text is printed."""
+        """Whether the template, or what writes calls in its place, reads the values of arguments; if not, their text is
+        printed."""
         can = self._setting.can
         if not can.calls:
             return reads_values(self._format.tools or GENERIC)
         return parses_arguments(self._format, can) or "from_json" in self._setting.template.source
 
     def _with_builtin(self, message: Message, plain: Message) -> Message:
-        """Calls of built-in tools with a mark before their names, where their history is rewritten (`as_written`)."""
+        """Put a mark before the names of built-in tools' calls, so that `builtin_as_written` can rewrite them."""
         builtin = self._given.asked.builtin
         if self._format.channels is None or not builtin:
             return message
@@ -242,8 +244,8 @@ class _Run:
         return _Composed(marked, lambda: self._turn(conversation, self._shown(marked)))
 
     def _reopened(self, conversation: Sequence[Message], marked: str) -> str:
-        """A prompt after a tool's result that ends a turn and begins none, with the assistant's start: templates that
-        go on in the turn of the call forget that text beside the call has ended it."""
+        """Append the assistant's start to a prompt that, after a tool's result, ends a turn without beginning one:
+        templates that continue the turn of the call forget that text next to the call has ended it."""
         text = marked.rstrip()
         ends = (*self._format.stops, *self._setting.fixed.values())
         is_over = any(end and text.endswith(end) for end in ends)
@@ -258,13 +260,13 @@ class _Run:
         except TemplateStoppedError:
             raise
         except TemplateError:
-            bare = None  # this render only tells where the other's addition begins
+            bare = None  # this render only shows where the generation prompt begins
         continues = bool(conversation) and conversation[-1].role == "tool"
         return turn_start(text, bare, self._format.start, continues=continues)
 
     def _after_question(self, conversation: Sequence[Message], text: str) -> int | None:
-        """Where the turn begins, if the assistant's start follows the text of the user's question, or of a tool's
-        result; None where that does not decide it."""
+        """Return the position of the turn if the assistant's start follows the text of the user's question, or of a
+        tool's result; None if that does not decide it."""
         start = self._format.start
         if not conversation or conversation[-1].role not in ("user", "tool") or not start:
             return None
@@ -282,8 +284,8 @@ class _Run:
         return written or self._by_hand(earlier, last, reads)
 
     def stops_by_template(self, reads: Reads) -> bool:
-        """Whether the template's own text stops in the last message, where that stops; if neither it nor what is
-        written by hand does, by hand."""
+        """Whether to continue with the template's own render: if it ends exactly where the last message stops. If
+        neither it nor the text written by hand does, prefer the latter."""
         *earlier, last = self._conversation
         if last.tool_calls or not (last.content or last.reasoning):
             return False
@@ -299,8 +301,8 @@ class _Run:
         return self._fits(self.continuation(reads, by_template=by_template), reads)
 
     def _fits(self, composed: _Composed, reads: Reads, *, shown: bool = True) -> bool:
-        """Whether a prompt's tail is inside the last message where that stops. Without `shown` the reasoning before
-        the content may be missing."""
+        """Whether a prompt ends exactly where the last message stops. Without `shown` the reasoning before the content
+        may be missing."""
         prompt = self._cut(composed)
         syntax, last, held = self._format.reasoning, self._conversation[-1], reads(prompt)
         content = (last.content or "").strip()
@@ -321,7 +323,7 @@ class _Run:
         return _Composed(marked, lambda: self._turn_of_last(self._shown(marked), earlier))
 
     def _written(self, earlier: Sequence[Message], last: Message) -> _Composed | None:
-        """The render up to the end of the last message's text; None where the template does not show it."""
+        """Return the render up to the end of the last message's text; None if the template does not show it."""
         field, end = "content" if last.content else "reasoning", self._given.end
         tagged = last.model_copy(update={field: f"{getattr(last, field)}{end}", "parts": ()})
         try:
@@ -334,14 +336,14 @@ class _Run:
         return None if place < 0 else self._inside(marked[:place], earlier)
 
     def _by_hand(self, earlier: Sequence[Message], last: Message, reads: Reads) -> _Composed:
-        """What the model would have written of the message, after the prompt that asks for it."""
+        """Return the prompt that asks for the message, followed by what the model would have written of it."""
         asked = self._answer(earlier)
         prompt = self._cut(asked)
         whole = asked.text if earlier else ""
         return _Composed(whole + self._own_words(whole, last, reads(prompt), prompt), asked.start)
 
     def _after_calls(self, last: Message) -> str:
-        """The render less what ends the turn."""
+        """Return the render without the end of the turn. Raises RequestError if a call ends the turn in this family."""
         marked = self._render(self._conversation, generates=False)
         text = marked.rstrip()
         ends = [end for end in (*self._format.stops, *self._setting.fixed.values()) if end and text.endswith(end)]
@@ -355,7 +357,8 @@ class _Run:
         return text.removesuffix(max(ends, key=len)) if ends else marked
 
     def _own_words(self, prompt: str, last: Message, held: Held, asked: Prompt) -> str:
-        """What the model would have written of the message after the generation prompt `prompt`, which `asked` is."""
+        """Return what the model would have written of the message after the generation prompt `prompt` (revealed:
+        `asked`)."""
         syntax, reasoning, content = self._format.reasoning, last.reasoning or "", last.content or ""
         closed = syntax is not None and syntax.close.strip() in "".join(piece.text for piece in asked.prefix)
         words = ""
@@ -365,7 +368,7 @@ class _Run:
         return words + (_beyond(prompt + words, self._answer_opening()) + content if content else "")
 
     def _answer_opening(self) -> str:
-        """What a model writes before its answer."""
+        """Return what a model writes before its answer."""
         channels = self._format.channels
         if channels is None:
             return self._format.content[0]
@@ -392,7 +395,7 @@ class _Run:
         return self._corrected(template.render(variables, self._escapes, given.asked.until), generates=generates)
 
     def _corrected(self, text: str, *, generates: bool) -> str:
-        """A render with what the template itself cannot say put right, in families of channels."""
+        """Correct a render in families with channels, where the template cannot write what the model wrote."""
         channels, end, given = self._format.channels, self._format.continued_end, self._given
         if given.preamble in text:
             text = text.replace(*preamble_headers(self._format, given.preamble))
@@ -400,14 +403,14 @@ class _Run:
             text = builtin_as_written(text, given.builtin, channels)
         if channels is None or end is None or not generates:
             return text
-        return text.replace(end[0] + channels.start, end[1] + channels.start)  # a turn that is history now
+        return text.replace(end[0] + channels.start, end[1] + channels.start)  # a turn that has become history
 
     def _shown(self, marked: str) -> str:
         return self._reveal(marked)[0]
 
 
 def _beyond(text: str, opening: str) -> str:
-    """What of an opening marker does not stand at the text's end already."""
+    """Return the part of an opening marker that the text does not already end with."""
     bare = text.rstrip()
     if opening.strip() and bare.endswith(opening.strip()):
         return ""
@@ -416,7 +419,7 @@ def _beyond(text: str, opening: str) -> str:
 
 
 def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
-    """The tool as the template is told of it: what would make it fail is said in other words."""
+    """Return the tool as the template gets it, rewritten where it would make the template fail."""
     told: Mapping[str, Any] = tool.openai()
     told = told if can.bare_tools else described(told)
     told = told if can.nullable else with_parameters(told, without_null)
@@ -424,7 +427,7 @@ def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Every text in a value."""
+    """Yield every text in a value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Message):

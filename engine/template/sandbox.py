@@ -1,11 +1,11 @@
-"""Chat templates compiled and rendered as Hugging Face's libraries render them, byte for byte, and little else allowed.
+"""Compiles and renders chat templates in a sandbox, byte for byte as Hugging Face's libraries do.
 
-Knows: jinja2 (its only importer) and the surroundings that chat templates are written for: trim_blocks and
-lstrip_blocks, loop controls, `{% generation %}`, `tojson` without HTML escapes, `raise_exception`, `strftime_now`. What
-a template may touch is listed: attributes by type, filters, global names; whatever is not listed is refused. Does not
-know: messages, where it runs, what a render may cost: `engine.template.worker` runs it under the system's limits.
-Deliberate differences from Hugging Face's: `list.append`, `insert` and `pop` work (templates use them; all they see are
-copies of their own), `from_json` exists; `lipsum`, and the filters that no chat template needs, are gone.
+Knows: jinja2 (its only importer) and the environment for which chat templates are written: trim_blocks and
+lstrip_blocks, loop controls, `{% generation %}`, `tojson` without HTML escapes, `raise_exception`, `strftime_now`.
+Everything that a template may use is listed: attributes by type, filters, global names; anything else is refused. Does
+not know: messages, where it runs, what a render may cost: `engine.template.worker` runs it under the system's limits.
+Deliberate differences from Hugging Face's: `list.append`, `insert` and `pop` work (templates use them, and see only
+copies), `from_json` exists; `lipsum`, and the filters that no chat template needs, do not.
 """
 
 import json
@@ -49,7 +49,7 @@ _ATTRIBUTES: Mapping[type, frozenset[str]] = {
     Macro: _words("arguments caller catch_kwargs catch_varargs name"),
     Cycler: _words("current next reset"),
 }
-"""What a template may read of a value; of a namespace, all that it holds."""
+"""The attributes of a value that a template may read; of a namespace, all but private ones."""
 _FILTERS = _words("""
     abs batch capitalize center count d default dictsort filesizeformat first float forceescape format groupby indent
     int items join last length list lower map max min reject rejectattr replace reverse round safe select selectattr
@@ -63,7 +63,7 @@ class _Raised(jinja2.TemplateError):
 
 
 class StoppedError(Exception):
-    """A render was cut off: its text is too long."""
+    """A render was stopped because its text is too long."""
 
 
 class _Generation(Extension):
@@ -81,8 +81,8 @@ class _Generation(Extension):
 
 
 class Surroundings(NamedTuple):
-    """What a render depends on beside its variables. `escapes`: characters that stand for others, and what HTML's
-    escape makes of them. `now`: the time that `strftime_now` tells."""
+    """What a render depends on besides its variables. `escapes`: characters that stand for others, and their forms
+    under HTML escaping. `now`: the clock of `strftime_now`."""
 
     escapes: Mapping[str, str] = {}
     now: Callable[[], datetime] = datetime.now
@@ -108,7 +108,7 @@ class _Sandbox(SandboxedEnvironment):
         return any(attr in names for kind, names in _ATTRIBUTES.items() if isinstance(obj, kind))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if _surroundings.get().escapes:  # a text that is marked `safe` escapes what it is joined with
+        if _surroundings.get().escapes:  # text that is marked `safe` escapes any text that is joined to it
             if isinstance(left, Markup):
                 right = _escape(right)
             elif isinstance(right, Markup):
@@ -122,8 +122,8 @@ def _sandbox() -> _Sandbox:
 
 
 class Compiled:
-    """A template, compiled; it may be rendered in several threads. `variables` are the names that it reads without
-    setting them. Raises what jinja2 and Python's own compiler raise: see `complaint`."""
+    """A compiled template. Thread-safe. `variables` are the names that it reads without setting them. Raises the errors
+    of jinja2 and of Python's compiler: see `complaint`."""
 
     def __init__(self, source: str) -> None:
         environment = _sandbox()
@@ -132,8 +132,8 @@ class Compiled:
         self._template = environment.from_string(tree)
 
     def render(self, values: dict[str, Any], surroundings: Surroundings, limit: int | None = None) -> str:
-        """The text for these variables, which must be plain JSON values that nobody else holds. Raises whatever the
-        template raises, StoppedError for a text of more than `limit` characters."""
+        """Render with these variables, which must be plain JSON values that nothing else refers to. Raises whatever the
+        template raises, and StoppedError for a text of more than `limit` characters."""
         parts: list[str] = []
         length = 0
         token = _surroundings.set(surroundings)
@@ -149,7 +149,7 @@ class Compiled:
 
 
 def complaint(error: BaseException) -> str:
-    """What to tell the caller of an error that compiling or rendering raised."""
+    """Return the message for the caller about an error of compiling or rendering."""
     if isinstance(error, jinja2.TemplateSyntaxError):
         return (
             f"The chat template has a syntax error at line {error.lineno}: {error.message}. Pass another with "
@@ -168,7 +168,7 @@ def complaint(error: BaseException) -> str:
             "The chat template calls itself without end, or its input is nested too deeply. Flatten the input, or pass "
             "another template with chat_template=."
         )
-    if isinstance(error, SyntaxError):  # Python's compiler refuses what jinja2 made of it
+    if isinstance(error, SyntaxError):  # Python's compiler refuses the code that jinja2 generated
         return (
             f"The chat template cannot be compiled ({type(error).__name__}: {error.msg}). Pass another with "
             "chat_template=."
@@ -180,7 +180,7 @@ def complaint(error: BaseException) -> str:
 
 
 def _escape(value: Any) -> Any:
-    """The value with HTML's characters escaped, and those that stand for them."""
+    """Escape HTML's special characters, and the characters that stand for them."""
     escaped = escape(value)
     if not isinstance(value, str) or isinstance(value, Markup):
         return escaped

@@ -1,12 +1,12 @@
-"""The child process that renders strangers' templates: orders in, texts out, under limits that the system enforces.
+"""The child process that renders untrusted templates: orders in, texts out, under limits that the system enforces.
 
 Knows: the orders (JSON), the answers (one letter and a text: nothing that could execute in the parent), and what this
-process may use. Does not know: who asks, what a text means. A template that gets past `engine.template.sandbox` finds a
-process that can open no file, start no process, and take neither memory nor time for long.
+process may use. Does not know: its callers, what a text means. A template that escapes `engine.template.sandbox` is in
+a process that can open no file, start no process, and use only limited memory and time.
 
-An order is two lines of JSON: `{"key", "length", "seconds"}`, and what it is about. A text is a template, to be
-compiled and kept under that key; `{"values", "escapes", "now"}` is to be rendered by the template of that key, in
-`length` characters at most. `seconds` bounds the processor time of the order.
+An order is two lines of JSON: `{"key", "length", "seconds"}`, and a body. A text as the body is a template to compile
+and store under that key; a body `{"values", "escapes", "now"}` is to be rendered by the template of that key, in at
+most `length` characters. `seconds` bounds the processor time of the order.
 """
 
 import json
@@ -23,15 +23,15 @@ from engine.template.sandbox import Compiled, Surroundings, complaint
 
 MEMORY = 1 << 30
 """Bytes of address space. A conversation of a million tokens takes about a fifth of that."""
-_LATE = (  # makes jinja2 and Python import what they import late
+_LATE = (  # triggers the lazy imports of jinja2 and Python
     "{% for x in ['<a> b'] %}{{ x | striptags | truncate(9) | wordwrap(9) | urlencode | title | tojson | safe }}"
     "{{ '\\N{EN DASH}%s' | format(1) }}{{ '{}'.format(loop.index) }}{{ strftime_now('%d %b %Y') }}{% endfor %}"
 )
 
 
 def main() -> int:
-    """Serve one parent, until its orders end."""
-    warnings.simplefilter("ignore")  # Python's compiler comments on what jinja2 made of a template
+    """Serve one parent until it closes the connection."""
+    warnings.simplefilter("ignore")  # Python's compiler warns about code that jinja2 generates
     orders, answers = ends()
     templates: dict[str, Compiled] = {}
     for source in (_LATE, "{{ none.x.y }}"):
@@ -73,7 +73,7 @@ def _read_time(clock: str, offset: float | None, name: str | None) -> datetime:
 
 
 def _limit() -> None:
-    """Bound what this process may use, for good, where the system can."""
+    """Limit the resources of this process for good, as far as the system supports it."""
     if sys.platform == "win32":
         return
     import resource
@@ -88,7 +88,7 @@ def _limit() -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """Bound the processor time of one order: the parent, which watches the clock, may have gone."""
+    """Limit the processor time of one order, since the parent, which watches the clock, may have ended."""
     if sys.platform == "win32":
         return
     import resource

@@ -256,7 +256,7 @@ def test_a_prefill_is_taken_in_first() -> None:
     with scripted("") as engine:
         completion = engine.chat(messages, continue_final_message=True, response_format=Choice(["yes", "no"]), seed=1)
         assert completion.content == "s"
-        with pytest.raises(RequestError, match="begins with"):
+        with pytest.raises(RequestError, match="the beginning of the answer"):
             engine.chat(messages, continue_final_message=True, response_format=Choice(["no"]), seed=1)
 
 

@@ -155,8 +155,8 @@ class TestReasoning:
     @pytest.mark.parametrize(
         ("family", "reasoning", "words"),
         [
-            ("qwen3", "low", "positions True, False only"),
-            ("gpt-oss", False, 'positions True, "low", "medium", "high" only'),
+            ("qwen3", "low", "only the positions True, False"),
+            ("gpt-oss", False, 'only the positions True, "low", "medium", "high"'),
             ("deepseek-r1", "high", "no switch for it"),
             ("llama-3", True, "has no reasoning"),
         ],
@@ -206,7 +206,7 @@ class TestRequests:
     def test_template_variables(self) -> None:
         qwen = shipped("qwen3")
         assert qwen.render("Hi", template_kwargs={"enable_thinking": False}) == qwen.render("Hi", reasoning=False)
-        with pytest.raises(RequestError, match=r"must not hold \['tools'\]"):
+        with pytest.raises(RequestError, match=r"must not contain \['tools'\]"):
             qwen.render("Hi", template_kwargs={"tools": []})
 
     def test_no_generation_prompt(self) -> None:

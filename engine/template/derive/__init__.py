@@ -1,4 +1,4 @@
-"""A format for a template that no family knows, derived from its renders."""
+"""Derives a format for a template of no known family from its renders."""
 
 from engine.template.derive.derivation import derivation
 

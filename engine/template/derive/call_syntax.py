@@ -1,7 +1,7 @@
-"""Syntaxes of calls that a template's turns may be written in, guessed by where the probes' texts stand in them.
+"""Guesses the syntax of calls in a template's turns from where the probes' texts occur in them.
 
-Knows: the shapes of calls, and how each would show in turns that differ in one known text. Does not know: templates,
-reasoning, whether a guess is right: whoever asks for guesses reads the turns back with them.
+Knows: the shapes of calls, and how each would appear in turns that differ in one known text. Does not know: templates,
+reasoning, whether a guess is right: the caller tests it by reading the turns back.
 """
 
 import json
@@ -16,13 +16,13 @@ from engine.template.derive.probes import IDS, KEYS, NAME, NUMBER, TAG, VALUES
 from engine.template.prompt import common
 
 LONGEST_MARK = 200
-"""Characters of the longest marker believed: a longer one is text that happens to stand there."""
+"""The longest plausible marker, in characters: a longer one is ordinary text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The part of each turn that holds calls: one call, two calls, one of two arguments, one of arguments hard to
-    quote; and `lead`, the white space between an answer's text and a call after it."""
+    """The part of each turn that contains calls: one call, two calls, one with two arguments, one whose arguments are
+    hard to quote; and `lead`, the white space between an answer's text and a call after it."""
 
     one: str
     two: str
@@ -32,7 +32,7 @@ class Bodies:
 
 
 def guesses(bodies: Bodies) -> Iterator[ToolSyntax]:
-    """The syntaxes that would give these bodies, the likelier first."""
+    """Yield the syntaxes that could have produced these bodies, the most likely first."""
     if NAME not in bodies.one:
         return
     for guess in (_json, _pythonic, _tagged_json, _dictionary, _nested, _tagged_args):
@@ -60,7 +60,7 @@ def _led(syntax: ToolSyntax, lead: str) -> ToolSyntax:
 
 
 def _json(bodies: Bodies) -> ToolSyntax | None:
-    """A JSON object that holds the name: its keys, and the marks around it."""
+    """A JSON object that contains the name: its keys, and the marks around it."""
     one = bodies.one
     for place in (match.start() for match in re.finditer(r"\{", one[: one.index(NAME)])):
         try:
@@ -79,7 +79,7 @@ def _json(bodies: Bodies) -> ToolSyntax | None:
 
 
 def _object(call: Mapping[str, Any], section: tuple[str, str]) -> ToolSyntax | None:
-    """The syntax of an object with a key for the name, one for the arguments, maybe one for the id."""
+    """The syntax of an object with keys for the name, the arguments, and perhaps the id."""
     name = next((key for key, value in call.items() if value == NAME), None)
     arguments = next((key for key, value in call.items() if as_mapping(value) or KEYS[0] in str(value)), None)
     if name is None or arguments is None:
@@ -110,7 +110,7 @@ def _pythonic(bodies: Bodies) -> ToolSyntax | None:
 
 
 def _tagged_json(bodies: Bodies) -> ToolSyntax | None:
-    """A name in markup, then its arguments as JSON; an id before or after the name, or made of it."""
+    """A name in markup, then its arguments as JSON; an id before or after the name, or formed from it."""
     one, two = bodies.one, bodies.two or bodies.one
     head, _, rest = one.partition(NAME)
     brace = rest.find("{")
@@ -127,7 +127,7 @@ def _tagged_json(bodies: Bodies) -> ToolSyntax | None:
     elif IDS[0] in name_end:
         more["id_open"], _, name_end = name_end.partition(IDS[0])
     between = two.partition(spelt)[2].partition(IDS[1] if "id_end" in more else NAME)[0]
-    # a template may close the section only where several calls stand in it
+    # a template may close the section only if it contains several calls
     last = two.rpartition("}")[2] if two.count(NAME) == 2 else tail
     parts = _parted(head, between, max(tail, last, key=len))
     if parts is None:
@@ -155,7 +155,7 @@ def _dictionary(bodies: Bodies) -> ToolSyntax | None:
 
 
 def _nested(bodies: Bodies) -> ToolSyntax | None:
-    """An element for each argument, named as it is."""
+    """An element for each argument, named like it."""
     head, _, rest = bodies.one.partition(NAME)
     key, value = KEYS[0], VALUES[0]
     found = re.match(rf"(?P<before>.*?){key}(?P<end>.+?){value}(?P<close>.+?){key}(?P=end)", rest, re.DOTALL)
@@ -203,7 +203,7 @@ def _tagged_args(bodies: Bodies) -> ToolSyntax | None:
 
 
 def _name_ended(name_end: str, two: str) -> dict[str, Any]:
-    """What ends a name: where it differs from call to call, attributes stand between the name and their end."""
+    """The end of a name: if it differs from call to call, attributes follow the name."""
     if two.count(NAME + name_end) == 2:
         return {"name_end": name_end}
     second = two.rpartition(NAME)[2]
@@ -214,7 +214,7 @@ def _name_ended(name_end: str, two: str) -> dict[str, Any]:
 
 
 def _key_ended(key_end: str, hard: str) -> dict[str, Any]:
-    """What ends a key: where it differs for a number, a value's type stands in it."""
+    """The end of a key: if it differs for a number, it contains the value's type."""
     number = re.search(rf"{NUMBER}(.*?)7(?!\d)", hard, re.DOTALL)
     other = number.group(1) if number else key_end
     if other == key_end:
@@ -228,8 +228,8 @@ def _key_ended(key_end: str, hard: str) -> dict[str, Any]:
 
 
 def _parted(head: str, between: str, tail: str) -> tuple[tuple[str, str], tuple[str, str]] | None:
-    """The section's marks and the call's: `head` comes before the first call, `between` stands between two calls,
-    `tail` after the last. What repeats belongs to the call, and all where no second call is shown."""
+    """Split markup into the section's marks and the call's: `head` precedes the first call, `between` separates two
+    calls, `tail` follows the last. Repeated text belongs to the call; so does everything if only one call is shown."""
     if not between:
         return (("", ""), (head, tail.rstrip())) if head.strip() else None
     opening = _from_tag(_common_end(head, between))
@@ -240,7 +240,8 @@ def _parted(head: str, between: str, tail: str) -> tuple[tuple[str, str], tuple[
 
 
 def _shared(opening: str, between: str, tail: str) -> tuple[str, str]:
-    """What opens and what closes a part, of the text between two: a tag that also stands behind the last one closes."""
+    """Split the text between two parts into the end of one and the beginning of the next: a tag that also follows the
+    last part is an end."""
     closing = tail[: common(between[: len(between) - len(opening)], tail)]
     tag = TAG.match(opening)
     if tag and tag.end() < len(opening) and tail.startswith(closing + tag.group()):
@@ -249,7 +250,7 @@ def _shared(opening: str, between: str, tail: str) -> tuple[str, str]:
 
 
 def _from_tag(end: str) -> str:
-    """What two texts share at their ends, less the rest of a tag that it begins inside of."""
+    """Remove the rest of a tag from the beginning of a text."""
     inside = end.partition("<")[0]
     return end[inside.rindex(">") + 1 :] if ">" in inside and "<" in end else end
 

@@ -1,7 +1,7 @@
-"""A `Format` for a template that no family knows, found by comparing renders, and believed only if it round-trips.
+"""Derives a `Format` for a template of no known family by comparing renders; accepted only if it round-trips.
 
-Knows: how a turn's parts stand out when one render differs from another in one known text, and that a guess is judged
-by reading the renders with it. Does not know: families, what any marker means, the shapes of calls (`call_syntax`).
+Knows: how to find a turn's parts by comparing renders that differ in one known text, and how to test a guess by reading
+the renders with it. Does not know: families, what any marker means, the shapes of calls (`call_syntax`).
 """
 
 import json
@@ -23,30 +23,30 @@ from engine.template.prompt import common
 _ATOM = re.compile(TAG.pattern + r"|\s+|\w+|.")
 _NET = "think"
 _MOST = 16
-"""Formats without calls that are tried with calls: a bound on the work, far above what any template needed."""
+"""The most formats without calls that are tried with calls; far more than any template needed."""
 _MOST_TRIES = 1000
-"""Formats without calls that are tried at all; the most that a known template needed is 195."""
+"""The most formats without calls that are tried at all; a known template needed at most 195."""
 _Read: TypeAlias = "tuple[str, str, list[tuple[str, object]]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """A format, and in words what it lacks: what the template does not show, or what no guess could read."""
+    """A format, and descriptions of what is missing: what the template does not show, or what no guess could read."""
 
     format: Format | None
     missing: tuple[str, ...] = ()
 
 
 def derive(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Format | None:
-    """The template's format, or None where nothing is found that reads its own renders back.
+    """Return the template's format, or None if no guess reads the template's own renders back.
 
-    Where the calls do not come out, the rest may: then the format has no tools.
+    If only the calls cannot be read back, the format has no tools.
     """
     return derivation(template, fixed, can).format
 
 
 def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Derivation:
-    """The same, with what is missing."""
+    """Return the same as `derive`, with what is missing."""
     turns = turns_of(template, fixed, can)
     if turns is None:
         return Derivation(None, ("it does not show an answer",))
@@ -65,7 +65,7 @@ def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) 
 
 
 def _plain(turns: Turns, eos: str) -> Iterator[Format]:
-    """Formats without calls that read answers and reasoning back, the likelier first."""
+    """Yield formats without calls that read answers and reasoning back, the most likely first."""
     for start, opening, closing, end, reasoning in islice(_marks(turns), _MOST_TRIES):
         marks = (start, opening, closing, reasoning.open, reasoning.close)
         ended = _ended(end, turns, eos)
@@ -76,14 +76,15 @@ def _plain(turns: Turns, eos: str) -> Iterator[Format]:
 
 
 def _marks(turns: Turns) -> Iterator[tuple[str, str, str, str, ReasoningSyntax]]:
-    """What may begin a turn, open and close an answer, end the turn, and stand around reasoning."""
+    """Yield candidates: the start of a turn, the opening and closing of an answer, the end of the turn, and
+    reasoning."""
     for reasoning in _reasonings(turns):
         for start, (opening, closing, end) in product(_starts(turns, reasoning), _ends(turns, reasoning)):
             yield start, opening, closing, end, reasoning
 
 
 def _starts(turns: Turns, reasoning: ReasoningSyntax) -> list[str]:
-    """What may begin a turn: what asking for one adds, less the marks of reasoning."""
+    """Return candidates for the start of a turn: the generation prompt without the marks of reasoning."""
     head = turns.said.partition(SAID)[0]
     start = turns.prompt or _to_tag(head[: common(head, turns.one)])
     for mark in (reasoning.open.strip(), reasoning.close.strip()):
@@ -94,7 +95,8 @@ def _starts(turns: Turns, reasoning: ReasoningSyntax) -> list[str]:
 
 
 def _ends(turns: Turns, reasoning: ReasoningSyntax) -> Iterator[tuple[str, str, str]]:
-    """What may open an answer, close it, and end the turn; first what ends turns with calls too."""
+    """Yield candidates for the opening and closing of an answer and the end of the turn; first those that also end
+    turns with calls."""
     head, _, tail = turns.said.partition(SAID)
     yield "", "", tail
     places = {0, len(tail), *(match.start() for match in TAG.finditer(tail))}
@@ -108,13 +110,13 @@ def _ends(turns: Turns, reasoning: ReasoningSyntax) -> Iterator[tuple[str, str, 
 
 
 def _rank(end: str, shared: Mapping[str, bool]) -> int:
-    """Best is an end that turns with calls share, worst one that they lack."""
+    """Rank an end: best is one that turns with calls share, worst one that they lack."""
     return 1 if not end else 0 if shared[end] else 2
 
 
 def _ended(end: str, turns: Turns, eos: str) -> dict[str, Any]:
-    """What ends a turn: the first marker of what follows an answer that no turn goes on after; what stands before it
-    is written as text. Where nothing follows, the next message's first marker, or the vocabulary's end of text."""
+    """Return what ends a turn: the first marker after an answer after which no turn continues; text before it is
+    written by the model. If nothing follows, the next message's first marker, or the vocabulary's end of text."""
     marks = list(TAG.finditer(end)) or list(re.finditer(r"\S+", end))
     for mark in marks:
         if not any(
@@ -128,13 +130,13 @@ def _ended(end: str, turns: Turns, eos: str) -> dict[str, Any]:
 
 
 def _goes_on(rest: str) -> bool:
-    """Whether a text holds any of the probes'."""
+    """Whether a text contains any probe's text."""
     return any(probe in rest for probe in (SAID, WHY, NAME, *VALUES))
 
 
 def _reasonings(turns: Turns) -> Iterator[ReasoningSyntax]:
-    """What may stand around reasoning: found in the turns, else in the prompts with reasoning on and off, else the tags
-    that the template cuts at, else, as a net, the tags that most models write."""
+    """Yield candidates for the marks of reasoning: those in the turns, else in the prompts with reasoning on and off,
+    else the tags at which the template cuts, and as a last resort the tags that most models write."""
     if turns.field:
         for turn, base in ((turns.why, turns.said), (turns.why_one, turns.one)):
             for opening, closing in _pairs(turn, base, turns.prompt) if turn else ():
@@ -153,16 +155,16 @@ def _reasonings(turns: Turns) -> Iterator[ReasoningSyntax]:
 def _reasoning(turns: Turns, opening: str, closing: str, **more: Any) -> ReasoningSyntax:
     forced = (turns.on or turns.prompt).rstrip().endswith(opening.rstrip())
     if opening.endswith("\n") and closing == closing.strip():
-        closing = f"\n{closing}\n\n"  # what is not written is not missed
+        closing = f"\n{closing}\n\n"  # white space that is absent does not matter
     if turns.gate is not None:
         more["off"] = "gate"
     return ReasoningSyntax(open=opening, close=closing, forced_open=forced, gate=turns.gate, **more)
 
 
 def _pairs(turn: str, base: str, prompt: str) -> list[tuple[str, str]]:
-    """The marks that may stand around reasoning in a turn; `base` is the same turn without reasoning.
+    """Return candidates for the marks around reasoning in a turn; `base` is the same turn without reasoning.
 
-    First the tag next to it, then what the turn has beyond its base, then growing numbers of tags, alike pairs first.
+    First the tag next to it, then what the turn adds to its base, then growing numbers of tags, similar pairs first.
     """
     head, _, rest = turn.partition(WHY)
     rest = re.split(f"{SAID}|{NAME}", rest)[0]
@@ -189,8 +191,8 @@ def _pairs(turn: str, base: str, prompt: str) -> list[tuple[str, str]]:
 
 
 def _unlikeness(pair: tuple[str, str]) -> tuple[bool, int, int]:
-    """How unlike markers two texts are: not tags at their edges, of unequal numbers of words and tags; the shorter
-    first."""
+    """Return a sort key for how unlikely two texts are as a pair of markers: without tags at their edges, with
+    different numbers of words and tags; shorter ones first."""
     opening, closing = (text.strip() for text in pair)
     edged = TAG.match(opening) and TAG.match(closing) and closing[-1] in ">]"
     return not edged, abs(_atoms(opening) - _atoms(closing)), len(opening + closing)
@@ -201,7 +203,7 @@ def _atoms(text: str) -> int:
 
 
 def _switched(on: str, off: str) -> tuple[str, str] | None:
-    """The marks of reasoning from the prompts that have it on and off: an open block, and an empty or closed one."""
+    """Return the marks of reasoning from the prompts with it on and off: an open block, and an empty or closed one."""
     shared = _to_tag(on[: common(on, off)])
     opened, closed = on[len(shared) :], off[len(shared) :]
     tags = [match.group() for match in TAG.finditer(closed)]
@@ -223,14 +225,14 @@ def _common_end(first: str, second: str) -> str:
 
 
 def _to_tag(text: str) -> str:
-    """The text less the beginning of a tag that it ends with."""
+    """Return the text without an incomplete tag at its end."""
     place = text.rfind("<")
     return text[:place] if place >= 0 and ">" not in text[place:] else text
 
 
 def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
-    """The format with each syntax of calls that its turns may be written in, after a heading that names the function
-    too or without one."""
+    """Yield the format with each candidate for the syntax of its calls, with and without a heading that names the
+    function."""
     for headed, heading in _headings(format_, turns):
         one, two, both, hard, beside = (
             (_read(headed, turn)[1] if turn else "").replace(heading or "\0", "")
@@ -243,7 +245,8 @@ def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
 
 
 def _headings(format_: Format, turns: Turns) -> Iterator[tuple[Format, str]]:
-    """The format without a heading before its calls, and with one; with the text that begins a further message."""
+    """Yield the format without and with a heading before its calls, each with the text that begins a further
+    message."""
     yield format_, ""
     one = turns.one.removeprefix(format_.start)
     before, _, rest = one.partition(NAME)
@@ -254,8 +257,8 @@ def _headings(format_: Format, turns: Turns) -> Iterator[tuple[Format, str]]:
 
 
 def _with_stop(format_: Format, turns: Turns) -> Format:
-    """The format with what ends a turn with calls, where that is something else: a marker behind calls that have no
-    section, the first one between a call and its result, or what closes the section."""
+    """Return the format with the stop of turns with calls, if it is another one: a marker after calls without a
+    section, the first marker between a call and its result, or the section's closing marker."""
     tools = format_.tools
     if tools is None or not turns.answered:
         return format_
@@ -278,7 +281,7 @@ def _with_stop(format_: Format, turns: Turns) -> Format:
 
 
 def _reads_answers(format_: Format, turns: Turns) -> bool:
-    """Whether the parser reads the turns without calls as the messages that they were made of."""
+    """Whether the parser reads the turns without calls back as the original messages."""
     said = _read(format_, turns.said)
     if said != ("", SAID, []) and not _left_open(format_, turns, said):
         return False
@@ -286,14 +289,14 @@ def _reads_answers(format_: Format, turns: Turns) -> bool:
 
 
 def _left_open(format_: Format, turns: Turns, said: _Read) -> bool:
-    """Whether the template's own answers stand in reasoning that its prompt opens and nothing closes."""
+    """Whether the template's own answers are inside reasoning that its prompt opens and nothing closes."""
     syntax = format_.reasoning
     opened = syntax is not None and syntax.forced_open and turns.said.startswith(turns.prompt)
     return opened and (said[0].strip(), *said[1:]) == (SAID, "", []) and not turns.why
 
 
 def _reads_calls(format_: Format, turns: Turns, can: Capabilities) -> bool:
-    """Whether the parser reads the turns with calls as the messages that they were made of."""
+    """Whether the parser reads the turns with calls back as the original messages."""
     one, two = [(NAME, FIRST)], [(NAME, FIRST), (NAME, SECOND)]
     wanted = [
         (turns.one, ("", "", one)),
@@ -311,7 +314,7 @@ def _reads_calls(format_: Format, turns: Turns, can: Capabilities) -> bool:
 
 
 def _read_asked(format_: Format, turns: Turns, turn: str) -> _Read:
-    """What a parser makes of a turn whose beginning the prompt writes and the history leaves out."""
+    """Parse a turn whose beginning the prompt writes and the history omits."""
     return _read(format_, turns.prompt + turn.removeprefix(format_.start))
 
 

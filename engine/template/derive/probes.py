@@ -1,7 +1,7 @@
-"""What a template writes for a set of probe messages: the renders that a format is derived from.
+"""Renders a set of probe messages: the renders from which a format is derived.
 
-Knows: the probes, their texts, which occur in no template, and how one turn is cut out of a whole render. Does not
-know: what anything in a turn means, formats, parsers.
+Knows: the probes, their texts, which occur in no template, and how one turn is cut out of a render. Does not know: what
+a turn's text means, formats, parsers.
 """
 
 import json
@@ -40,9 +40,9 @@ TOOL = Tool(
     },
 )
 _GATES = ("enable_thinking", "thinking", "reasoning")
-"""Switches of reasoning that are true or false, as templates name them."""
+"""The usual names of boolean switches for reasoning."""
 TAG = re.compile(r"<[^<>\s][^<>\n]*>|\[/?[A-Z][A-Z_ /]*\]")
-"""What looks like a marker."""
+"""Text that looks like a marker."""
 CLOSER = re.compile(r"</(think|thinking|thought|reasoning)>")
 """Tags that end reasoning in most templates that have no field for it."""
 _QUESTION: Mapping[str, Any] = {"role": "user", "content": ASK}
@@ -53,14 +53,14 @@ _RESULT: Mapping[str, Any] = {"role": "tool", "tool_call_id": IDS[0], "name": NA
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The assistant's turns that a template writes, each "" where it refuses or shows only a part of the message.
+    """The assistant's turns that a template writes; each is "" if it refuses the message or shows only a part of it.
 
-    `prompt` is what asking for an answer adds; `said` an answer; `one`, `two`, `both` and `hard` calls (one, two of
-    them, one of two arguments, one of arguments hard to quote); `beside` an answer and a call; `why` and `why_one`
-    reasoning before an answer and before a call, handed over in the message's `field` ("" for none). `gate` switches
+    `prompt` is the generation prompt; `said` an answer; `one`, `two`, `both` and `hard` calls (one call, two calls, one
+    with two arguments, one whose arguments are hard to quote); `beside` an answer and a call; `why` and `why_one`
+    reasoning before an answer and before a call, given in the message's `field` ("" for none). `gate` switches
     reasoning, `on` and `off` are its prompts. `history` is the rule by which the template keeps earlier reasoning;
-    `cut` is the tag behind which it begins to show earlier answers, where it has no field for reasoning. `ended`
-    follows an answer before the next question, `answered` follows a call's last argument before its result.
+    `cut` is the tag up to which it cuts earlier answers, if it has no field for reasoning. `ended` follows an answer
+    before the next question, `answered` follows a call's last argument before its result.
     """
 
     said: str
@@ -83,7 +83,7 @@ class Turns:
 
 
 def turns_of(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Turns | None:
-    """The turns of a template; None where it does not even show an answer."""
+    """Return the turns of a template; None if it does not even show an answer."""
     frame = _Frame.of(_Renders(template, fixed, can))
     if frame is None:
         return None
@@ -99,7 +99,7 @@ def turns_of(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
     field = why = why_one = ""
     for hand_over in _HAND_OVERS if not can.reasoning_fields else can.reasoning_fields[:1]:
         why_one, why = "", turn(WHY, SAID, **_reasoned(hand_over, SAID))
-        if hand_over != "blocks":  # whose calls are blocks too
+        if hand_over != "blocks":  # in such templates calls are blocks too
             why_one = calls(FIRST, needed=(WHY,), **_reasoned(hand_over, ""))
         if (why or why_one) and not _spelt_out(why + why_one):
             field = hand_over
@@ -128,13 +128,14 @@ def turns_of(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
 
 
 _LONGEST_RENDER, _LONGEST_TURN = 50_000, 1_000
-"""Characters beyond which a render, or one turn of it, is not looked at: known templates write 7,000 and 520."""
+"""The longest render, and the longest turn, in characters, that are examined: known templates write up to 7,000 and
+520."""
 _HAND_OVERS = ("content", "blocks")
-"""Where reasoning goes in templates without a field for it: among the parts of the content, or its blocks."""
+"""Where templates without a field for reasoning read it: among the content's parts, or its blocks."""
 
 
 def _reasoned(field: str, said: str) -> dict[str, Any]:
-    """The part of a message that holds reasoning and a text."""
+    """Return the fields of a message with reasoning and a text."""
     if field == "content":
         thought = {"type": "thinking", "thinking": WHY}
         return {"content": [thought, {"type": "text", "text": said}] if said else [thought]}
@@ -145,7 +146,7 @@ def _reasoned(field: str, said: str) -> dict[str, Any]:
 
 
 def _spelt_out(turn: str) -> bool:
-    """Whether a template wrote a list or a mapping as it stands, instead of reading it."""
+    """Whether a template printed a list or a mapping instead of reading it."""
     return any(f"{quote}type{quote}" in turn for quote in "'\"")
 
 
@@ -163,16 +164,16 @@ class _Renders:
         except TemplateStoppedError:
             raise
         except TemplateError:
-            return None  # a refusal says that there is nothing to compare
+            return None  # a refusal means that there is nothing to compare
         return text if len(text) <= _LONGEST_RENDER else None
 
     def after(self, *messages: Mapping[str, Any], generates: bool = False, **variables: Any) -> str | None:
-        """What follows the question's text."""
+        """Return the render after the question's text; None if it cannot be rendered."""
         text = self.text(_QUESTION, *messages, generates=generates, **variables)
         return None if text is None or ASK not in text else text.rpartition(ASK)[2]
 
     def calls(self, *arguments: Mapping[str, object]) -> dict[str, Any]:
-        """A message with a call for each set of arguments."""
+        """Return a message with a call for each set of arguments."""
         as_object = "object" in self.can.arguments
         functions: list[dict[str, Any]] = [
             {"name": NAME, "arguments": dict(each) if as_object else json.dumps(each)} for each in arguments
@@ -183,8 +184,8 @@ class _Renders:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What surrounds a turn: `lead` ends the question, `asked` is all that follows the question in a render of it alone
-    (some templates add an instruction, or always ask for an answer)."""
+    """The text around a turn: `lead` ends the question; `asked` is all that follows the question if it is rendered
+    alone (some templates add an instruction, or always a generation prompt)."""
 
     renders: _Renders
     lead: str
@@ -233,7 +234,7 @@ def _common_end(first: str, second: str) -> str:
 
 
 def _gate(frame: _Frame) -> tuple[Gate | None, str, str]:
-    """The switch of reasoning that changes what is rendered, and its prompts."""
+    """Return the reasoning switch that changes the render, and the prompts with it on and off."""
     for kwarg in _GATES:
         if kwarg not in frame.renders.template.variables:
             continue
@@ -249,8 +250,7 @@ def _gate(frame: _Frame) -> tuple[Gate | None, str, str]:
 
 
 def _history(renders: _Renders, field: str) -> str:
-    """Which earlier reasoning the template still shows: all, that since the last answer, or that since the last user
-    message."""
+    """Return which earlier reasoning the template shows: all, since the last answer, or since the last user message."""
     answer = {"role": "assistant", **_reasoned(field, SAID)}
     call = {**renders.calls(FIRST), **_reasoned(field, "")}
     if renders.can.null_content and not call["content"]:
@@ -268,7 +268,7 @@ def _history(renders: _Renders, field: str) -> str:
 
 
 def _cut(renders: _Renders) -> str:
-    """The tag up to which the template leaves out an earlier answer; "" for none."""
+    """Return the tag up to which the template cuts an earlier answer; "" if it does not."""
     for found in dict.fromkeys(match.group() for match in CLOSER.finditer(renders.template.source)):
         content = f"{found.replace('/', '')}\n{WHY}\n{found}\n\n{SAID}"
         text = renders.after({**_ANSWER, "content": content}, _LATER)
