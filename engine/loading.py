@@ -70,7 +70,7 @@ def load(
     _prepare(reading, builtin=model is None)
     file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
     made = plan(file, options.model, options.context, machine())
-    _log.info("%s: %s", file.path.name, made.told)
+    _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
     if preflight:
         load_options, context = checks.prepare(load_options, context)
@@ -177,9 +177,7 @@ def _path(model: str | Path) -> Path | None:
     except (OSError, RuntimeError) as error:  # not accessible, or no home directory
         if "://" in str(model):
             return None  # addresses may be too long for a path
-        raise ModelLoadError(
-            f"{model} is not a readable path ({error}); pass the path of a .gguf file."
-        ) from error
+        raise ModelLoadError(f"{model} is not a readable path ({error}); pass the path of a .gguf file.") from error
 
 
 def _warn_without_gpu(options: ModelOptions) -> None:

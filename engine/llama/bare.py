@@ -1,7 +1,7 @@
-"""The least that decoding takes: llama.cpp's C functions called from a plain loop, as a yardstick.
+"""A minimal decoding loop over llama.cpp's C functions, as a baseline for benchmarks.
 
-No text, no events, no cancelling: tokens in, tokens out. A context has the engine's batch size and KV layout, a
-sequence has the sampler chain that llama.cpp's own tools would build from the same parameters.
+No text, no events, no cancelling: tokens in, tokens out. Contexts have the engine's batch size and KV layout, sequences
+the sampler chain that llama.cpp's own tools build from the same parameters.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from engine.runtime.options import FLASH_ATTENTION, ContextOptions
 
 @dataclass(frozen=True)
 class Drawing:
-    """How tokens are drawn: temperature 0 is greedy."""
+    """How tokens are sampled; temperature 0 is greedy."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -27,7 +27,7 @@ class Drawing:
 
     @property
     def options(self) -> dict[str, Any]:
-        """As the engine's options. Everything is said, so that no family's default comes in."""
+        """The same as the engine's options, all of them given, so that no family's default applies."""
         return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "min_p": 0.0}
 
 
@@ -36,9 +36,9 @@ NUCLEUS = Drawing(0.6, 20, 0.95)
 
 
 class Bare:
-    """One model and one context over so many sequences; free it with `close`.
+    """One model and one context for `sequences` sequences; free it with `close`.
 
-    Attention and micro-batch are as the engine would choose them, as far as `asked` does not say.
+    Attention and micro-batch are those of `asked`, or else what the engine would choose.
     """
 
     def __init__(
@@ -83,16 +83,17 @@ class Bare:
         self._lib.llama_model_free(self._model)
 
     def tokens(self, text: str) -> list[int]:
-        """The tokens of a rendered prompt."""
+        """Return the tokens of a rendered prompt."""
         vocab, data = self._lib.llama_model_get_vocab(self._model), text.encode()
         buffer = (ctypes.c_int32 * (len(data) + 8))()
         count = self._lib.llama_tokenize(vocab, data, len(data), buffer, len(buffer), False, True)
         return list(buffer[:count])
 
     def generate(self, prompts: Sequence[Sequence[int]], steps: int, drawing: Drawing, *, shared: int = 0) -> int:
-        """Decode all prompts side by side, `steps` tokens each, from an empty memory; the number of tokens made.
+        """Decode all prompts together, `steps` tokens each, from an empty memory. Returns the number of generated
+        tokens.
 
-        `shared`: leading tokens that all prompts have in common, computed once and copied to the others.
+        `shared`: the number of leading tokens that all prompts share, evaluated once and copied to the others.
         """
         lib = self._lib
         self.clear()
@@ -115,7 +116,7 @@ class Bare:
         return made
 
     def _step(self, lengths: Sequence[int], step: int, drawn: list[int], chains: Sequence[Any]) -> None:
-        """A token more for each."""
+        """Decode one more token for each sequence."""
         for sequence, length in enumerate(lengths):
             self._row(sequence, drawn[sequence], length + step, sequence, output=True)
         self._decode(len(lengths))
@@ -123,15 +124,15 @@ class Bare:
             drawn[sequence] = self._lib.llama_sampler_sample(chain, self._context, sequence)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear the memory of all sequences."""
         self._lib.llama_memory_clear(self._memory, True)
 
     def trim(self, sequence: int, position: int) -> None:
-        """Forget a sequence from `position` on."""
+        """Remove a sequence's tokens from `position` on."""
         self._lib.llama_memory_seq_rm(self._memory, sequence, position, -1)
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Let a sequence begin as another does."""
+        """Copy the beginning of a sequence to another."""
         lib = self._lib
         if self._unified:
             lib.llama_memory_seq_cp(self._memory, source, target, 0, positions)
@@ -140,13 +141,13 @@ class Bare:
             lib.llama_memory_seq_rm(self._memory, target, positions, -1)
 
     def evaluate(self, rows: Sequence[tuple[int, int, int, bool]]) -> None:
-        """One batch of (token, position, sequence, whether its logits are wanted)."""
+        """Evaluate one batch of rows: (token, position, sequence, whether its logits are needed)."""
         for index, (token, position, sequence, output) in enumerate(rows):
             self._row(index, token, position, sequence, output=output)
         self._decode(len(rows))
 
     def draw(self, chain: Any, row: int) -> int:
-        """A token for this row of the last batch."""
+        """Draw a token for this row of the last batch."""
         return self._lib.llama_sampler_sample(chain, self._context, row)
 
     def free(self, chain: Any) -> None:
@@ -174,7 +175,7 @@ class Bare:
             raise DecodeError(f"llama_decode returned {code} for a batch of {rows} tokens.")
 
     def chain(self, drawing: Drawing, seed: int) -> Any:
-        """A sampler chain; hand it to `free` in the end."""
+        """Return a new sampler chain; free it with `free`."""
         lib = self._lib
         chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         links: list[Any] = []

@@ -1,8 +1,8 @@
-"""The few tokens that a first top-k or top-p leaves, found in a few passes over the array of logits, and given to
-llama.cpp's samplers in place of a record of every token.
+"""Finds the few tokens that a first top-k or top-p keeps in a few passes over the array of logits, and passes only
+these to llama.cpp's samplers.
 
-Knows: what top-k and top-p leave. Does not know: samplers. llama.cpp makes a record of every token first: over 152,000
-tokens a top-p takes 0.4 ms here and 2 ms there, an argmax 45 and 190 microseconds. Other filters were no faster here.
+Knows: top-k and top-p. Does not know: samplers. llama.cpp first makes a record of every token: for 152,000 tokens a
+top-p takes 0.4 ms here and 2 ms there, an argmax 45 and 190 microseconds. Other filters were not faster here.
 """
 
 import ctypes
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
     from engine.constraint.matcher import Mask
 
-_DEPTHS = (5.0, 9.0, 13.0, 18.0)  # how far below the largest logit the tokens are looked for, try by try
-_ROWS = 32  # the vocabulary as a table: the best maxima of its columns tell how likely its best tokens are at least
+_DEPTHS = (5.0, 9.0, 13.0, 18.0)  # how far below the largest logit tokens are searched for, attempt by attempt
+_ROWS = 32  # rows of a table of the vocabulary: the best maxima of its columns bound the best tokens' logits from below
 
 
 class Kept(NamedTuple):
-    """Numbers of the tokens that are left, and whether they stand best first."""
+    """The ids of the kept tokens, and whether they are sorted, best first."""
 
     tokens: "NDArray[np.intp]"
     ranked: bool
 
 
 class Filter(Protocol):
-    """Raises DecodeError("nan") when a logit is not a number, or none is possible."""
+    """A filter. Raises DecodeError("nan") if a logit is not a number, or all are -inf."""
 
     def __call__(self, logits: "NDArray[np.float32]") -> Kept: ...
 
 
 def best(logits: "NDArray[np.float32]") -> int:
-    """The most likely token, the first of them. Raises DecodeError("nan") like a filter."""
+    """Return the most likely token, the first of equals. Raises DecodeError("nan") like a filter."""
     token = int(logits.argmax())
-    check_number(float(logits[token]))  # it is NaN when any number of the row is
+    check_number(float(logits[token]))  # NaN if any number of the row is
     return token
 
 
 def check_number(largest: float) -> None:
-    """Raises DecodeError("nan") when a row's maximum is not a number: then some logit is not, or none is possible."""
+    """Raise DecodeError("nan") if a row's maximum is not finite: some logit is not a number, or all are -inf."""
     if not math.isfinite(largest):
         raise no_numbers()
 
@@ -58,7 +58,7 @@ def no_numbers() -> DecodeError:
 
 
 def first_filter(name: SamplerName, params: SamplingParams) -> Filter:
-    """The filter of this name with these parameters: top-k or top-p."""
+    """Return the filter of this name with these parameters: top-k or top-p."""
     if name == "top_k":
         return TopK(params.top_k or 0)
     assert name == "top_p", f"{name} is left to llama.cpp"
@@ -66,7 +66,7 @@ def first_filter(name: SamplerName, params: SamplingParams) -> Filter:
 
 
 def everything(logits: "NDArray[np.float32]") -> Kept:
-    """The filter that leaves all."""
+    """The filter that keeps all tokens."""
     import numpy as np
 
     best(logits)
@@ -74,7 +74,7 @@ def everything(logits: "NDArray[np.float32]") -> Kept:
 
 
 def allowed_tokens(mask: "Mask", n_vocab: int) -> "NDArray[np.intp]":
-    """The tokens whose bits are set, ascending. Its time grows with those, not with the vocabulary."""
+    """Return the tokens whose bits are set, ascending, in time linear in their number rather than the vocabulary's."""
     import numpy as np
 
     words = np.flatnonzero(mask)
@@ -90,7 +90,7 @@ def all_allowed(mask: "Mask", tokens: "NDArray[np.intp]") -> bool:
 
 
 def is_dense(mask: "Mask") -> bool:
-    """Whether most words have most of their bits set, as far as a few of them tell."""
+    """Whether most bits are set, estimated from a few words."""
     import numpy as np
 
     some = mask[:: max(1, mask.size // 64)].copy()
@@ -98,7 +98,7 @@ def is_dense(mask: "Mask") -> bool:
 
 
 class TopK:
-    """The `count` most likely tokens, the lower number first where two are alike."""
+    """Keeps the `count` most likely tokens; of equals, the lower id first."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -113,16 +113,16 @@ class TopK:
         table, rest = logits[: width * _ROWS].reshape(_ROWS, width), logits[width * _ROWS :]
         maxima = table.max(axis=0)
         check_number(float(np.maximum(maxima.max(), rest.max(initial=-np.inf))))
-        # So many columns have a token of at least this each: no worse one is among the best.
+        # `count` columns each have a token of at least this logit, so no lower one is among the best.
         maxima.partition(width - self._count)
         least = maxima[width - self._count]
-        # A mask may leave fewer than are wanted; to rank all that it forbids would take long.
+        # A mask may allow fewer tokens than `count`; ranking all forbidden ones would be slow.
         tokens = (logits >= least if least > -np.inf else logits > least).nonzero()[0]
         return Kept(tokens[(-logits[tokens]).argsort(kind="stable")[: self._count]], True)
 
 
 class TopP:
-    """The most likely tokens whose probabilities first reach `mass`."""
+    """Keeps the most likely tokens whose total probability first reaches `mass`."""
 
     def __init__(self, mass: float) -> None:
         self._mass = mass
@@ -145,7 +145,7 @@ class TopP:
 
 
 class Candidates:
-    """The tokens that a filter leaves, drawn from by a chain that goes on from there."""
+    """Draws from the tokens that a filter keeps, with a chain of the remaining samplers."""
 
     def __init__(self, first: Filter) -> None:
         self._first = first
@@ -156,16 +156,16 @@ class Candidates:
         self._make_room(512)
 
     def kept_if_allowed(self, logits: "NDArray[np.float32]", mask: "Mask") -> "NDArray[np.intp] | None":
-        """What the filter leaves, if that is what it leaves of the allowed tokens too: so with a top-k whose tokens are
-        all allowed."""
+        """Return what the filter keeps if that is also what it keeps of the allowed tokens: for a top-k, if all are
+        allowed."""
         if not isinstance(self._first, TopK):
             return None
         kept = self._first(logits).tokens
         return kept if all_allowed(mask, kept) else None
 
     def draw(self, chain: int, logits: "NDArray[np.float32]", tokens: "NDArray[np.intp] | None" = None) -> int:
-        """The token that the chain selects, of these (None: of all); the chain is not told to accept it. Raises
-        DecodeError("nan") when the logits are not numbers."""
+        """Return the token that the chain selects from these (None: all), without accepting it. Raises
+        DecodeError("nan") if the logits are not numbers."""
         kept, ranked = self._first(logits if tokens is None else logits[tokens])
         if tokens is not None:
             kept = tokens[kept]

@@ -2,7 +2,7 @@
 `engine.runtime.backend.Backend`.
 
 Knows: the C structures of a context and of a batch, and their return codes. Does not know: requests, scheduling,
-prefixes, files. A single thread calls it; only `abort` may come from another.
+prefixes, files. A single thread calls it; only `abort` may be called from another.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from engine.llama.lib import (
     library,
     library_version,
 )
-from engine.llama.lifetime import made_apart
+from engine.llama.lifetime import made_in_thread
 from engine.llama.params import context_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
@@ -44,7 +44,7 @@ Column: TypeAlias = tuple[int, ...]  # one field of all rows
 
 
 def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n_sequences: int, n_tokens: int) -> None:
-    """Raise DecodeError for what llama.cpp would answer by ending the process, or in words that name no row."""
+    """Raise DecodeError for rows over which llama.cpp would end the process, or fail without naming the row."""
     tokens, _, sequences, outputs = columns
     if sum(outputs) > n_outputs:
         raise DecodeError(
@@ -84,7 +84,7 @@ class LlamaBatch:
         )
 
     def fill(self, tokens: Column, positions: Column, sequences: Column, outputs: Column) -> Any:
-        """The struct to pass to llama_decode, by value."""
+        """Fill the arrays and return the struct to pass to llama_decode, by value."""
         count = len(tokens)
         self._tokens[:count] = tokens
         self._positions[:count] = positions
@@ -94,7 +94,7 @@ class LlamaBatch:
         return self._struct
 
     def forget(self) -> None:
-        """After a failed decode no row has logits."""
+        """Mark all rows as without logits, after a failed decode."""
         self._filled = 0
 
     def has_logits(self, row: int) -> bool:
@@ -102,7 +102,7 @@ class LlamaBatch:
         return 0 <= row < self._filled and bool(self._outputs[row])
 
     def sequence(self, row: int) -> int:
-        """Whose row it is."""
+        """Return the sequence of a row."""
         return self._sequences[row]
 
 
@@ -123,15 +123,15 @@ class Weights(Protocol):
 
     @property
     def digest(self) -> str:
-        """What tells these weights from others."""
+        """A digest that identifies these weights."""
         ...
 
 
 class LlamaBackend:
-    """A context over one model; made by `Model.backend`. It keeps its model alive.
+    """A context over one model, which it keeps alive; made by `Model.backend`.
 
-    `cells` are made as `options` say, of which nothing is left open; `info` says what the loop may expect of them.
-    `window`: tokens that the model's sliding-window layers see, 0 for none.
+    `options` are complete, with nothing left to choose, and `cells` follow from them; `info` tells the loop their
+    limits. `window`: the number of tokens that the model's sliding-window layers see, 0 for none.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class LlamaBackend:
         self._cells = cells
         self._info = info
         self._window = window
-        self._copying = False  # whether llama.cpp still has a copy between buffers to do
+        self._copying = False  # whether llama.cpp has deferred a copy between buffers
         self._abort = ctypes.create_string_buffer(2)
         forget_errors()
         params = context_params(lib, options, cells, self._abort)
-        context = made_apart(lambda: lib.llama_init_from_model(model.handle, params), lib.llama_free)
+        context = made_in_thread(lambda: lib.llama_init_from_model(model.handle, params), lib.llama_free)
         if not context:
             raise init_error(info.n_ctx)
         self._context: int | None = context
@@ -163,7 +163,7 @@ class LlamaBackend:
                 "This model keeps no memory between tokens, so it cannot generate text; use a chat model."
             )
         self._free = weakref.finalize(self, lib.llama_free, context)
-        self._free.atexit = False  # the engine's thread may still use it; its model sees to that
+        self._free.atexit = False  # the engine's thread may still use it; the model's finalizer closes it
         self._dry = DrySamplers(model.vocab)
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
         self._attached: dict[int, LlamaSampler] = {}
@@ -188,7 +188,7 @@ class LlamaBackend:
         return self._context
 
     def decode(self, rows: Sequence[Row]) -> None:
-        """Evaluate the rows. Raises DecodeError, whose `reason` says what to do; `positions` tell what is held then."""
+        """Evaluate the rows. Raises DecodeError with a `reason`; `positions` then returns what each sequence holds."""
         context, info = self._handle(), self._info
         if not rows:
             return
@@ -205,20 +205,21 @@ class LlamaBackend:
             self._batch.forget()
             raise decode_error(code, len(rows), info)
         if self._waits:
-            # A GPU computes on after llama_decode; wait here, where the lock is not held, and not when logits are read.
+            # A GPU continues to compute after llama_decode. Wait for it here, without the GIL, rather than when logits
+            # are read.
             self._lib.llama_synchronize(context)
         self._copying = False
 
     def abort(self) -> None:
-        """Make the decode that is running, or else the next, stop with DecodeError("aborted"). For any thread; on the
-        CPU only."""
+        """Make the running decode, or else the next one, stop with DecodeError("aborted"). Callable from any thread;
+        works on the CPU only."""
         self._abort[0] = b"\x01"
 
     def logits(self, row: int) -> "NDArray[np.float32]":
-        """The logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a copy.
+        """Return the logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a
+        copy.
 
-        Valid until the next decode. What is written into it, the samplers see. Raises DecodeError for a row without
-        output.
+        Valid until the next decode. Samplers see what is written into it. Raises DecodeError for a row without output.
         """
         context = self._handle()
         self._check(row)
@@ -249,22 +250,22 @@ class LlamaBackend:
         return view
 
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> LlamaSampler:
-        """A sampler with its own random stream, told the tokens before its first draw; a seed of None is a fresh random
+        """Return a sampler with its own random stream, which has seen `tokens`; a seed of None is replaced by a random
         one."""
         sampler = LlamaSampler(params, self._vocab, self._dry, tokens)
         self._samplers.add(sampler)
         return sampler
 
     def attach(self, sequence: int, sampler: Sampler | None) -> None:
-        """With `device_sampling`, let the context draw this sequence's tokens, where llama.cpp can: its logits need not
-        leave the device then. None: draw here again."""
+        """With `device_sampling`, let the context draw this sequence's tokens if llama.cpp can, so that logits need not
+        leave the device. None: draw on the host again."""
         if (before := self._attached.pop(sequence, None)) is not None:
             self._lib.llama_set_sampler(self._handle(), sequence, None)
             before.on_device = False
         if sampler is None or not self._options.device_sampling:
             return
         mine = self._mine(sampler)
-        # Where the output layer's device lacks an operation, the chain goes on from there on the processor.
+        # If the output layer's device lacks an operation, the chain continues from there on the CPU.
         if (chain := mine.lend()) is not None and self._lib.llama_set_sampler(self._handle(), sequence, chain):
             mine.on_device = True
             self._attached[sequence] = mine
@@ -276,17 +277,20 @@ class LlamaBackend:
         return sampler
 
     def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
-        """Draw a token and accept it. Raises DecodeError("nan") when the logits are not numbers."""
+        """Draw a token and accept it. Raises DecodeError("nan") if the logits are not numbers."""
         sampler = self._mine(sampler)
         if sampler.on_device and mask is not None:
-            raise RequestError("device_sampling draws where no constraint can be seen; load without one of them.")
+            raise RequestError(
+                "device_sampling cannot apply a constraint; load without device_sampling, or leave the constraint out."
+            )
         if sampler.on_device:
             self._check(row)
             return sampler.fetch(self._handle(), row)
         return sampler.draw(self._handle(), row, self.logits(row), mask)
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
-        """Log-probabilities of a row: the token's own and the `top` best. Before any filter, bias or temperature."""
+        """Return log-probabilities of a row, before any filter, bias or temperature: the token's own and the `top`
+        best."""
         return token_logprobs(self.logits(row), token, top, self._vocab.token_bytes)
 
     def positions(self, sequence: int) -> int:
@@ -294,20 +298,20 @@ class LlamaBackend:
         return int(self._newest(self._memory, sequence)) + 1
 
     def trim(self, sequence: int, position: int) -> bool:
-        """Forget the sequence from `position` on. False, with the sequence unchanged, when this model's memory
-        cannot; trimming to 0 always works."""
+        """Remove the sequence's tokens from `position` on. Returns False, and changes nothing, if this model's memory
+        cannot do that; trimming to 0 always works."""
         if position >= self.positions(sequence):
             return True
         if position > 0 and self._window:
-            # Sliding-window layers have dropped what lies behind the window; too far back they miss tokens. With
-            # swa_full too, once the cache was full: llama.cpp takes such cells for others then.
+            # Sliding-window layers have dropped tokens outside the window, so too far back they miss some. With
+            # swa_full too, once the cache was full: llama.cpp then reuses such cells.
             oldest = int(self._oldest(self._memory, sequence))
             if oldest > max(0, position - self._window):
                 return False
         return bool(self._remove(self._memory, sequence, position if position > 0 else -1, -1))
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Raises DecodeError("invalid") when a part of a recurrent state is asked for."""
+        """Copy the first `positions` of a sequence. Raises DecodeError("invalid") for a part of a recurrent state."""
         held, can_share = self.positions(source), self._info.can_share
         if positions > held or (not can_share and positions != held):
             rule = "copy no more than it holds" if can_share else "a recurrent state can only be copied whole"
@@ -319,7 +323,7 @@ class LlamaBackend:
         if self._cells.buffers == 1 and can_share:
             self._copy(self._memory, source, target, 0, positions)
         else:
-            # Between separate buffers llama.cpp copies whole sequences only (it asserts); the rest is cut off
+            # Between separate buffers llama.cpp copies only complete sequences (it asserts), so the rest is cut off
             # afterwards.
             self._copy(self._memory, source, target, -1, -1)
             self._copying = self._cells.buffers > 1
@@ -327,14 +331,14 @@ class LlamaBackend:
                 self._remove(self._memory, target, positions, -1)
 
     def shift(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget positions `start` to `stop` (exclusive) and move those behind them down. False, with nothing changed,
-        for recurrent and hybrid models, positions of several dimensions, sliding windows, and where `type_k` is neither
-        f16 nor f32. In the last two this llama.cpp may end the process in the next decode: it asserts where every layer
-        has a window, cannot turn bf16 on the CPU, and of quantised keys it may read a tensor that was not made
+        """Remove positions `start` to `stop` (exclusive) and move later ones down. Returns False, and changes nothing,
+        for recurrent and hybrid models, positions of several dimensions, sliding windows, and if `type_k` is neither
+        f16 nor f32. In the last two cases this llama.cpp may end the process in the next decode: it asserts if every
+        layer has a window, cannot rotate bf16 on the CPU, and for quantised keys may read a tensor that was not made
         (llama-kv-cache.cpp, `build_rope_shift`).
 
-        The keys that move are turned anew in the next decode. What they were computed from is not: they still know of
-        what was forgotten.
+        The next decode rotates the moved keys to their new positions, but does not recompute them: they still depend on
+        the removed tokens.
         """
         self._handle()
         if not self._info.can_share or self._window or self._options.type_k not in ("f16", "f32"):
@@ -347,12 +351,12 @@ class LlamaBackend:
         return True
 
     def save(self, sequence: int) -> bytes:
-        """The state of one sequence, for `restore` in a context of the same model and options."""
+        """Return the state of one sequence, for `restore` in a context of the same model and options."""
         return self._state(sequence, _WHOLE)
 
     def restore(self, sequence: int, state: bytes) -> None:
-        """Replace what the sequence holds. Raises DecodeError when the state is not one of this model and these
-        options, or does not fit; the sequence is empty then."""
+        """Replace the sequence by a saved state. If the state is not one of this model and these options, or does not
+        fit, raises DecodeError and leaves the sequence empty."""
         self._handle()
         self._remove(self._memory, sequence, -1, -1)
         check_state(state)
@@ -360,7 +364,7 @@ class LlamaBackend:
             self._copy_now(sequence)
         forget_errors()
         if not state or self._set_state(sequence, state, _WHOLE) != len(state):
-            said = last_errors() or "it is longer than what llama.cpp reads of it"
+            said = last_errors() or "llama.cpp read only a part of it"
             self._remove(self._memory, sequence, -1, -1)
             raise DecodeError(
                 f"A saved state of {len(state):,} bytes does not fit this context ({said}); "
@@ -369,11 +373,12 @@ class LlamaBackend:
             )
 
     def checkpoint(self, sequence: int) -> bytes:
-        """What recurrent layers (and sliding windows) know now; the rest of the memory can be cut."""
+        """Return the current state of recurrent layers and sliding windows; the rest of the memory can be cut without
+        it."""
         return self._state(sequence, _PARTIAL)
 
     def rewind(self, sequence: int, position: int, state: bytes) -> bool:
-        """Put a checkpoint back, and cut the rest of the memory there."""
+        """Restore a checkpoint, and cut the rest of the memory at `position`. Returns whether that worked."""
         restored = self._set_state(sequence, state, _PARTIAL) and self._remove(self._memory, sequence, position, -1)
         return bool(restored) and self.positions(sequence) == position
 
@@ -385,20 +390,20 @@ class LlamaBackend:
         return bytes(memoryview(buffer)[:written])
 
     def _set_state(self, sequence: int, state: bytes, parts: int) -> int:
-        """Bytes read; 0 where that failed."""
+        """Return the number of bytes read; 0 on failure."""
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
         return int(self._lib.llama_state_seq_set_data_ext(self._handle(), buffer, len(state), sequence, parts))
 
     def _copy_now(self, empty: int) -> None:
-        """llama.cpp puts copies between buffers off to the next decode, which would take a state that is loaded before
-        for what was to be copied, or copy over it (llama-kv-cache.cpp, `seq_cp`): decode a token in an empty
-        sequence."""
+        """Perform deferred copies by decoding a token in an empty sequence. llama.cpp defers copies between buffers to
+        the next decode, which would copy a state that was loaded in between, or copy over it (llama-kv-cache.cpp,
+        `seq_cp`)."""
         self.decode([Row(0, 0, empty, False)])
         self._remove(self._memory, empty, -1, -1)
 
     @property
     def origin(self) -> Origin:
-        """What a state saved here belongs to, for `engine.runtime.state_file`."""
+        """What a state saved here depends on, for `engine.runtime.state_file`."""
         options = self._options
         return Origin(
             model=self._model.digest,
@@ -413,7 +418,7 @@ class LlamaBackend:
         )
 
     def close(self) -> None:
-        """Free the context and its samplers; twice is fine."""
+        """Free the context and its samplers. Can be called more than once."""
         if self._context is None:
             return
         for sequence in list(self._attached):

@@ -1,12 +1,12 @@
-"""The memory that a model and a context will take, from the model's header: the only estimate there is.
+"""Estimates the memory that a model and a context will take from the model's header; the only such estimate.
 
-Knows: what llama.cpp allocates and keeps. Does not know: the memory there is (`engine.llama.memory`), what is chosen by
-it (`engine.llama.plan`). The KV cache is filled with zeros and Linux overcommits, so what is too large ends in the
-kernel killing the process, never in an error; hence this. All sizes are bytes. `tests/bench/memory.py` compares it with
-what models take.
+Knows: what llama.cpp allocates. Does not know: the available memory (`engine.llama.memory`), the choices made by it
+(`engine.llama.plan`). It is needed because Linux overcommits and the KV cache is zero-filled: a context that is too
+large gets the process killed instead of raising an error. All sizes are bytes. `tests/bench/memory.py` compares the
+estimates with what models take.
 
-Exact: weights, KV caches, recurrent states, outputs. Compute buffers hold the graph's widest moment; the moments that
-may be the widest are told from the sizes in the header, which was within a few MiB for the architectures measured.
+Exact: weights, KV caches, recurrent states, outputs. Compute buffers hold the widest point of the graph; the candidates
+for it are computed from the sizes in the header, which was accurate to a few MiB for the architectures measured.
 """
 
 from collections.abc import Set as AbstractSet
@@ -16,18 +16,18 @@ from engine.llama.gguf import GgufFile, Layer
 from engine.runtime.options import CACHE_TYPES, ContextOptions
 
 CELLS = 256
-"""What llama.cpp rounds a context up to a multiple of."""
+"""llama.cpp rounds a context up to a multiple of this."""
 _F16, _F32 = 2, 4
 _CHECKPOINTS = 8  # of one conversation, at most (engine.runtime.prefix)
 _FIXED = 4 << 20  # graphs, the allocator, Python modules and threads
 _TOKEN = 480
-"""Bytes for each token of a vocabulary: llama.cpp keeps its text three times, in maps, and the merges; measured."""
+"""Bytes per token of the vocabulary, measured: llama.cpp keeps its text three times, in maps, and the merges."""
 _OPERATIONS_A_BYTE = 20
-"""Arithmetic operations of prefill in the time that copying a byte takes; rough: CPUs have fewer, GPUs more."""
+"""Arithmetic operations of prefill in the time of copying a byte; rough: fewer on CPUs, more on GPUs."""
 
 
 class Cells(NamedTuple):
-    """The KV cache of a context for `sequences` conversations: `buffers` of `each` cells, one or as many."""
+    """The KV cache of a context for `sequences` conversations: one buffer of `each` cells, or one per conversation."""
 
     buffers: int
     each: int
@@ -39,16 +39,15 @@ class Cells(NamedTuple):
 
 
 def cells_of(options: ContextOptions, n_ctx: int, n_sequences: int) -> Cells:
-    """The cells for conversations of `n_ctx` tokens; llama.cpp makes each buffer a multiple of 256."""
+    """Return the cells for conversations of `n_ctx` tokens; llama.cpp makes each buffer a multiple of 256."""
     wanted = max(options.kv_tokens or 0, n_ctx, 1) if options.kv_unified else n_ctx
     buffers = 1 if options.kv_unified else n_sequences
     return Cells(buffers, -(-max(wanted, 1) // CELLS) * CELLS, n_sequences)
 
 
 class Weights(NamedTuple):
-    """The memory of a loaded model without any context: its tensors in the form they are computed with; `tables` of
-    its vocabulary; `copies`: pages of the mapped file that were read into another form, which the kernel takes back
-    where memory is short."""
+    """The memory of a loaded model without any context: its tensors in the layout they are computed in; `tables` of its
+    vocabulary; `copies`: pages of the mapped file whose tensors were repacked, which the kernel can reclaim."""
 
     tensors: int
     tables: int
@@ -56,20 +55,20 @@ class Weights(NamedTuple):
 
     @property
     def total(self) -> int:
-        """What must be there."""
+        """The memory that cannot be reclaimed."""
         return self.tensors + self.tables
 
 
 def weights(model: GgufFile, repacked: AbstractSet[str] = frozenset(), *, mapped: bool = True) -> Weights:
-    """`repacked`: the tensor types that llama.cpp lays out anew for this processor. An embedding matrix that is the
-    output matrix too is kept in both layouts then."""
+    """Estimate the memory of the weights. `repacked`: the tensor types that llama.cpp repacks for this CPU. An
+    embedding matrix that is also the output matrix is then kept in both layouts."""
     anew = sum(size for kind, size in model.matrices.items() if kind in repacked)
     both = model.tied if model.tied_type in repacked else 0
     return Weights(model.weights + both, _FIXED + model.n_vocab * _TOKEN, anew - both if mapped else 0)
 
 
 class Footprint(NamedTuple):
-    """The memory of one context: its KV cache and recurrent states, with checkpoints of these; its compute and output
+    """The memory of one context: its KV cache, recurrent states and their checkpoints; its compute and output
     buffers."""
 
     cache: int
@@ -81,14 +80,14 @@ class Footprint(NamedTuple):
 
 
 def estimate(model: GgufFile, options: ContextOptions, cells: Cells) -> Footprint:
-    """What a context of these cells takes."""
+    """Estimate the memory of a context with these cells."""
     cache = sum(layer_caches(model, options, cells)) + checkpoint_bytes(model, options, cells.sequences)
     return Footprint(cache, _compute(model, options, cells))
 
 
 def copy_cost(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
-    """Tokens whose evaluation takes about as long as copying a sequence: between buffers, llama.cpp copies all cells of
-    it, empty ones too; in one buffer, none."""
+    """Return the number of tokens whose evaluation takes about as long as copying a sequence: between buffers,
+    llama.cpp copies all of its cells, even empty ones; within one buffer, none."""
     if cells.buffers == 1:
         return 0
     size = sum(layer_caches(model, options, cells)) // cells.buffers
@@ -97,13 +96,14 @@ def copy_cost(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
 
 
 def checkpoint_bytes(model: GgufFile, options: ContextOptions, n_sequences: int) -> int:
-    """What checkpoints of recurrent states may take: eight for each conversation, as far as the option allows."""
+    """Return the most memory that checkpoints of recurrent states take: eight per conversation, limited by the
+    option."""
     each = sum(layer.state for layer in model.layers) * _F32
     return min(options.checkpoint_mib << 20, _CHECKPOINTS * each * n_sequences)
 
 
 def layer_caches(model: GgufFile, options: ContextOptions, cells: Cells) -> list[int]:
-    """The keys, values and recurrent state of each layer."""
+    """Return the bytes of keys, values and recurrent state of each layer."""
     bytes_k, bytes_v = CACHE_TYPES[options.type_k][1], CACHE_TYPES[options.type_v][1]
     window = cells.total
     if model.sliding_window and not options.swa_full:
@@ -117,7 +117,7 @@ def layer_caches(model: GgufFile, options: ContextOptions, cells: Cells) -> list
 
 
 def _compute(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
-    """The compute and output buffers of the largest micro-batch."""
+    """Return the bytes of compute and output buffers of the largest micro-batch."""
     rows = min(options.rows_at_once, cells.total)
     outputs = max(min(options.n_outputs(cells.sequences), rows), cells.sequences)
     flash = options.flash_attn != "off"
@@ -132,13 +132,14 @@ def _compute(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
 
 
 def _attending(model: GgufFile, layer: Layer) -> int:
-    """Numbers that one row needs in the widest moment of attention, but for scores; of a recurrent layer, too."""
+    """Return the numbers that one row needs at the widest point of attention, without scores, or of a recurrent
+    layer."""
     taken = 4 * model.n_embd + layer.queries + layer.keys + layer.values if layer.keys else 0
     return max(taken, 6 * layer.inner + 2 * model.n_embd if layer.inner else 0)
 
 
 def _feeding(model: GgufFile) -> int:
-    """Numbers that one row needs in the widest moment of the feed-forward layers."""
+    """Return the numbers that one row needs at the widest point of the feed-forward layers."""
     dense = 3 * model.n_ff + 4 * model.n_embd
     experts = model.n_experts_used * (2 * model.n_embd + model.n_ff_expert)
     return experts if model.n_experts_used and not model.has_dense else max(dense, experts)

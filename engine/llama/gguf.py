@@ -1,8 +1,8 @@
-"""What a GGUF says about itself, read before llama.cpp sees it, so that a bad file is refused with a reason.
+"""Reads what a GGUF says about itself before llama.cpp sees it, so that a bad file is refused with a reason.
 
-Knows: the file format (the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md), and which files
-hold no chat model. Does not know: what llama.cpp dies of (`gguf_rules`, `gguf_vocab`), memory. Reads the header only;
-the tensor table tells how long the file must be.
+Knows: the file format (the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md), and which files are
+not chat models. Does not know: what makes llama.cpp end the process (`gguf_rules`, `gguf_vocab`), memory. Reads the
+header only; the tensor table gives the length that the file must have.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ _NOT_CHAT = {
 }  # fmt: skip
 _NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projector", "imatrix": "an importance matrix"}
 _BOTH_WAYS = ("dream", "llada", "llada-moe", "rnd1")
-"""Architectures of diffusion models, which are refused by that name once they are loaded."""
-_SAMPLES, _SAMPLE = 32, 1 << 16  # pieces of a file that its digest is made from, and their length
+"""Architectures of diffusion models, which are refused as such once they are loaded."""
+_SAMPLES, _SAMPLE = 32, 1 << 16  # the number of samples of a file for its digest, and their length in bytes
 _EMBEDDINGS = "token_embd.weight"
 _OF_LAYER = re.compile(r"blk\.(\d{1,5})\.")
 _WINDOW_PERIODS = {
@@ -42,13 +42,14 @@ _WINDOW_PERIODS = {
     "gemma3n": (5, False),
     "plamo3": (8, False),
 }
-"""One of how many layers sees all tokens where a file does not tell, and whether it is the first of them."""
+"""If a file does not say: the period of layers that see all tokens, and whether that is the first layer of each
+period."""
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTemplate:
-    """A chat template beside the default one, such as "tool_use"."""
+    """A chat template in addition to the default one, such as "tool_use"."""
 
     name: str
     source: str
@@ -56,9 +57,9 @@ class NamedTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The sizes of one layer that memory hangs on: elements of its queries, keys and values per token; whether a window
-    slides over them; elements of one head's keys; of its recurrent state for each sequence, and of what a recurrent
-    layer computes for a token; bytes of its weights."""
+    """The sizes of one layer that determine memory: elements of its `queries`, `keys` and `values` per token; whether
+    it has a sliding window (`windowed`); elements of one `head`'s keys, of its recurrent `state` per sequence, and of
+    the values that a recurrent layer computes per token (`inner`); bytes of its `weights`."""
 
     keys: int
     values: int
@@ -72,15 +73,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A model file that can be given to llama.cpp: what is needed to describe it, and to estimate its memory.
+    """A checked model file: the facts needed to describe it and to estimate its memory.
 
-    `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 when the file does not
-    say). `turns_by_length`: how positions are encoded hangs on the length of the context (LongRoPE). `matrices`: bytes
-    by tensor type of those that rows are multiplied by; `output`: of the output matrix; `tied`: the same where that is
-    the embeddings, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none.
-    `n_positions`: the positions that learned embeddings exist for, beyond which llama.cpp ends the process (0:
-    positions are computed). `unverified`: why it is not certain that llama.cpp lives with this header ("": it is), as a
-    part of a sentence.
+    `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 if the file does not
+    say). `turns_by_length`: the encoding of positions depends on the length of the context (LongRoPE). `matrices`:
+    bytes of matrices by tensor type; `output`: bytes of the output matrix; `tied`: the same if that is also the
+    embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none.
+    `n_positions`: the number of learned position embeddings, beyond which llama.cpp ends the process (0: positions are
+    computed). `unverified`: why it is not certain that llama.cpp survives this header ("": it is certain), as a part of
+    a sentence.
     """
 
     path: Path
@@ -112,7 +113,8 @@ class GgufFile:
 
 
 def read_gguf(path: str | Path) -> GgufFile:
-    """The model in a file. Raises ModelLoadError, saying what to do, for what is not a whole chat model in GGUF."""
+    """Read the model in a file. Raises ModelLoadError, saying what to do, if it is not a complete chat model in
+    GGUF."""
     file = Path(path).expanduser()
     _check_is_file(file)
     header = read_header(file)
@@ -122,8 +124,7 @@ def read_gguf(path: str | Path) -> GgufFile:
 
 
 def described(parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
-    """The model whose headers were read already: those of all its parts, in order. Raises ModelLoadError as `read_gguf`
-    does."""
+    """Describe a model from the headers of all its parts, in order. Raises ModelLoadError as `read_gguf` does."""
     file, header = parts[0], headers[0]
     for part, each in zip(parts, headers, strict=True):
         _check_whole(part, each)
@@ -133,8 +134,7 @@ def described(parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
 
 
 def sample_digest(model: GgufFile) -> str:
-    """SHA-256 (hex) over the sizes of all parts and samples spread over them; reads some MiB, however large they
-    are."""
+    """Return a SHA-256 (hex) over the sizes of all parts and samples spread over them; reads a few MiB of any file."""
     digest = hashlib.sha256()
     for part in model.parts:
         size = part.stat().st_size
@@ -156,12 +156,12 @@ def _check_is_file(file: Path) -> None:
             f"{file} cannot be read ({error.strerror}); check the path and its permissions."
         ) from error
     except ValueError as error:  # a NUL
-        raise ModelLoadError(f"{str(file)!r} is no path ({error}); pass the path of a .gguf file.") from error
+        raise ModelLoadError(f"{str(file)!r} is not a path ({error}); pass the path of a .gguf file.") from error
     if stat.S_ISDIR(mode):
         raise ModelLoadError(f"{file} is a directory, not a model{_models_in(file)}.")
     if not stat.S_ISREG(mode):
         raise ModelLoadError(
-            f"{file} is a pipe, a socket or a device; llama.cpp maps models from files: save it to one first."
+            f"{file} is a pipe, a socket or a device, but llama.cpp maps models from files; save it to a file first."
         )
 
 
@@ -187,7 +187,7 @@ def _parts(file: Path, header: Header) -> tuple[Path, ...]:
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise ModelLoadError(
-            f"{file} has {count} parts, and {', '.join(missing)} is missing; put all of them into {file.parent}."
+            f"{file} has {count} parts, but {', '.join(missing)} is missing; put all of them into {file.parent}."
         )
     if header.integer("split.no", 0) != 0:
         raise ModelLoadError(f"{file} is not the first of its {count} parts; pass {parts[0]}.")
@@ -197,7 +197,7 @@ def _parts(file: Path, header: Header) -> tuple[Path, ...]:
 def _check_whole(file: Path, header: Header) -> None:
     if header.file_size < header.expected_size:
         raise ModelLoadError(
-            f"{file} is cut off: it has {header.file_size:,} bytes, and its tensor table needs "
+            f"{file} is cut off: it has {header.file_size:,} bytes, but its tensor table needs "
             f"{header.expected_size:,}; download it again."
         )
 
@@ -265,7 +265,7 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], 
 
 
 def _quantization(header: Header, headers: tuple[Header, ...]) -> str:
-    """The name of general.file_type; without it the tensor type that takes the most bytes."""
+    """Return the name of general.file_type; without it, the tensor type that takes the most bytes."""
     named = file_type_name(header.integer("general.file_type", -1))
     if named:
         return named
@@ -276,14 +276,14 @@ def _quantization(header: Header, headers: tuple[Header, ...]) -> str:
 
 
 def _tied(tensors: Sequence[Tensor]) -> Tensor | None:
-    """The embedding matrix of a model that has no output matrix of its own."""
+    """Return the embedding matrix if it is also the output matrix, else None."""
     if any(tensor.name == "output.weight" for tensor in tensors):
         return None
     return next((tensor for tensor in tensors if tensor.name == _EMBEDDINGS), None)
 
 
 def _matrices(tensors: Sequence[Tensor], tied: Tensor | None) -> dict[str, int]:
-    """Bytes by type of what llama.cpp may lay out anew (ggml-cpu/repack.cpp): rows come in eights."""
+    """Return the bytes, by tensor type, that llama.cpp may repack (ggml-cpu/repack.cpp): rows in multiples of eight."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
         looked_up = tensor.name.endswith("_embd.weight") and tensor is not tied
@@ -294,8 +294,8 @@ def _matrices(tensors: Sequence[Tensor], tied: Tensor | None) -> dict[str, int]:
 
 
 def _layers(header: Header, architecture: str, tensors: Sequence[Tensor]) -> tuple[Layer, ...]:
-    """What each layer keeps (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). Layers without heads for keys are the
-    recurrent ones of a hybrid; where there are none, all layers of a recurrent model keep a state."""
+    """Return the sizes of each layer (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). In a hybrid, layers without key
+    heads are the recurrent ones; in other recurrent models all layers keep a state."""
 
     def key(name: str) -> str:
         return f"{architecture}.{name}"
@@ -342,8 +342,8 @@ def _layers(header: Header, architecture: str, tensors: Sequence[Tensor]) -> tup
 
 
 def _windows(header: Header, architecture: str, count: int) -> list[bool]:
-    """Whether a window slides over each layer: as the file says, layer by layer or one of how many sees all, or as
-    llama.cpp takes it for the architecture (src/models, `load_swa_pattern`)."""
+    """Return for each layer whether it has a sliding window: as the file says, by layer or by period, or as llama.cpp
+    assumes for the architecture (src/models, `load_swa_pattern`)."""
     told = header.integers(f"{architecture}.attention.sliding_window_pattern", -1)
     if len(told) > 1:
         return [bool(told[index % len(told)]) for index in range(count)]
@@ -357,7 +357,7 @@ def _windows(header: Header, architecture: str, count: int) -> list[bool]:
 
 
 def _sizes(tensors: Sequence[Tensor], count: int) -> list[int]:
-    """Bytes of each layer's weights."""
+    """Return the bytes of each layer's weights."""
     sizes = [0] * count
     for tensor in tensors:
         found = _OF_LAYER.match(tensor.name)
@@ -367,8 +367,9 @@ def _sizes(tensors: Sequence[Tensor], count: int) -> list[int]:
 
 
 def _recurrent(header: Header, architecture: str) -> tuple[int, int]:
-    """Elements of one recurrent layer's state for each sequence (llama.cpp: hparams n_embd_r, n_embd_s), and of what it
-    computes for a token: of state-space layers (ssm.*), RWKV's (wkv.*), short convolutions and delta attention."""
+    """Return the elements of one recurrent layer's state per sequence (llama.cpp: hparams n_embd_r, n_embd_s), and of
+    the values that it computes per token: for state-space layers (ssm.*), RWKV's (wkv.*), short convolutions and delta
+    attention."""
 
     def key(name: str) -> int:
         return header.integer(f"{architecture}.{name}", 0)

@@ -1,10 +1,10 @@
 """The header of one GGUF file: its metadata and its tensor table.
 
 Knows: the binary layout, enum ggml_type with its block sizes (ggml.h, ggml-common.h) and enum llama_ftype (llama.h).
-Does not know: what any key means. Every length is checked against the file before it is believed, so a damaged file
-ends in ModelLoadError. Of long arrays only the length is kept, but for those that describe the vocabulary.
+Does not know: what any key means. Every length is checked against the file before it is used, so a damaged file raises
+ModelLoadError. Of long arrays only the length is kept, except for those of the vocabulary.
 
-llama.cpp reads texts as C strings: what stands behind a NUL does not count, here neither.
+llama.cpp reads texts as C strings, so text after a NUL is ignored here too.
 """
 
 import math
@@ -55,7 +55,7 @@ _TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     41: ("Q1_0", 128, 18),
     42: ("Q2_0", 64, 18),
 }
-# enum llama_ftype: what most tensors of a file are.
+# enum llama_ftype: the type of most tensors of a file.
 _FILE_TYPES: dict[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S",
     12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS",
@@ -66,24 +66,24 @@ _FILE_TYPES: dict[int, str] = {
 
 
 def file_type_name(number: int) -> str | None:
-    """The usual name of a llama_ftype, such as "Q4_K_M"; None for a number that is not known."""
+    """Return the usual name of a llama_ftype, such as "Q4_K_M"; None for an unknown number."""
     return _FILE_TYPES.get(number)
 
 
 def tensor_type_name(number: int) -> str:
-    """The name of a ggml_type."""
+    """Return the name of a ggml_type."""
     return _TENSOR_TYPES[number][0] if number in _TENSOR_TYPES else f"type {number}"
 
 
 def tensor_bytes(number: int, elements: int) -> int:
-    """The bytes that so many elements take; 0 for a type that is not known (its size cannot be checked then)."""
+    """Return the size of this many elements in bytes; 0 for an unknown type, whose size cannot be checked."""
     if number not in _TENSOR_TYPES:
         return 0
     _, block, size = _TENSOR_TYPES[number]
     return -(-elements // block) * size
 
 
-# enum gguf_value_type: struct's letter, and what a message calls it.
+# enum gguf_value_type: the format characters of `struct`, and the names in messages.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
 VALUE_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
@@ -93,7 +93,7 @@ CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 _WHOLE = frozenset((TOKEN_TYPES, CHARSMAP))
 _VERSIONS = (2, 3)
 _KEPT = 4096  # numbers of an array that are kept; per-layer arrays are far shorter
-_FIRST, _LARGEST = 1 << 20, 1 << 28  # bytes of a header that are asked for at first, and at most
+_FIRST, _LARGEST = 1 << 20, 1 << 28  # the bytes of a header that are read at first, and at most
 _SHORTEST = 24
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 _MAX_NAME = 63  # GGML_MAX_NAME, less the NUL
@@ -104,7 +104,7 @@ _Value: TypeAlias = _Number | str | tuple[_Number, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One row of the tensor table. `size` is bytes, 0 for a type that this table does not know."""
+    """One row of the tensor table. `size` is in bytes, 0 for an unknown type."""
 
     name: str
     shape: tuple[int, ...]
@@ -118,8 +118,8 @@ class Tensor:
 
 
 class Entry(NamedTuple):
-    """A value as it stands in the file. `kind` is its type (of `VALUE_TYPES`), of an array that of its elements; a long
-    array's value is None."""
+    """A value of the file. `kind` is its type (an index of `VALUE_TYPES`), for an array that of its elements; the value
+    of a long array is None."""
 
     kind: int
     is_array: bool
@@ -127,7 +127,7 @@ class Entry(NamedTuple):
 
 
 class Header:
-    """Metadata by key, with defaults, and the tensors. `tokens` are the vocabulary's texts, as bytes."""
+    """Metadata by key, with defaults, and the tensors. `tokens` are the texts of the vocabulary, as bytes."""
 
     def __init__(
         self,
@@ -144,35 +144,35 @@ class Header:
         self.file_size, self.expected_size = sizes
 
     def entry(self, key: str) -> Entry | None:
-        """The value of a key with its type; None where there is no such key."""
+        """Return the value of a key with its type; None if there is no such key."""
         return self._entries.get(key)
 
     def text(self, key: str) -> str:
-        """A string; "" when absent or something else."""
+        """Return a string; "" if the key is absent or not a string."""
         value = self._value(key)
         return value if isinstance(value, str) else ""
 
     def integer(self, key: str, default: int) -> int:
-        """A whole number; of an array the largest. The default when absent or something else."""
+        """Return an integer, of an array the largest; the default if the key is absent or not an integer."""
         return max(self.integers(key, default))
 
     def integers(self, key: str, default: int) -> tuple[int, ...]:
-        """The whole numbers of an array, or one number alone; never empty."""
+        """Return the integers of an array, or a single integer; the default if there is none. Never empty."""
         value = self._value(key)
         numbers = value if isinstance(value, tuple) else (value,)
         return tuple(int(number) for number in numbers if isinstance(number, int)) or (default,)
 
     def number(self, key: str, default: float) -> float:
-        """One number; the default when absent or something else."""
+        """Return a number; the default if the key is absent or not a number."""
         value = self._value(key)
         return float(value) if isinstance(value, int | float) else default
 
     def count(self, key: str) -> int:
-        """The length of an array; 0 when absent."""
+        """Return the length of an array; 0 if it is absent."""
         return self._counts.get(key, 0)
 
     def keys_under(self, prefix: str) -> list[str]:
-        """The keys that begin so, sorted."""
+        """Return the keys that begin with `prefix`, sorted."""
         return sorted(key for key in self._entries if key.startswith(prefix))
 
     def _value(self, key: str) -> _Value | None:
@@ -181,7 +181,8 @@ class Header:
 
 
 def read_header(file: Path) -> Header:
-    """Raises ModelLoadError for what is not GGUF, of another version or byte order, cut off or damaged."""
+    """Read the header of a file. Raises ModelLoadError if it is not GGUF, of another version or byte order, cut off or
+    damaged."""
     try:
         size = file.stat().st_size
         with file.open("rb") as handle:
@@ -194,9 +195,9 @@ def read_header(file: Path) -> Header:
 
 
 def read_header_by_ranges(name: Path, size: int, read: Callable[[int, int], bytes]) -> Header:
-    """The header of a file of `size` bytes that lies elsewhere, where `read(start, length)` gives a part of it; `name`
-    is for messages. Asks for the beginning, then for more until the header is whole. Raises what `read_header` and
-    `read` raise."""
+    """Read the header of a remote file of `size` bytes, of which `read(start, length)` returns a part; `name` is for
+    messages. Reads the beginning, then more until the header is complete. Raises what `read_header` and `read`
+    raise."""
     data = read(0, min(_FIRST, size))
     if size < _SHORTEST:
         raise _not_gguf(name, data[:4], size)
@@ -214,7 +215,7 @@ def read_header_by_ranges(name: Path, size: int, read: Callable[[int, int], byte
 
 
 class _Incomplete(Exception):
-    """The header goes on behind the bytes that are here; `needed` is how many it takes at least."""
+    """The header is longer than the bytes read so far; it takes at least `needed` bytes."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(needed)
@@ -231,7 +232,7 @@ def _not_gguf(file: Path, magic: bytes, size: int) -> ModelLoadError:
     if magic in (b"PK\x03\x04", b"\x80\x02\x8a\x0a") or file.suffix in (".safetensors", ".bin", ".pt", ".pth"):
         what += "; PyTorch and safetensors weights must be converted first with llama.cpp's convert_hf_to_gguf.py"
     elif magic[:4] in (b"vers", b"<!DO", b"<htm"):
-        what += "; a web page or a git-lfs pointer was downloaded in place of the model"
+        what += "; a web page or a git-lfs pointer was downloaded instead of the model"
     return ModelLoadError(f"{file} is not a GGUF file: {what}. Pass a .gguf file, or download it again.")
 
 
@@ -252,7 +253,8 @@ class _Reader:
             raise _not_gguf(self._file, self._data[:4], self._size)
         self._check_version(self._number("I"))
         tensors, pairs = self._number("Q"), self._number("Q")
-        # A pair takes at least 13 bytes and a tensor 24, so larger counts are damage, found before a loop runs on them.
+        # A pair takes at least 13 bytes and a tensor 24; larger counts are damage, which is detected before looping
+        # over them.
         if pairs * 13 + tensors * 24 > self._size:
             raise self._too_long()
         for _ in range(pairs):
@@ -270,7 +272,7 @@ class _Reader:
             return 32
         value = entry.value
         if entry.kind != U32 or not isinstance(value, int) or value < 1 or value & (value - 1):
-            raise self._damaged(f"general.alignment is {value!r}, and must be a power of 2 of type u32")
+            raise self._damaged(f"general.alignment is {value!r}, but must be a power of 2 of type u32")
         return value
 
     def _check_version(self, version: int) -> None:
@@ -284,7 +286,7 @@ class _Reader:
         )
 
     def _check_table(self, table: Sequence[Tensor], alignment: int) -> None:
-        """llama.cpp takes only tensors that follow one another, each name once."""
+        """Raise for tensors that are not contiguous, or names that occur twice: llama.cpp requires both."""
         seen: set[str] = set()
         offset = 0
         for tensor in table:
@@ -292,9 +294,9 @@ class _Reader:
                 raise self._damaged(f"it has the tensor {tensor.name!r} twice")
             seen.add(tensor.name)
             if tensor.type not in _TENSOR_TYPES:
-                return  # llama.cpp knows, or refuses it
+                return  # llama.cpp knows the type, or refuses it
             if tensor.offset != offset:
-                raise self._damaged(f"the tensor {tensor.name!r} is at {tensor.offset:,}, and must be at {offset:,}")
+                raise self._damaged(f"the tensor {tensor.name!r} is at {tensor.offset:,}, but must be at {offset:,}")
             offset += -(-tensor.size // alignment) * alignment
 
     def _damaged(self, why: str) -> ModelLoadError:
@@ -313,7 +315,7 @@ class _Reader:
             raise _Incomplete(end)
 
     def _take(self, length: int) -> int:
-        """Moves on by so many bytes; gives where they begin."""
+        """Advance by `length` bytes and return where they begin."""
         start = self._at
         self._check_end(start + length)
         self._at = start + length
@@ -386,7 +388,7 @@ class _Reader:
             raise self._damaged(f"the tensor name {name!r} is longer than {_MAX_NAME} bytes")
         if dimensions > _MAX_DIMENSIONS:
             raise self._damaged(
-                f"the tensor {name!r} has {dimensions} dimensions, and at most {_MAX_DIMENSIONS} are possible"
+                f"the tensor {name!r} has {dimensions} dimensions, but at most {_MAX_DIMENSIONS} are possible"
             )
         shape = tuple(self._number("Q") for _ in range(dimensions))
         kind, offset = self._number("I"), self._number("Q")
@@ -395,12 +397,12 @@ class _Reader:
             raise self._damaged(f"the tensor {name!r} has the impossible shape {list(shape)}")
         if shape and shape[0] % block:
             raise self._damaged(
-                f"the rows of the tensor {name!r} have {shape[0]} elements, no multiple of the {block} that "
-                f"{tensor_type_name(kind)} has in a block"
+                f"the rows of the tensor {name!r} have {shape[0]} elements, not a multiple of {block}, the block "
+                f"size of {tensor_type_name(kind)}"
             )
         return Tensor(name, shape, kind, offset, tensor_bytes(kind, math.prod(shape)))
 
 
 def damaged(file: Path, why: str) -> ModelLoadError:
-    """A file that says what cannot be."""
+    """Return the error for a damaged file."""
     return ModelLoadError(f"{file} is damaged: {why}. Download or convert the model again.")

@@ -1,12 +1,12 @@
-"""What llama.cpp takes for granted in a header: refused here, by the key, where it would end the process.
+"""Refuses headers that violate what llama.cpp assumes without checking, which would end the process.
 
 Knows: the assertions of llama.cpp that a header's numbers reach (llama-model.cpp, `load_hparams`; the graphs of the
 architectures in `_DENSE`; the operations of ggml-cpu), as tables of keys, types and ranges. Does not know: texts of
-tokens, shapes of tensors: llama.cpp compares each tensor's shape with the numbers itself, and says so in an error.
+tokens, shapes of tensors: llama.cpp itself checks each tensor's shape against the numbers, and returns an error.
 
-Two questions are asked. What is certain to end the process, whatever the architecture, is refused (`check_numbers`).
-What is left is either verified, of an architecture whose every number is looked at here, or there are `doubts`; then a
-child process has to try the file.
+There are two steps. A header that is certain to end the process, in any architecture, is refused (`check_numbers`). Any
+other is either verified, if every number that its architecture uses is checked here, or there are `doubts`, and a child
+process has to try the file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from engine.llama.gguf_header import (
 _MAX_LAYERS, _MAX_EXPERTS = 512, 1024  # LLAMA_MAX_LAYERS, LLAMA_MAX_EXPERTS
 _SCALINGS = ("none", "linear", "yarn", "longrope")
 _MATRIX = frozenset((0, 1, 2, 3, 6, 7, 8, *range(10, 15), *range(16, 24), 29, 30, 34, 35, 39))
-"""ggml types that ggml-cpu multiplies with and takes rows of: F32, F16, BF16 and the quantised ones that files have."""
+"""The ggml types that ggml-cpu can multiply by and take rows of: F32, F16, BF16 and the quantised ones in files."""
 _VECTOR = frozenset((0,))
 _MAX_SIZE = 1 << 31
 _FINITE = (-1e30, 1e30)
@@ -38,9 +38,10 @@ _LARGEST = 3.4e38
 
 
 class Rule(NamedTuple):
-    """What a key may hold, where it is there: `kinds` of GGUF types, numbers from `low` to `high`, or one of `texts`.
+    """The allowed values of a key, if it is present: `kinds` of GGUF types, numbers from `low` to `high`, or one of
+    `texts`.
 
-    `array`: also an array of such numbers. `required`: it must be there.
+    `array`: also an array of such numbers. `required`: it must be present.
     """
 
     key: str
@@ -52,13 +53,13 @@ class Rule(NamedTuple):
     required: bool = False
 
     def broken(self, entry: Entry | None) -> str:
-        """What is wrong with a value; "" when nothing is."""
+        """Return what is wrong with a value; "" if nothing is."""
         if entry is None:
             return "is missing" if self.required else ""
         allowed = " or ".join(VALUE_TYPES[kind] for kind in self.kinds)
         if entry.kind not in self.kinds or (entry.is_array and not self.array):
             given = f"array of {VALUE_TYPES[entry.kind]}" if entry.is_array else VALUE_TYPES[entry.kind]
-            return f"is of the type {given}, and must be {allowed}"
+            return f"is of the type {given}, but must be {allowed}"
         if self.texts:
             return "" if entry.value in self.texts else f"is {entry.value!r}; possible are {', '.join(self.texts)}"
         for number in entry.value if isinstance(entry.value, tuple) else (entry.value,):
@@ -83,10 +84,10 @@ _FATAL: tuple[Rule, ...] = (
     Rule("attention.layer_norm_rms_epsilon", (F32,), 0, _LARGEST),
     Rule("attention.group_norm_epsilon", (F32,), 0, _LARGEST),
 )
-"""Of every architecture."""
+"""Rules for every architecture."""
 
 _PART = Rule("split.no", (U16,), required=True)
-"""Of each part of a split model."""
+"""The rule for each part of a split model."""
 
 _VERIFIED: tuple[Rule, ...] = (
     Rule("context_length", (U32,), 1, _MAX_SIZE, required=True),
@@ -96,7 +97,7 @@ _VERIFIED: tuple[Rule, ...] = (
     Rule("attention.head_count_kv", (U32,), 1, _MAX_SIZE),
     Rule("attention.key_length", (U32,), 1, _MAX_SIZE),
     Rule("attention.value_length", (U32,), 1, _MAX_SIZE),
-    Rule("attention.sliding_window", (U32,), 1, 1 << 20),  # memory is set aside for as many
+    Rule("attention.sliding_window", (U32,), 1, 1 << 20),  # memory is allocated for this many
     Rule("rope.dimension_count", (U32,), 2, _MAX_SIZE),
     Rule("rope.freq_base", (F32,), 1e-30, _FINITE[1]),
     Rule("rope.freq_base_swa", (F32,), 1e-30, _FINITE[1]),
@@ -115,18 +116,19 @@ _VERIFIED: tuple[Rule, ...] = (
     Rule("pooling_type", (U32,), 0, 0),
     Rule("attention.causal", (BOOL,), 1, 1),
 )
-"""Of the architectures in `_DENSE`, whose other numbers llama.cpp does not read, or compares with shapes."""
+"""Rules for the architectures in `_DENSE`; llama.cpp does not read their other numbers, or checks them against
+shapes."""
 _UNUSUAL = (
     "embedding_length_out", "attention.key_length_swa", "attention.value_length_swa", "attention.scale",
     "attention.sliding_window_pattern", "rope.dimension_count_swa", "rope.dimension_sections",
     "classifier.output_labels", "classifier.pooling_type",
 )  # fmt: skip
-"""Keys that change what these architectures compute, and are in none of their usual files."""
+"""Keys that change what these architectures compute, and that their usual files do not have."""
 
 
 class _Dense(NamedTuple):
     """An architecture whose files can be verified. `square`: its heads together are as long as the embedding.
-    `partial`: positions may turn a part of a head only. `matrices`: beside those of `_LAYER`."""
+    `partial`: positions may rotate only a part of a head. `matrices`: those in addition to `_LAYER`."""
 
     square: bool = False
     partial: bool = False
@@ -153,7 +155,7 @@ _VECTORS = frozenset(
 
 
 def check_numbers(file: Path, headers: Sequence[Header]) -> None:
-    """Refuse, by the key, what llama.cpp ends the process over in every architecture. Raises ModelLoadError."""
+    """Raise ModelLoadError, naming the key, for numbers over which llama.cpp ends the process in every architecture."""
     header = headers[0]
     prefix = header.text("general.architecture") + "."
     for rule in _FATAL:
@@ -165,13 +167,13 @@ def check_numbers(file: Path, headers: Sequence[Header]) -> None:
     layers = header.integer(f"{prefix}block_count", 0)
     later = header.integer(f"{prefix}nextn_predict_layers", 0)
     if later >= layers:
-        raise damaged(file, f"{prefix}nextn_predict_layers is {later}, and it has {layers} layers in all")
+        raise damaged(file, f"{prefix}nextn_predict_layers is {later}, but it has only {layers} layers in all")
     _check_experts(file, header, prefix)
     for each in (tensor for part in headers for tensor in part.tensors):
         kind = each.name.rpartition(".")[0]
         if each.type not in _VECTOR and (kind.endswith("_norm") or each.name.endswith(".bias")):
             raise damaged(
-                file, f"the tensor {each.name!r} is of the type {tensor_type_name(each.type)}, and must be F32"
+                file, f"the tensor {each.name!r} is of the type {tensor_type_name(each.type)}, but must be F32"
             )
 
 
@@ -180,7 +182,7 @@ def _check_experts(file: Path, header: Header, prefix: str) -> None:
     groups = header.integer(f"{prefix}expert_group_count", 0)
     used_groups = header.integer(f"{prefix}expert_group_used_count", 0)
     if prefix in ("hunyuan-dense.", "hunyuan_vl.") and count <= 1:
-        return  # one expert is none there
+        return  # these architectures treat one expert as none
     if used > count or (count and not used):
         raise damaged(file, f"{prefix}expert_used_count is {used}, of {prefix}expert_count {count}")
     if groups and (groups >= count or (groups > 1 and (count % groups or not 0 < used_groups < groups))):
@@ -191,7 +193,7 @@ def _check_experts(file: Path, header: Header, prefix: str) -> None:
 
 
 def doubts(headers: Sequence[Header]) -> str:
-    """Why this header is not verified, as a part of a sentence; "" when it is."""
+    """Return why this header is not verified, as a part of a sentence; "" if it is."""
     header = headers[0]
     architecture = header.text("general.architecture")
     dense = _DENSE.get(architecture)

@@ -1,8 +1,8 @@
-"""A vocabulary as a header describes it: what llama.cpp would end the process over is refused, by the token.
+"""Refuses vocabularies over which llama.cpp would end the process, naming the token.
 
-Knows: what llama.cpp's tokenizers take for granted (llama-vocab.cpp): each text once, texts of a bounded length (some
-of its structures grow with the square of it, others recurse once for each character), a token for each byte that others
-begin with, replacement maps that stay inside their arrays. Does not know: the rest of a header, llama.cpp itself.
+Knows: what llama.cpp's tokenizers assume without checking (llama-vocab.cpp): unique texts, texts of bounded length
+(some structures grow quadratically with it, others recurse once per character), a token for each byte with which others
+begin, replacement maps that stay inside their arrays. Does not know: the rest of a header, llama.cpp itself.
 """
 
 import re
@@ -21,11 +21,13 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 _SPECIAL = frozenset((_UNKNOWN, _CONTROL, _USER_DEFINED))
 _SHORT = 16  # bytes
 _LONGEST, _LONGEST_SPECIAL = 4096, 1024
-"""Bytes of a token, and of one that stands for structure. Real vocabularies have at most 1,024 and about 50."""
+"""The longest token, and the longest control or user-defined one, in bytes. Real vocabularies have at most 1,024 and
+about 50."""
 _MOST_SPECIAL = 1 << 27
-"""Of the squares of the special tokens' lengths, summed up: what is kept of a marker may grow with its square."""
+"""The largest sum of the squared lengths of special tokens, since structures for a marker may grow quadratically."""
 _MOST_DECODED = 64 << 20
-"""Bytes that llama.cpp makes of characters which its byte-level alphabet lacks: it writes the whole token for each."""
+"""The most bytes that llama.cpp may write for characters outside its byte-level alphabet: the whole token for each
+one."""
 _NO_TOKENIZER = {
     "none": "no tokenizer",
     "no_vocab": "no tokenizer",
@@ -37,8 +39,8 @@ _NOT_BYTE_LEVEL = re.compile("[^!-~¡-¬®-\u0143]+")
 
 
 def check_vocabulary(file: Path, header: Header) -> str:
-    """Refuse a vocabulary that llama.cpp would end the process over. Returns why the rest is not vouched for: "" where
-    nothing speaks against it. Raises ModelLoadError."""
+    """Raise ModelLoadError for a vocabulary over which llama.cpp would end the process. Returns why the rest is not
+    verified; "" if it is."""
     model = header.text("tokenizer.ggml.model")
     if model in _NO_TOKENIZER:
         raise ModelLoadError(
@@ -47,7 +49,7 @@ def check_vocabulary(file: Path, header: Header) -> str:
         )
     if model != "whitespace" and header.text("tokenizer.ggml.pre") == "whitespace":
         raise damaged(
-            file, f"tokenizer.ggml.pre is 'whitespace', which tokenizer.ggml.model {model!r} cannot split texts by"
+            file, f"tokenizer.ggml.pre is 'whitespace', which tokenizer.ggml.model {model!r} does not support"
         )
     types = _types(header)
     texts = header.tokens
@@ -84,7 +86,7 @@ def _shown(text: bytes) -> str:
 
 
 def _check_texts(file: Path, texts: Sequence[bytes], types: Sequence[int]) -> None:
-    # An empty text gets a name of its own from llama.cpp.
+    # llama.cpp gives empty texts names of their own.
     if len(set(texts)) + max(0, texts.count(b"") - 1) < len(texts):
         token, before = next(_repeated(texts))
         raise damaged(file, f"the tokens {before} and {token} of {TOKENS} have the same text {_shown(texts[token])}")
@@ -103,12 +105,12 @@ def _check_texts(file: Path, texts: Sequence[bytes], types: Sequence[int]) -> No
 
 
 def _long(texts: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """The tokens, with their numbers, that are long enough for their squares to be worth a look."""
+    """Return the tokens, with their ids, that are long enough for their squared lengths to matter."""
     return [(token, text) for token, text in enumerate(texts) if len(text) > _SHORT]
 
 
 def _repeated(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """A token and the one before it that has the same text."""
+    """Yield each token with an earlier one of the same text."""
     seen: dict[bytes, int] = {}
     for token, text in enumerate(texts):
         if text and (before := seen.setdefault(text, token)) != token:
@@ -116,7 +118,8 @@ def _repeated(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _check_byte_level(file: Path, _header: Header, texts: Sequence[bytes], types: Sequence[int]) -> None:
-    """For each character of an ordinary token that stands for no byte, llama.cpp writes the whole token once more."""
+    """Limit the characters that stand for no byte: for each one in an ordinary token, llama.cpp writes the whole token
+    again."""
     total = 0
     for token, text in _long(texts):
         if _kind(types, token) == _NORMAL:
@@ -133,16 +136,17 @@ def _check_no_bytes(file: Path, _header: Header, _texts: Sequence[bytes], types:
     if _BYTE in types:
         token = types.index(_BYTE)
         raise damaged(
-            file, f"{TOKEN_TYPES} makes token {token} a byte, which no tokenizer.ggml.model of the kind 'bert' has"
+            file, f"{TOKEN_TYPES} makes token {token} a byte, but tokenizer.ggml.model 'bert' has no byte tokens"
         )
 
 
 def _check_single_bytes(file: Path, _header: Header, texts: Sequence[bytes], _types: Sequence[int]) -> None:
-    """Where a text begins like tokens and is none, this tokenizer never gets further."""
+    """Require a token for each first byte: at a text that begins like a token but is none, this tokenizer loops
+    forever."""
     bare = {text for text in map(_unescaped, texts) if text}
     for first in sorted({text[:1] for text in bare}):
         if first not in bare:
-            raise damaged(file, f"{TOKENS} has tokens that begin with the byte {first!r}, and none that is this byte")
+            raise damaged(file, f"{TOKENS} has tokens that begin with the byte {first!r}, but none that is this byte")
 
 
 _ESCAPE = re.compile(rb"\\(x..|.)", re.DOTALL)
@@ -150,7 +154,7 @@ _LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 def _unescaped(text: bytes) -> bytes:
-    """A token of RWKV as llama.cpp reads it."""
+    """Return a token of RWKV as llama.cpp decodes it."""
 
     def plain(found: re.Match[bytes]) -> bytes:
         code = found[1]
@@ -163,8 +167,8 @@ def _unescaped(text: bytes) -> bytes:
 
 
 def _check_charsmap(file: Path, header: Header, _texts: Sequence[bytes], _types: Sequence[int]) -> None:
-    """Walk all of the replacement map that some text can reach: an index outside of it is an exception in the middle of
-    a text, which nothing catches. Its layout: `llm_tokenizer_ugm_session` of llama-vocab.cpp."""
+    """Walk all of the replacement map that any text can reach: an index outside it raises a C++ exception that nothing
+    catches. Its layout: `llm_tokenizer_ugm_session` of llama-vocab.cpp."""
     entry = header.entry(CHARSMAP)
     if entry is None or not isinstance(entry.value, tuple) or entry.kind > 1:
         return  # none, or a type that llama.cpp refuses

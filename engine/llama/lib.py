@@ -1,8 +1,7 @@
-"""The only importer of llama_cpp: its low-level functions, ready for use, facts about the library, its log lines and
-the meaning of its return codes.
+"""The only importer of llama_cpp: its low-level functions, facts about the library, its log and its return codes.
 
-Knows: how the shared library is found, tried and set up once per process (log routing, backends); the levels of
-log lines, and that one may come in parts; the codes of llama_init_from_model and llama_decode. Does not know: models,
+Knows: how the shared library is found, tried and set up once per process (log routing, backends); the levels of log
+lines, and that a line may arrive in parts; the codes of llama_init_from_model and llama_decode. Does not know: models,
 contexts. llama_cpp is imported on the first call of `library`, never when this module is imported. Nothing is printed
 unless the user configures logging: the logger "engine.llama" has a NullHandler, which keeps Python from printing
 warnings by itself.
@@ -36,15 +35,15 @@ from engine.runtime.backend import ContextInfo
 LOGGER = logging.getLogger("engine.llama")
 LOGGER.addHandler(logging.NullHandler())
 
-# enum ggml_log_level (ggml.h). llama.cpp tells hundreds of details at its INFO level; here they are DEBUG.
+# enum ggml_log_level (ggml.h). llama.cpp logs hundreds of details at its INFO level; here they are DEBUG.
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
-# A cache without room is an answer of llama_decode's that the engine lives with: it makes room and tries again.
+# A full cache is an expected result of llama_decode: the engine makes room and tries again.
 _ORDINARY = b"failed to find a memory slot"
 
 
 class _Lines:
-    """Joins the parts of a line; a line ends with a newline, or when another begins. Keeps the last errors."""
+    """Joins the parts of log lines; a line ends with a newline, or when another begins. Keeps the last errors."""
 
     def __init__(self) -> None:
         self.errors: deque[str] = deque(maxlen=6)
@@ -81,30 +80,30 @@ CALLBACK: Any = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_v
 
 
 def forget_errors() -> None:
-    """Before an operation whose failure shall be explained by what llama.cpp says from now on."""
+    """Clear the logged errors, before an operation whose failure the next ones will explain."""
     _lines.errors.clear()
 
 
 def last_errors() -> str:
-    """What llama.cpp logged as errors lately, on one line; "" when nothing."""
+    """Return the last errors that llama.cpp logged, on one line; "" if there are none."""
     return "; ".join(_lines.errors)
 
 
 @cache
 def library() -> Any:
-    """The module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). A library that
+    """Return the module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). A library that
     `LLAMA_CPP_LIB_PATH` names is loaded by a child process first.
 
-    Raises EngineError when it cannot load, or is not the llama.cpp that llama_cpp describes.
+    Raises EngineError if it cannot be loaded, or is not the llama.cpp that llama_cpp describes.
     """
     return load(tried())
 
 
 @cache
 def tried() -> OwnLibrary | None:
-    """The library that `LLAMA_CPP_LIB_PATH` names, after a child process has loaded it; None where it names none.
+    """Return the library that `LLAMA_CPP_LIB_PATH` names, after a child process has loaded it; None if it is not set.
 
-    Warns (`EngineWarning`) when no child can be started. Raises EngineError when the library is not to be used.
+    Warns (`EngineWarning`) if no child can be started. Raises EngineError if the library must not be used.
     """
     own = chosen()
     if own is not None:
@@ -118,7 +117,7 @@ def tried() -> OwnLibrary | None:
 
 def load(own: OwnLibrary | None) -> Any:
     """Import llama_cpp in this process, with a library of the caller's own or with the one that it was compiled with,
-    and set it up. Raises as `library` says."""
+    and set it up. Raises what `library` raises."""
     module, version = _imported(own)
     if version != TESTED_VERSION:
         LOGGER.warning(
@@ -142,7 +141,7 @@ def load(own: OwnLibrary | None) -> Any:
 
 
 def _imported(own: OwnLibrary | None) -> tuple[Any, str]:
-    """llama_cpp's module of functions, and the version of llama-cpp-python."""
+    """Return llama_cpp's module of functions, and the version of llama-cpp-python."""
     try:
         with own.named_for_import() if own else nullcontext():
             import llama_cpp.llama_cpp as lib
@@ -159,19 +158,20 @@ def _imported(own: OwnLibrary | None) -> tuple[Any, str]:
 
 
 def _load_backends(module: Any, own: OwnLibrary) -> None:
-    """The code for each kind of processor, where it lies in files of its own: llama.cpp looks for those beside the
-    program, which is Python. Raises EngineError where there is none."""
+    """Load the backends of a library that keeps them in separate files: llama.cpp looks for these next to the program,
+    which is Python. Raises EngineError if there are none."""
     if not hasattr(module._lib, "ggml_backend_dev_count") or devices(module):
         return
     if hasattr(module._lib, "ggml_backend_load_all_from_path"):
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
         prototype(("ggml_backend_load_all_from_path", module._lib))(os.fsencode(own.backends))
     if not devices(module):
-        raise own.refused(f"it computes with backends, and {own.backends} holds none that can be loaded")
+        raise own.refused(f"it computes with backends, but {own.backends} has none that can be loaded")
 
 
 def _close_sinks() -> None:
-    """llama_cpp opens the null device twice when it is imported, and never closes it: a ResourceWarning at the end."""
+    """Close the null device, which llama_cpp opens twice on import and never closes, to avoid a ResourceWarning at
+    exit."""
     from llama_cpp import _utils
 
     for name in ("outnull_file", "errnull_file"):
@@ -181,10 +181,10 @@ def _close_sinks() -> None:
 
 @cache
 def brief(name: str, result: Any = None) -> Any:
-    """A function of the library that keeps Python's lock while it runs. `result`: its type, if not as declared.
+    """Return a function of the library that holds the GIL while it runs. `result`: its result type, if not as declared.
 
-    For calls of microseconds: giving the lock up and waiting for it again costs up to the interpreter's switch interval
-    (5 ms) each time when another thread computes. Never for what may wait for other threads.
+    For calls of microseconds: if another thread computes, releasing the GIL and taking it again costs up to the
+    interpreter's switch interval (5 ms) each time. Never for functions that may wait for other threads.
     """
     lib = library()
     function = getattr(lib, name)
@@ -193,7 +193,7 @@ def brief(name: str, result: Any = None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device that llama.cpp can compute on. Memory in bytes, at the time of asking."""
+    """One device on which llama.cpp can compute. Memory in bytes, when it was queried."""
 
     name: str
     description: str
@@ -204,7 +204,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class LibraryFacts:
-    """What `doctor` tells about the installed llama.cpp."""
+    """Facts about the installed llama.cpp, for `doctor`."""
 
     version: str
     path: Path
@@ -215,7 +215,7 @@ class LibraryFacts:
 
 
 def facts() -> LibraryFacts:
-    """Facts about the library that is installed. Loads it."""
+    """Return facts about the installed library. Loads it."""
     lib = library()
     return LibraryFacts(
         version=library_version(),
@@ -234,8 +234,8 @@ _ARM = frozenset(("Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"))
 
 @cache
 def repacked_types() -> frozenset[str]:
-    """The tensor types that this build lays out anew for this processor when it loads them (ggml-cpu/repack.cpp,
-    ggml-cpu/amx/common.h), by the features that llama.cpp tells."""
+    """Return the tensor types that this build repacks for this CPU on load (ggml-cpu/repack.cpp,
+    ggml-cpu/amx/common.h), according to the features that llama.cpp reports."""
     told = library().llama_print_system_info().decode("utf-8", "replace")
     found = {name.split()[-1] for name in told.split(" = 1")[:-1]}
     types = _AMX if "AMX_INT8" in found else frozenset[str]()
@@ -246,7 +246,7 @@ def repacked_types() -> frozenset[str]:
 
 
 def library_version() -> str:
-    """The version of llama-cpp-python that is installed."""
+    """Return the version of the installed llama-cpp-python."""
     library()
     import llama_cpp
 
@@ -254,14 +254,14 @@ def library_version() -> str:
 
 
 def library_path() -> Path:
-    """The shared library that is loaded."""
+    """Return the path of the loaded shared library."""
     path = Path(library()._lib._name)
     own = tried()
     return own.path if own is not None else path
 
 
 def devices(module: Any = None) -> tuple[Device, ...]:
-    """The devices that ggml found; the CPU is one of them. Empty where the library does not export the functions.
+    """Return the devices that ggml found, including the CPU; empty if the library does not export the functions.
     `module`: llama_cpp's, while it is being set up."""
     try:
         count, get, kind, name, about, memory = _device_functions((module or library())._lib)
@@ -279,8 +279,8 @@ def devices(module: Any = None) -> tuple[Device, ...]:
 
 
 def _device_functions(dll: Any) -> tuple[Any, ...]:
-    """ggml-backend.h, which llama-cpp-python does not bind; libllama's handle resolves its dependencies' symbols
-    too."""
+    """Bind functions of ggml-backend.h, which llama-cpp-python does not; libllama's handle also resolves symbols of its
+    dependencies."""
     size_p = ctypes.POINTER(ctypes.c_size_t)
     table: list[tuple[str, list[Any], Any]] = [
         ("ggml_backend_dev_count", [], ctypes.c_size_t),
@@ -294,7 +294,7 @@ def _device_functions(dll: Any) -> tuple[Any, ...]:
 
 
 def init_error(n_ctx: int) -> EngineError:
-    """No context was made."""
+    """Return the error for a context that could not be made."""
     said = last_errors() or "no reason given"
     if "alloc" in said:
         return ContextOverflowError(
@@ -305,7 +305,7 @@ def init_error(n_ctx: int) -> EngineError:
 
 
 def decode_error(code: int, rows: int, info: ContextInfo) -> DecodeError:
-    """A decode answered with this code."""
+    """Return the error for a return code of llama_decode."""
     if code == 1:  # no row was evaluated then
         return DecodeError(
             f"The KV cache of {info.cells:,} tokens has no room for {rows} more; end or trim a sequence, or load with "

@@ -1,7 +1,7 @@
 """The child process that loads a library of the caller's own before this process does.
 
-Knows: what it loads, which is what `lib.load` would load here, and how its answer reads. Does not know: what a model
-does with the library; that is the preflight's matter.
+Knows: how to load it, with the parent's own `lib.load`, and the form of its answer. Does not know: whether models run
+on the library, which the preflight tests.
 """
 
 from engine.child import ends, write_frame
@@ -10,7 +10,7 @@ from engine.llama import lib, own_library
 
 
 def main() -> int:
-    """Load what the environment names; the answer is the error's message, or nothing."""
+    """Load the library that the environment names, and answer with the error's message, or ""."""
     _, answers = ends()
     told = ""
     try:

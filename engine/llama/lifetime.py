@@ -1,4 +1,4 @@
-"""The life of C objects: made where Ctrl-C reaches, used by several threads, never freed under one of them.
+"""The lifetime of C objects: made so that Ctrl-C works, used by several threads, never freed while one uses them.
 
 Knows: threads, interrupts, the interpreter's end, forks. Does not know: what the objects are.
 """
@@ -18,10 +18,10 @@ from engine.runtime.process import Home
 
 
 class Shared:
-    """A C object that several threads may use, `with` it: closed, it is freed when the last of them is through.
+    """A C object that several threads may use inside `with`. After `close` it is freed when the last of them is done.
 
-    At the end of the interpreter no use begins any more, and those under way are waited for: C's own end of a process
-    takes away what they look at.
+    At interpreter exit, new uses are refused and running ones are waited for, since C's exit handlers destroy what they
+    use.
     """
 
     _all: ClassVar["weakref.WeakSet[Shared]"] = weakref.WeakSet()
@@ -32,7 +32,7 @@ class Shared:
         self._pointer = pointer
         self._free = free
         self._home = Home()
-        self._lock = threading.RLock()  # a finalizer may close it in the middle of anything
+        self._lock = threading.RLock()  # a finalizer may call `close` at any point
         self._users = 0
         self._refusal: EngineError | None = None
         self._all.add(self)
@@ -56,7 +56,8 @@ class Shared:
             self._free(self._pointer)
 
     def close(self, refusal: EngineError) -> None:
-        """Raise this where somebody wants to use it; twice is fine. In a fork nothing is freed."""
+        """Raise `refusal` for later uses, and free the object once it is unused. Can be called more than once. In a
+        fork nothing is freed."""
         if not self._home.is_here:
             return
         with self._lock:
@@ -67,7 +68,7 @@ class Shared:
 
     @classmethod
     def leave(cls) -> None:
-        """The interpreter ends."""
+        """Refuse new uses at interpreter exit, and wait for running ones."""
         cls._is_leaving = True
         limit = time.monotonic() + cls._PATIENCE
         while any(shared._users and shared._home.is_here for shared in list(cls._all)) and time.monotonic() < limit:
@@ -82,17 +83,17 @@ def _leave_at_the_end() -> None:
     atexit.register(Shared.leave)
 
 
-def made_apart(
+def made_in_thread(
     make: Callable[[], int | None], free: Callable[[int], object], stop: Callable[[], object] | None = None
 ) -> int | None:
-    """Make what is freed by `free`, and whose address `make` returns, in a thread that ends with it.
+    """Call `make`, which returns the address of an object that `free` frees, in a thread that then ends.
 
-    llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers for as long as it lives, and lets
-    threads wait spinning for one another only while there are no more of them than processors: with workers left
-    behind by the caller's thread a small model's decode took 1.2 to 1.7 times as long (docs/PERFORMANCE.md).
+    llama.cpp repacks weights for AMX with OpenMP. libgomp keeps a thread's workers as long as the thread lives, and
+    lets threads spin while waiting for one another only if there are no more of them than processors: with workers left
+    over from the caller's thread, a small model's decode took 1.2 to 1.7 times as long (docs/PERFORMANCE.md).
 
-    The caller waits in Python, where Ctrl-C reaches it; raised in a callback from C it would be lost. Then `stop` is
-    called, and what is made all the same is freed.
+    The caller waits in Python, so Ctrl-C works; in a callback from C the KeyboardInterrupt would be lost. On an
+    interrupt `stop` is called, and an object that is made nevertheless is freed.
     """
     made: Future[int | None] = Future()
     begin = threading.Event()
@@ -102,7 +103,7 @@ def made_apart(
         if made.set_running_or_notify_cancel():
             try:
                 made.set_result(make())
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 made.set_exception(error)
 
     thread = threading.Thread(target=work, name="llama-engine-load")
@@ -120,7 +121,7 @@ def made_apart(
 
 
 def _free_made(made: "Future[int | None]", begin: threading.Event, free: Callable[[int], object]) -> None:
-    """What was not begun is not made; what was begun is waited for, whatever interrupts that, and freed."""
+    """Cancel `make` if it has not begun; else wait for it, whatever interrupts that, and free its object."""
     made.cancel()
     begin.set()
     while not made.done():

@@ -11,10 +11,11 @@ _THREADS = 256 << 20
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Memory that can be taken without swapping, within the limits of this process's cgroups; None when nothing tells.
+    """Return the memory that is available without swapping, within the limits of this process's cgroups; None if
+    unknown.
 
-    Linux: MemAvailable, since the kernel counts reclaimable page cache in it; then each cgroup's limit less what it
-    uses (its inactive file pages are reclaimable). Elsewhere: the free physical pages.
+    Linux: MemAvailable, which includes reclaimable page cache, and each cgroup's limit minus its use (inactive file
+    pages are reclaimable), whichever is least. Elsewhere: the free physical pages.
     """
     free = [size for size in (_meminfo(root, "MemAvailable"), *_cgroup_room(root)) if size is not None]
     if free:
@@ -26,9 +27,9 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def address_space(root: Path = Path("/")) -> int | None:
-    """Address space that this process may still take: its limit (RLIMIT_AS) less what it has, and less what threads
-    reserve for stacks and allocators; None without a limit. What does not fit into it ends the process, too: llama.cpp
-    does not survive an allocation that fails."""
+    """Return the address space that this process may still use: its limit (RLIMIT_AS) minus what it uses, and minus
+    what threads reserve for stacks and allocators; None without a limit. Exceeding it also ends the process, since
+    llama.cpp does not survive a failed allocation."""
     try:
         import resource
     except ImportError:  # Windows
@@ -39,13 +40,13 @@ def address_space(root: Path = Path("/")) -> int | None:
 
 
 def anonymous_memory(root: Path = Path("/")) -> int | None:
-    """Memory of this process that is not backed by files; None where the system does not tell."""
+    """Return the memory of this process that is not backed by files; None if the system does not report it."""
     return _field(root / "proc/self/status", "RssAnon")
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """One thread per physical core that this process may use: a single token's products mostly wait for memory, which
-    more threads do not make faster."""
+    """Return one thread per physical core that this process may use: the products for a single token mostly wait for
+    memory, which more threads do not speed up."""
     cores = {
         _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
         for cpu in _usable_cpus()
@@ -54,8 +55,8 @@ def default_threads(root: Path = Path("/")) -> int:
 
 
 def batch_threads(root: Path = Path("/")) -> int:
-    """One thread per logical CPU that this process may use, for many rows at once, which compute more than they wait.
-    What a virtual machine takes for hyper-threads of one core may be cores, too."""
+    """Return one thread per logical CPU that this process may use, for batches of many rows, which compute more than
+    they wait. Besides, the hyper-threads that a virtual machine shows may be real cores."""
     return _within_quota(len(_usable_cpus()), root)
 
 
@@ -76,7 +77,7 @@ def _read(path: Path) -> str | None:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """A line "Name:   123 kB" in bytes."""
+    """Return the value of a line "Name: 123 kB" in bytes."""
     for line in (_read(path) or "").splitlines():
         key, _, value = line.partition(":")
         words = value.split()
@@ -90,8 +91,8 @@ def _meminfo(root: Path, name: str) -> int | None:
 
 
 def _cgroups(root: Path, controller: str) -> list[tuple[Path, bool]]:
-    """The directories of this process's cgroups that may limit `controller`, own one first, up to the root; whether
-    each is of version 2 (one hierarchy for all controllers, whose names are not given)."""
+    """Return the directories of this process's cgroups that may limit `controller`, its own first, up to the root, each
+    with whether it is of version 2 (one hierarchy for all controllers, without their names)."""
     found: list[tuple[Path, bool]] = []
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)

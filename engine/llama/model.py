@@ -1,7 +1,7 @@
-"""A model's weights in this process: loading them, what they are, and contexts over them.
+"""A model's weights in this process: loading them, facts about them, and contexts over them.
 
-Knows: the llama_model handle and who must be freed before it; the memory of this machine. Does not know: requests,
-templates, sampling. A file is checked by `gguf_file` before llama.cpp sees it.
+Knows: the llama_model handle and what must be freed before it; the memory of this machine. Does not know: requests,
+templates, sampling. `gguf` checks a file before llama.cpp sees it.
 """
 
 import logging
@@ -18,7 +18,7 @@ from engine.llama.context import LlamaBackend
 from engine.llama.footprint import checkpoint_bytes, copy_cost
 from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.llama.lib import forget_errors, last_errors, library
-from engine.llama.lifetime import Shared, made_apart
+from engine.llama.lifetime import Shared, made_in_thread
 from engine.llama.memory import anonymous_memory
 from engine.llama.params import LoadProgress, model_params
 from engine.llama.plan import Machine, check_weights, plan, this_machine
@@ -30,12 +30,13 @@ _log = logging.getLogger("engine.llama")
 _LOADING = re.compile(
     r"\b\w+: (?=error loading|failed to)|error loading model: |failed to load model|(?<=: )\w+: (?=tensor)"
 )
-"""What llama.cpp's errors say of its own functions, and that there is an error."""
+"""The parts of llama.cpp's errors that only name its functions, or that there is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a loaded model is. `size_bytes` is its weights, `n_ctx_train` tokens (0: the file does not say)."""
+    """Facts about a loaded model. `size_bytes` is the size of its weights, `n_ctx_train` is in tokens (0: the file does
+    not say)."""
 
     path: Path
     architecture: str
@@ -54,11 +55,11 @@ class ModelInfo:
 
 
 class Model:
-    """Weights, loaded. A context manager. Made by `Model.load`, which owns the llama_model, or by `Model.adopt`.
+    """Loaded weights. A context manager. Made by `Model.load`, which owns the llama_model, or by `Model.adopt`.
 
-    `held`: bytes of the weights that are in this process's memory already (the rest is mapped, and counted as taken
-    when a context is sized). `owner`: the llama_cpp.Llama whose model this is. `machine` tells what there is to size a
-    context for.
+    `held`: the bytes of the weights that are already in this process's memory (the rest is mapped, and counted as used
+    when a context is sized). `owner`: the llama_cpp.Llama whose model this is. `machine` returns the memory and devices
+    for which a context is sized.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class Model:
         self._held = held
         self._machine = machine
         self._backends: weakref.WeakSet[LlamaBackend] = weakref.WeakSet()
-        # Finalizers run newest first at the interpreter's end: a service's, which joins the engine's thread and frees
-        # its context, before this one.
+        # At interpreter exit finalizers run newest first, so a service's, which joins the engine's thread and frees its
+        # context, runs before this one.
         self._end = weakref.finalize(self, _free, self._shared, self._backends)
         self._vocab = LlamaVocab(self._shared)
         self._info = self._describe(lib)
@@ -96,8 +97,8 @@ class Model:
         progress: Callable[[float], bool | None] | None = None,
         machine: Callable[[], Machine] = this_machine,
     ) -> Self:
-        """Load a GGUF. `progress` is called with 0.0 to 1.0, in another thread, and stops the loading by answering
-        False, or by an error, which is raised here. `machine` tells what there is to load it into.
+        """Load a GGUF. `progress` is called with 0.0 to 1.0, in another thread, and stops the load by returning False,
+        or by raising an error, which is raised here. `machine` returns the available memory and devices.
 
         Raises ModelLoadError for a file that is not a chat model, is damaged, does not fit into memory, or that this
         build of llama.cpp cannot load.
@@ -110,7 +111,7 @@ class Model:
         forget_errors()
         watch = LoadProgress(progress)
         params, _kept = model_params(lib, options, watch)
-        handle = made_apart(
+        handle = made_in_thread(
             lambda: lib.llama_model_load_from_file(os.fsencode(file.path), params), lib.llama_model_free, watch.stop
         )
         if not handle:
@@ -123,15 +124,16 @@ class Model:
 
     @classmethod
     def adopt(cls, llama: Any) -> Self:
-        """The model of an existing `llama_cpp.Llama`, which keeps it: its weights are shared, contexts are made anew.
+        """Use the model of an existing `llama_cpp.Llama`, which keeps owning it: its weights are shared, contexts are
+        new.
 
-        Closing the Model leaves the Llama as it is; closing the Llama closes the Model too. Raises ModelLoadError for
-        what is no open Llama.
+        Closing the Model does not affect the Llama; closing the Llama also closes the Model. Raises ModelLoadError for
+        anything but an open Llama.
         """
         try:
             path, handle, params = llama.model_path, llama.model, llama.model_params
         except AttributeError as error:
-            raise ModelLoadError(f"{llama!r} is no open llama_cpp.Llama; pass one, or load the file.") from error
+            raise ModelLoadError(f"{llama!r} is not an open llama_cpp.Llama; pass one, or load the file.") from error
         if not handle:
             raise ModelLoadError("This llama_cpp.Llama is closed; adopt it before it is closed, or load the file.")
         file = read_gguf(path)
@@ -174,18 +176,18 @@ class Model:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over samples of the file, spread all over it: another model's, or another quantisation's, differs."""
+        """A SHA-256 over samples from all over the file, which differs for other models and quantisations."""
         if self._digest is None:
             self._digest = sample_digest(self._file)
         return self._digest
 
     def backend(self, options: ContextOptions | None = None) -> LlamaBackend:
-        """A context over this model. Raises ContextOverflowError, with the numbers, when it would not fit into
+        """Make a context over this model. Raises ContextOverflowError, with the numbers, if it would not fit into
         memory."""
         options = options or ContextOptions()
         _ = self.handle
         machine = self._machine()
-        layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)  # where they are already
+        layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)  # where they are now
         made = plan(self._file, layers, options, machine, held=self._held)
         ready, n_ctx, cells, n_sequences = made.context, made.n_ctx, made.cells, made.cells.sequences
         if 0 < self._file.n_ctx_train < n_ctx:
@@ -194,7 +196,7 @@ class Model:
                 n_ctx,
                 self._file.n_ctx_train,
             )
-        _log.debug("%s", made.told)
+        _log.debug("%s", made.summary)
         attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
         is_stateful = self._info.is_recurrent or self._info.is_hybrid
         info = ContextInfo(
@@ -213,7 +215,7 @@ class Model:
         return backend
 
     def close(self) -> None:
-        """Free the contexts, then the weights; twice is fine."""
+        """Free the contexts, then the weights. Can be called more than once."""
         if self._handle is None:
             return
         self._shared.close(self._closed())

@@ -1,15 +1,15 @@
-"""A library of the caller's own in place of llama-cpp-python's (`LLAMA_CPP_LIB_PATH`): found, and its structures
-compared with llama_cpp's.
+"""A library of the caller's own instead of llama-cpp-python's (`LLAMA_CPP_LIB_PATH`): finds it, and compares its
+structures with llama_cpp's.
 
-Knows: how the file may be called, which default parameters llama.cpp returns at the version tested, and which libraries
-are known to differ from it, and in what; that a child tries it first. Does not know: how llama_cpp is imported (`lib`),
-nor what the child does (`library_trial`).
+Knows: the possible file names, the default parameters that llama.cpp returns at the tested version, the libraries that
+are known to differ from it, and how; that a child tries it first. Does not know: how llama_cpp is imported (`lib`),
+what the child does (`library_trial`).
 
-llama_cpp describes llama.cpp's structures by hand, for one version of its headers. A field that only one side knows of
-shifts those behind it, and llama.cpp then reads numbers as pointers. The functions that return default parameters show
-it: their values are known, so each must be read back from the place where llama_cpp has its field, and nothing may be
-written behind the last. What this cannot see: fields of the same default that changed places, one of default 0 that
-moved within padding (`kv_unified`, `main_gpu`), and functions whose arguments or meaning changed under the same name.
+llama_cpp describes llama.cpp's structures by hand, for one version of its headers. A field that only one side has
+shifts those after it, and llama.cpp then reads numbers as pointers. The functions that return default parameters reveal
+this: their values are known, so each must be found where llama_cpp has its field, and nothing may be written after the
+last one. This cannot detect fields with the same default that swapped places, one with default 0 that moved within
+padding (`kv_unified`, `main_gpu`), and functions whose arguments or meaning changed under the same name.
 """
 
 import ctypes
@@ -37,9 +37,9 @@ CHILD = "engine.llama.library_trial"
 _SECONDS = 60.0
 _LONGEST_ANSWER = 1 << 16
 _NAMES = {"darwin": ("libllama.so", "libllama.dylib"), "win32": ("llama.dll", "libllama.dll")}
-"""What llama_cpp looks for; elsewhere libllama.so."""
+"""The file names that llama_cpp looks for; on other systems libllama.so."""
 _VERSIONED = "libllama.so.0"
-"""How a wheel or a distribution may call the file; llama_cpp does not look for it."""
+"""Another name of the file in wheels and distributions, which llama_cpp does not look for."""
 _DEFAULTS: Mapping[str, Mapping[str, object]] = {
     # llama-model.cpp and llama-context.cpp, in the functions of these names. A field that is not listed is 0 or NULL.
     "llama_model_default_params": {
@@ -80,9 +80,9 @@ _UNWRITTEN = 0xA5
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A library that was compared with the headers of the version tested. `inserted`: fields of llama_context_params
-    that llama_cpp does not have, each with its type and the field it stands behind. `backends`: the folder of its
-    backends, seen from its own."""
+    """A library that was compared with the headers of the tested version. `inserted`: fields of llama_context_params
+    that llama_cpp does not have, each with its type and the field before it. `backends`: the folder of its backends,
+    relative to its own."""
 
     name: str
     inserted: tuple[tuple[str, Any, str], ...] = ()
@@ -99,27 +99,28 @@ _KNOWN: Mapping[str, Known] = {
 
 @dataclass(frozen=True, slots=True)
 class OwnLibrary:
-    """The shared library that `LLAMA_CPP_LIB_PATH` names the folder of."""
+    """The shared library in the folder that `LLAMA_CPP_LIB_PATH` names."""
 
     path: Path
     known: Known | None
 
     @property
     def backends(self) -> Path:
-        """The folder in which it may keep the code for each kind of processor, where that is not linked to it."""
+        """The folder of its backends, if they are not linked into it."""
         return (self.path.parent / (self.known.backends if self.known else ".")).resolve()
 
     def refused(self, why: object) -> EngineError:
-        """The error for a library that is not used."""
+        """Return the error for a library that is refused."""
         return EngineError(f"The library {self.path}, of {VARIABLE}, is not used: {why}. {WAY_OUT}")
 
     @contextmanager
     def named_for_import(self) -> Generator[None]:
-        """While llama_cpp is imported: the library under a name that llama_cpp looks for. Raises OSError."""
+        """Provide the library under a name that llama_cpp looks for, while that is imported. Raises OSError."""
         if self.path.name in _names():
             yield
             return
-        # Loaded by its own path it finds the libraries beside it; the link is then known as the same file.
+        # Loaded by its own path, it finds the libraries next to it; the loader then recognises the link as the same
+        # file.
         ctypes.CDLL(str(self.path))
         before = os.environ[VARIABLE]
         with tempfile.TemporaryDirectory(prefix="llama-engine-") as folder:
@@ -132,13 +133,14 @@ class OwnLibrary:
 
 
 def chosen() -> OwnLibrary | None:
-    """The library that the environment names; None where it names none. Raises EngineError where none is there."""
+    """Return the library that the environment names; None if the variable is not set. Raises EngineError if there is
+    none in that folder."""
     named = os.environ.get(VARIABLE)
     if named is None:
         return None
     folder = Path(named)
     if not named or not folder.is_dir():
-        what = "a file; name the folder that it is in" if folder.is_file() else "no folder that can be read"
+        what = "a file; name the folder that it is in" if folder.is_file() else "not a readable folder"
         raise EngineError(f'{VARIABLE}="{named}" is {what}. {WAY_OUT}')
     names = (*_names(), _VERSIONED) if sys.platform.startswith("linux") else _names()
     try:
@@ -147,7 +149,7 @@ def chosen() -> OwnLibrary | None:
             return OwnLibrary(path.resolve(), _KNOWN.get(hashlib.sha256(path.read_bytes()).hexdigest()))
     except OSError as error:
         raise EngineError(f"{VARIABLE}={named} cannot be read ({error}). {WAY_OUT}") from error
-    raise EngineError(f"{VARIABLE}={named} holds no {' or '.join(names)}. {WAY_OUT}")
+    raise EngineError(f"{VARIABLE}={named} contains no {' or '.join(names)}. {WAY_OUT}")
 
 
 def _names() -> tuple[str, ...]:
@@ -155,8 +157,8 @@ def _names() -> tuple[str, ...]:
 
 
 def try_in_child(own: OwnLibrary) -> None:
-    """Let a child load the library and compare its structures. Raises EngineError when it is not to be used, or the
-    child died of it, ChildNotStartedError when no child can be started."""
+    """Let a child load the library and compare its structures. Raises EngineError if it must not be used or the child
+    died, ChildNotStartedError if no child can be started."""
     child = Child(CHILD, "The child process that loaded it", "start Python from a program that it can be started by")
     try:
         with child.within(_SECONDS):
@@ -172,7 +174,7 @@ def try_in_child(own: OwnLibrary) -> None:
 
 
 def adapt(lib: Any, known: Known) -> None:
-    """Give llama_cpp's module the fields that this library has and llama_cpp has not."""
+    """Add the fields that this library has and llama_cpp lacks to llama_cpp's structures."""
     if not known.inserted:
         return
     fields = list(lib.llama_context_params._fields_)
@@ -186,12 +188,12 @@ def adapt(lib: Any, known: Known) -> None:
 
 
 def difference(lib: Any) -> str | None:
-    """What in the library is not where llama_cpp looks for it; None when all that is looked at is."""
+    """Return the first difference between the library's structures and llama_cpp's; None if none is found."""
     for function, expected in _DEFAULTS.items():
         if found := _misplaced(lib, function, expected):
             return found
     if lib.llama_sampler_chain_default_params().no_perf is not True:
-        return "llama_sampler_chain_params.no_perf is False, and llama.cpp's default is True"
+        return "llama_sampler_chain_params.no_perf is False, but llama.cpp's default is True"
     batch = lib.llama_batch_init(1, 0, 1)
     filled = [name for name, *_ in batch._fields_ if getattr(batch, name)]
     if filled != ["token", "pos", "n_seq_id", "seq_id", "logits"]:
@@ -209,19 +211,19 @@ def _misplaced(lib: Any, function: str, expected: Mapping[str, object]) -> str |
         if (value != default) if default is not None else bool(value):
             shown = value if isinstance(value, bool | int | float) else "not NULL"
             return (
-                f"{structure.__name__}.{name} is {shown} where llama_cpp looks for it, and llama.cpp's default is "
-                f"{default or 0}, so the structure is another one"
+                f"{structure.__name__}.{name} is {shown} where llama_cpp looks for it, but llama.cpp's default is "
+                f"{default or 0}, so the structure is a different one"
             )
     written = len(data.rstrip(bytes([_UNWRITTEN])))
     size = ctypes.sizeof(structure)
     if written > size:
-        return f"{structure.__name__} has {written} bytes or more, and llama_cpp knows {size}"
+        return f"{structure.__name__} has {written} bytes or more, but llama_cpp knows only {size}"
     return None
 
 
 def _returned(lib: Any, function: str) -> bytes:
-    """What a function returns and what it writes behind that. On x86-64 a structure is returned through a pointer that
-    the caller gives as a first argument; elsewhere no more than the structure is looked at."""
+    """Return the bytes of a function's result and anything written after it. On x86-64 a structure is returned through
+    a pointer that the caller passes as first argument; elsewhere only the structure itself is examined."""
     if platform.machine() not in ("x86_64", "AMD64"):
         returned = getattr(lib, function)
         padded = type("Padded", (ctypes.Structure,), {"_fields_": [("params", returned.restype), ("room", _Room)]})

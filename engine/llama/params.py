@@ -1,15 +1,14 @@
-"""Load and context options as llama.cpp's structures, and the attention that the CPU computes where the caller leaves
-that open.
+"""Load and context options as llama.cpp's structures, and the default choice of attention on the CPU.
 
-Knows: which field each option is, and which attention is the better default for a layout. Does not know: what is loaded
+Knows: the field of each option, and which attention is the better default for a layout. Does not know: what is loaded
 or made with them.
 
-llama.cpp's flash attention goes through prompts in tiles on the CPU, but through a few rows one key at a time
-(ggml-cpu/ops.cpp): a token behind 2,000 others took about twice as long with it as without, while prompts took up to
-two fifths longer without. It skips cells that a row must not see, though, which counts where many sequences share a
-pool; and it alone reads quantised values. Without it the scores of all cells are kept for every row of a micro-batch.
-Micro-batches of 256 rows need half the buffers of llama.cpp's 512, and prompts were read as fast in them, and without
-flash attention as fast in those of 64. The figures are in docs/PERFORMANCE.md.
+On the CPU, llama.cpp's flash attention processes prompts in tiles, but a few rows one key at a time (ggml-cpu/ops.cpp):
+a token after 2,000 others took about twice as long with it as without, while prompts took up to 40 % longer without it.
+It skips cells that a row must not see, though, which matters if many sequences share a pool; and only it can read
+quantised values. Without it, the scores of all cells are stored for every row of a micro-batch. Micro-batches of 256
+rows need half the buffers of llama.cpp's 512 and read prompts as fast; so do those of 64 without flash attention. The
+figures are in docs/PERFORMANCE.md.
 """
 
 import ctypes
@@ -25,13 +24,14 @@ from engine.llama.memory import batch_threads, default_threads
 from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
 _ROWS, _FEWER_ROWS = 256, 64
-"""Of a micro-batch on the CPU; the fewer without flash attention where a conversation is longer than `_LONG`."""
+"""Rows of a micro-batch on the CPU; the smaller number without flash attention if a conversation is longer than
+`_LONG`."""
 _LONG = 16_384
 _BLOCK = 32  # elements of a block of every quantised type that a cache may have
 
 
 def on_cpu(model: GgufFile, options: ContextOptions, n_ctx: int, n_sequences: int) -> ContextOptions:
-    """The options with `flash_attn` and `n_ubatch` decided, for attention that the CPU computes."""
+    """Return the options with `flash_attn` and `n_ubatch` chosen, for attention on the CPU."""
     shared = options.kv_unified and n_sequences > 1
     needs_flash = shared or CACHE_TYPES[options.type_v][1] < 2 or not _heads_are_blocks(model, options)
     flash_attn = options.flash_attn if options.flash_attn != "auto" else "on" if needs_flash else "off"
@@ -40,7 +40,8 @@ def on_cpu(model: GgufFile, options: ContextOptions, n_ctx: int, n_sequences: in
 
 
 def check(model: GgufFile, options: ContextOptions) -> None:
-    """llama.cpp looks at this itself with flash attention only, and ends the process without. Raises RequestError."""
+    """Raise RequestError for a `type_k` whose blocks do not divide the heads. llama.cpp checks this only with flash
+    attention, and otherwise ends the process."""
     if options.flash_attn == "off" and not _heads_are_blocks(model, options):
         raise RequestError(
             f'type_k="{options.type_k}" comes in blocks of {_BLOCK} elements, which do not divide the heads of this '
@@ -49,8 +50,8 @@ def check(model: GgufFile, options: ContextOptions) -> None:
 
 
 def position_limit(model: GgufFile, options: ContextOptions) -> int | None:
-    """The longest conversation that a model of learned positions has positions for; None where positions are computed.
-    llama.cpp ends the process at a token behind the last. Raises RequestError where more is asked for."""
+    """Return the longest conversation for which a model has learned positions; None if positions are computed.
+    llama.cpp ends the process at a token beyond the last position. Raises RequestError if a longer one is requested."""
     if not model.n_positions:
         return None
     most = model.n_positions // CELLS * CELLS
@@ -64,14 +65,14 @@ def position_limit(model: GgufFile, options: ContextOptions) -> int | None:
 
 
 def _heads_are_blocks(model: GgufFile, options: ContextOptions) -> bool:
-    """Whether one head's keys can be looked at alone."""
+    """Whether each head's keys are whole blocks of their type."""
     return CACHE_TYPES[options.type_k][1] >= 2 or all(layer.head % _BLOCK == 0 for layer in model.layers)
 
 
 class LoadProgress:
-    """What llama.cpp asks while it loads, in the thread that loads: it goes on for as long as the answer is True.
+    """The callback that llama.cpp calls in the loading thread; the load continues as long as it returns True.
 
-    `fault` is what `tell`, the caller's code, raised: nothing can be raised through C.
+    `fault` is an exception that `tell`, the caller's function, raised: exceptions cannot pass through C.
     """
 
     def __init__(self, tell: Callable[[float], bool | None] | None) -> None:
@@ -92,7 +93,7 @@ class LoadProgress:
 
 
 def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tuple[Any, tuple[Any, ...]]:
-    """The C parameters, and what must be kept alive while they are used."""
+    """Return the C parameters, and the objects that must be kept alive while they are used."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.n_gpu_layers or 0
     params.split_mode = SPLIT_MODES.index(options.split_mode)
@@ -103,7 +104,7 @@ def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tup
     params.check_tensors = options.check_tensors
     shares: Any = None
     if options.tensor_split:
-        # llama.cpp reads llama_max_devices() of them
+        # llama.cpp reads llama_max_devices() numbers
         shares = (ctypes.c_float * int(lib.llama_max_devices()))(*options.tensor_split)
         params.tensor_split = shares
     callback = lib.llama_progress_callback(progress)
@@ -112,15 +113,15 @@ def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tup
 
 
 def context_params(lib: Any, options: ContextOptions, cells: Cells, abort: Any) -> Any:
-    """The C parameters of a context of these cells. A decode stops once something is written into the buffer `abort`,
-    which must live as long as the context."""
+    """Return the C parameters of a context with these cells. A decode stops once a byte is written into the buffer
+    `abort`, which must live as long as the context."""
     params = lib.llama_context_default_params()
     params.n_ctx = cells.total
     params.n_batch = min(options.n_batch, cells.total)
     params.n_ubatch = min(options.rows_at_once, params.n_batch)
     params.n_seq_max = cells.sequences
     params.n_outputs_max = min(options.n_outputs(cells.sequences), params.n_batch)
-    if options.device_sampling:  # each output that may be drawn on the device is room in every graph
+    if options.device_sampling:  # each output that may be drawn on the device takes room in every graph
         params.n_outputs_max_per_seq = 1
     params.n_threads = options.n_threads or default_threads()
     params.n_threads_batch = options.n_threads_batch or options.n_threads or batch_threads()

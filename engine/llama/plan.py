@@ -1,12 +1,11 @@
-"""What of a model fits where: the layers on devices, the conversations and their length, decided before anything is
-read.
+"""Plans what fits into memory, before anything is read: the layers on devices, the conversations and their length.
 
-Knows: the order in which what the caller left open is chosen, and how a refusal is worded. Does not know: how the
-memory is estimated (`engine.llama.footprint`), or found out (`engine.llama.memory`). All sizes are bytes.
+Knows: the order in which options that the caller left open are chosen, and the text of refusals. Does not know: how
+memory is estimated (`engine.llama.footprint`) or measured (`engine.llama.memory`). All sizes are bytes.
 
-What the caller gave is kept, or refused with the numbers. Of the rest, layers go to devices first, as many as their
-free memory takes; then conversations, four or as many as fit into half of what is left beside the weights; then their
-length, up to 8,192 tokens or the training length, or as much of it as fits.
+The caller's options are kept, or refused with the numbers. The others are chosen in this order: layers on devices, as
+many as fit into their free memory; the number of conversations, four or as many as fit into half of what is free
+besides the weights; their length, up to 8,192 tokens or the training length, or as much as fits.
 """
 
 import sys
@@ -21,19 +20,19 @@ from engine.llama.params import check, on_cpu, position_limit
 from engine.runtime.options import ContextOptions, ModelOptions
 
 RESERVE = 0.1
-"""The share of the memory that is never planned with: other processes, and the estimate's error."""
+"""The share of the memory that is left free, for other processes and the estimate's error."""
 MODEST_CONTEXT = 8192
-"""Tokens of one conversation, where nobody asked for a length."""
-_FALLBACK_CONTEXT = 4096  # for a file that does not tell its training length
-_SEQUENCES = 4  # where nobody said how many, and memory allows
+"""The most tokens of one conversation by default."""
+_FALLBACK_CONTEXT = 4096  # for a file without a training length
+_SEQUENCES = 4  # the default, if memory allows
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a model is to be loaded. `available`: memory that may be taken, None where nothing tells. `repacked`: the
-    tensor types that llama.cpp lays out anew for this processor. `gpus`: devices that layers can go to.
-    `address_space`: as far as it is limited."""
+    """The machine on which to load a model. `available`: the memory that may be used, None if unknown. `repacked`: the
+    tensor types that llama.cpp repacks for this CPU. `gpus`: devices to which layers can be offloaded. `address_space`:
+    the address space left, None if it is not limited."""
 
     available: int | None
     repacked: frozenset[str] = frozenset()
@@ -50,7 +49,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """This machine, as it is now. Loads llama.cpp."""
+    """Return the current state of this machine. Loads llama.cpp."""
     return Machine(
         available_memory(), repacked_types(), tuple(device for device in devices() if device.is_gpu), address_space()
     )
@@ -58,8 +57,8 @@ def this_machine() -> Machine:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a model and one context take: `host` and `device` memory. `cache` and `compute` of the context are in both
-    together."""
+    """The `host` and `device` memory that a model and one context need; the two together include the context's `cache`
+    and `compute`."""
 
     weights: Weights
     context: Footprint
@@ -68,19 +67,18 @@ class Need:
 
     @property
     def peak(self) -> int:
-        """The most that this process will have resident without a device, pages that the kernel can take back
-        included."""
+        """The most resident memory of this process without a device, including pages that the kernel can reclaim."""
         return self.weights.total + self.weights.copies + self.context.total
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is loaded and made. The options have nothing left open but threads."""
+    """What to load and make. In the options, only the threads may still be open."""
 
     model: ModelOptions
     context: ContextOptions
     need: Need
-    told: str
+    summary: str
 
     @property
     def n_ctx(self) -> int:
@@ -94,34 +92,34 @@ class Plan:
 def plan(
     file: GgufFile, model: ModelOptions, context: ContextOptions, machine: Machine, *, held: int | None = None
 ) -> Plan:
-    """What to load and make of a model here. `held`: bytes of the weights that are loaded already and no longer in
-    what is available; None before the load.
+    """Plan the load of a model on this machine. `held`: the bytes of the weights that are already loaded, and so no
+    longer part of the available memory; None before the load.
 
-    Raises ModelLoadError for weights that do not fit, ContextOverflowError where only the context does not,
-    RequestError for options that this model cannot have; all before anything is read.
+    Raises ModelLoadError for weights that do not fit, ContextOverflowError if only the context does not fit,
+    RequestError for options that this model does not support; all before anything is read.
     """
     check(file, context)
     return _Planner(file, model, context, machine, held).plan()
 
 
 def longest(file: GgufFile, model: ModelOptions, context: ContextOptions, limit: int, machine: Machine) -> int:
-    """The longest conversations up to `limit` tokens that fit; 0 where not even the shortest do."""
+    """Return the length of the longest conversations up to `limit` tokens that fit; 0 if not even the shortest fit."""
     return _Planner(file, model, context, machine, None).longest(context.n_sequences or 1, limit)
 
 
 def check_weights(file: GgufFile, model: ModelOptions, machine: Machine) -> None:
-    """Raises ModelLoadError for weights that do not fit, whatever the context."""
+    """Raise ModelLoadError for weights that do not fit, whatever the context."""
     _Planner(file, model, ContextOptions(check_memory=model.check_memory), machine, None).check_weights()
 
 
 def default_context(file: GgufFile, options: ContextOptions) -> int:
-    """The length of a conversation where nobody asked for one and memory is no matter."""
+    """Return the default length of a conversation, regardless of memory."""
     limits = (file.n_ctx_train or _FALLBACK_CONTEXT, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
     return min(limit or sys.maxsize for limit in limits)
 
 
 class _Planner:
-    """One model on one machine."""
+    """Plans one model on one machine."""
 
     def __init__(
         self, file: GgufFile, model: ModelOptions, context: ContextOptions, machine: Machine, held: int | None
@@ -131,7 +129,7 @@ class _Planner:
         self._weights = weights(file, repacked, mapped=model.use_mmap)
         self._most = len(file.layers) + 1 if machine.gpus else 0  # the output matrix counts as a layer
         rooms = [machine.room]
-        if machine.address_space is not None:  # which pages that can be taken back count in
+        if machine.address_space is not None:  # which also counts pages that can be reclaimed
             rooms.append(max(0, machine.address_space - self._weights.copies))
         known = [room for room in rooms if room is not None]
         self._room = min(known) if known and context.check_memory else None
@@ -148,7 +146,7 @@ class _Planner:
                 raise ContextOverflowError(self._refusal(wanted, n_sequences))
         layers, need = self._need(n_ctx, n_sequences)
         ready = replace(self._ready(n_ctx, n_sequences, layers), n_ctx=n_ctx)
-        return Plan(replace(self._model, n_gpu_layers=layers), ready, need, self._told(ready, need, layers, wanted))
+        return Plan(replace(self._model, n_gpu_layers=layers), ready, need, summary)
 
     def longest(self, n_sequences: int, limit: int) -> int:
         """In steps of 256 tokens."""
@@ -167,9 +165,9 @@ class _Planner:
         if size > self._room + device:
             there = f" and {device / _MIB:,.0f} MiB on devices" if device else ""
             raise ModelLoadError(
-                f"{self._file.path} needs {size / _MIB:,.0f} MiB for its weights, and {self._room / _MIB:,.0f} MiB of "
-                f"memory{there} can be planned with; use a smaller quantisation, free memory, or offload layers "
-                "(n_gpu_layers). check_memory=False tries all the same."
+                f"{self._file.path} needs {size / _MIB:,.0f} MiB for its weights, but only {self._room / _MIB:,.0f} "
+                f"MiB of memory{there} can be used; use a smaller quantisation, free memory, or offload layers "
+                "(n_gpu_layers). check_memory=False tries it anyway."
             )
 
     def _count(self, wanted: int) -> int:
@@ -182,7 +180,7 @@ class _Planner:
         return on_cpu(self._file, some, n_ctx, n_sequences) if attends_here else some
 
     def _fits(self, n_ctx: int, n_sequences: int, share: float = 1.0) -> bool:
-        """Whether a context fits; `share`: into that much of what is free beside the weights."""
+        """Whether a context fits; `share`: into this share of what is free besides the weights."""
         if self._room is None:
             return True
         layers, need = self._need(n_ctx, n_sequences)
@@ -195,7 +193,7 @@ class _Planner:
         return need.host <= self._room and need.context.total <= free * share
 
     def _need(self, n_ctx: int, n_sequences: int) -> tuple[int, Need]:
-        """The layers on devices, as given or as many as fit, and what everything takes."""
+        """Return the layers on devices, as given or as many as fit, and the memory needed in total."""
         given = self._model.n_gpu_layers
         if not self._most:
             return given or 0, self._at(n_ctx, n_sequences, 0)
@@ -210,7 +208,8 @@ class _Planner:
         return low, self._at(n_ctx, n_sequences, low)
 
     def _at(self, n_ctx: int, n_sequences: int, layers: int) -> Need:
-        """With so many layers on devices: the last ones, the output matrix first (llama-model.cpp, `load_tensors`)."""
+        """Return the memory needed with `layers` layers on devices: the last ones, the output matrix first
+        (llama-model.cpp, `load_tensors`)."""
         file, options = self._file, self._ready(n_ctx, n_sequences, layers)
         cells = cells_of(options, n_ctx, n_sequences)
         context = estimate(file, options, cells)
@@ -220,7 +219,7 @@ class _Planner:
         device_weights = sum(layer.weights for layer in moved) + file.output
         caches = layer_caches(file, options, cells)
         device_cache = sum(caches[len(caches) - len(moved) :]) if options.offload_kqv and moved else 0
-        # An output matrix that is the embeddings stays here, too: they are looked up here.
+        # An output matrix that is also the embedding matrix stays on the host too, where embeddings are looked up.
         here = self._weights.total - device_weights + file.tied
         host = self._to_come(max(0, here)) + context.total - device_cache
         there = device_weights if self._held is None else 0
@@ -247,13 +246,13 @@ class _Planner:
             room = max(0, self._machine.device_room - (need.device - need.context.total))
         return (
             f"{name}={options.kv_tokens or n_ctx:,}{fewer} needs about {need.context.total / _MIB:,.0f} MiB (KV cache "
-            f"{need.context.cache / _MIB:,.0f}, compute {need.context.compute / _MIB:,.0f}), and {room / _MIB:,.0f} "
-            f'MiB are available beside the weights; {advice}. A quantised cache (type_k="q8_0", '
+            f"{need.context.cache / _MIB:,.0f}, compute {need.context.compute / _MIB:,.0f}), but {room / _MIB:,.0f} "
+            f'MiB are available besides the weights; {advice}. A quantised cache (type_k="q8_0", '
             'type_v="q8_0") halves it.'
         )
 
-    def _told(self, ready: ContextOptions, need: Need, layers: int, wanted: int) -> str:
-        """What was decided, by whom, in one line with the numbers."""
+    def _summary(self, ready: ContextOptions, need: Need, layers: int, wanted: int) -> str:
+        """Return one line on what was chosen, and by whom, with the numbers."""
         asked = self._context
         length = "as asked for" if asked.n_ctx else "the default" if ready.n_ctx == wanted else "what fits"
         count = "as asked for" if asked.n_sequences else "the default, as far as memory allows"

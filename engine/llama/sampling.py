@@ -1,10 +1,10 @@
-"""Drawing a token from a row of logits: sampling parameters as a plan of steps, and as a chain of llama.cpp's samplers.
+"""Draws tokens from rows of logits: plans the steps for sampling parameters, and builds chains of llama.cpp's samplers.
 
-Knows: which filters are on and in what order, which of them is faster over the array of logits (`candidates`), biases
-and processors, seeds, who frees what. Does not know: contexts, batches, sequences. Every random draw is llama.cpp's, so
-a seed means one random stream, whatever the vocabulary. A greedy sampler needs no chain: an argmax costs a fraction of
-handing llama.cpp the whole vocabulary. The DRY sampler is made once for each setting and then copied: finding a breaker
-in all tokens of a large vocabulary takes tens of milliseconds.
+Knows: which filters are on and in what order, which of them are faster over the array of logits (`candidates`), biases
+and processors, seeds, who frees what. Does not know: contexts, batches, sequences. llama.cpp makes every random draw,
+so a seed means the same random stream for any vocabulary. A greedy sampler needs no chain: an argmax costs a fraction
+of passing the whole vocabulary to llama.cpp. The DRY sampler is made once for each setting and then copied, since
+searching all tokens of a large vocabulary for a breaker takes tens of milliseconds.
 """
 
 import ctypes
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from engine.constraint.matcher import Mask
 
 _ORDER: tuple[SamplerName, ...] = get_args(SamplerName)
-_CHANGES_ORDER: tuple[SamplerName, ...] = ("penalties", "dry")  # the others keep the most likely token
+_CHANGES_ORDER: tuple[SamplerName, ...] = ("penalties", "dry")  # the others never change the likeliest token
 _MIROSTAT: tuple[SamplerName, ...] = ("penalties", "dry", "temperature")
 _ARRAYS_PAY = 16_000
-"""Tokens of a vocabulary from which on a first top-k or top-p is faster over the array of logits; measured inside
-decode loops over 32,000 and 152,000 tokens."""
+"""The vocabulary size from which a first top-k or top-p is faster over the array of logits; measured inside decode
+loops over 32,000 and 152,000 tokens."""
 _LARGEST_K = 256
-_ANY_SEED = 2**32 - 1  # llama.cpp takes it for: draw one yourself
+_ANY_SEED = 2**32 - 1  # which llama.cpp replaces by a random one
 
 _ON_DEVICE: frozenset[SamplerName] = frozenset({"top_k", "top_p", "min_p", "temperature"})
 
@@ -48,9 +48,9 @@ Last: TypeAlias = Literal["argmax", "greedy", "dist", "mirostat"]
 
 
 class Plan(NamedTuple):
-    """The steps in order: a `first` filter over the array, llama.cpp's `links`, and what draws at the end.
+    """The steps in order: a `first` filter over the array, llama.cpp's `links`, and the sampler that draws, `last`.
 
-    `last`: "argmax" needs no chain, and has no links and no filter before it.
+    "argmax" needs no chain: it has no links and no first filter.
     """
 
     first: SamplerName | None
@@ -59,15 +59,15 @@ class Plan(NamedTuple):
 
 
 class Links(NamedTuple):
-    """A whole chain of llama.cpp's."""
+    """A complete chain of llama.cpp's samplers."""
 
     links: tuple[SamplerName, ...]
     last: Last
 
 
 def device_links(params: SamplingParams) -> Links | None:
-    """The chain that draws where the model computes; None where these parameters need the logits themselves, or
-    samplers that llama.cpp has for the processor only."""
+    """Return the chain that draws on the model's device; None if these parameters need the logits themselves, or
+    samplers that llama.cpp has only for the CPU."""
     if params.logits_processors or params.logit_bias or params.logprobs is not None or params.mirostat:
         return None
     names = _names(params)
@@ -77,7 +77,7 @@ def device_links(params: SamplingParams) -> Links | None:
 
 
 def plan(params: SamplingParams, n_vocab: int) -> Plan:
-    """The plan for these parameters over a vocabulary of so many tokens."""
+    """Return the plan for these parameters and a vocabulary of `n_vocab` tokens."""
     names = _names(params)
     if params.temperature == 0:
         names = [name for name in names if name in _CHANGES_ORDER]
@@ -114,7 +114,7 @@ def _is_on(params: SamplingParams, name: SamplerName) -> bool:
     return on[name]
 
 
-_KEPT = 16  # settings; more are not used at a time
+_KEPT = 16  # the most settings cached; more are hardly used at a time
 
 
 class _Setting(NamedTuple):
@@ -126,7 +126,7 @@ class _Setting(NamedTuple):
 
 
 class DrySamplers:
-    """Makes DRY samplers for one vocabulary; owns the originals that they are copied from."""
+    """Makes DRY samplers for one vocabulary; owns the originals from which they are copied."""
 
     def __init__(self, vocab: LlamaVocab) -> None:
         self._vocab = vocab
@@ -135,7 +135,7 @@ class DrySamplers:
         self._free_dry.atexit = False  # see `LlamaSampler`
 
     def make(self, params: SamplingParams) -> Any:
-        """A sampler that has seen no token; whoever takes it frees it."""
+        """Return a sampler that has seen no token; the caller frees it."""
         setting = _Setting(
             params.dry_multiplier or 0.0,
             params.dry_base,
@@ -151,7 +151,7 @@ class DrySamplers:
         return library().llama_sampler_clone(original)
 
     def close(self) -> None:
-        """Free the originals; the copies live on."""
+        """Free the originals, but not the copies."""
         self._free_dry()
 
     def _original(self, setting: _Setting) -> Any:
@@ -177,9 +177,9 @@ def _free_dry(originals: dict[_Setting, Any]) -> None:
 class LlamaSampler:
     """One sequence's sampler, with its own random stream; owns its C handle. Implements `backend.Sampler`.
 
-    `tokens` are those before its first draw. Penalties and DRY look at them, as in llama.cpp's server, which accepts
-    the whole prompt (tools/server/server-context.cpp, `init_sampler`); only as many as they can see are told to them.
-    Raises RequestError for a biased token that the vocabulary does not have.
+    `tokens` precede its first draw. Penalties and DRY apply to them, as in llama.cpp's server, which accepts the whole
+    prompt (tools/server/server-context.cpp, `init_sampler`); they get only as many as they look back. Raises
+    RequestError for a biased token that the vocabulary does not have.
     """
 
     def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers, tokens: Sequence[int] = ()) -> None:
@@ -195,11 +195,11 @@ class LlamaSampler:
         self._masked = self._candidates or Candidates(everything)
         self._links = _Links(params, vocab, dry, self.seed)
         self._chain = self._links.chain(steps.links, steps.last) if steps.last != "argmax" else None
-        self._lent: list[Any] = []  # the chain that draws on the device, once there was one
+        self._lent: list[Any] = []  # the chain that draws on the device, once there is one
         self._on_device = False
         self._free = weakref.finalize(self, _free, self._chain, self._lent)
-        # At the interpreter's end its context closes it, once the thread that draws with it has ended; finalizers run
-        # newest first there, which would be this one.
+        # At interpreter exit its context closes it, once the thread that draws with it has ended; as finalizers run
+        # newest first, this one would run too early.
         self._free.atexit = False
         self._closed = False
         self._accept = brief("llama_sampler_accept")
@@ -209,7 +209,7 @@ class LlamaSampler:
                 self._accept(self._chain, token)
 
     def accept(self, token: int) -> None:
-        """Tell it a token that became part of the sequence without being drawn here."""
+        """Accept a token that became part of the sequence without being drawn by this sampler."""
         self._check_open()
         if self._processors:
             self._tokens.append(token)
@@ -217,10 +217,10 @@ class LlamaSampler:
             self._accept(self._chain, token)
 
     def draw(self, context: int, row: int, logits: "NDArray[np.float32]", mask: "Mask | None" = None) -> int:
-        """Draw from a row's logits (of the context whose row this is) and accept the token. The logits are left as they
-        were. `mask`: only tokens whose bits are set, as if the others had no probability before any filter.
+        """Draw from a row's logits and accept the token. The logits are unchanged afterwards. `mask`: only tokens whose
+        bits are set may be drawn, as if the others had no probability before any filter.
 
-        Raises DecodeError("nan") when the logits are not numbers, RequestError when nothing may be drawn."""
+        Raises DecodeError("nan") if the logits are not numbers, RequestError if no token may be drawn."""
         self._check_open()
         undo: list[tuple[Any, Any]] = []
         if self._processors:
@@ -244,14 +244,14 @@ class LlamaSampler:
         return token
 
     def lend(self) -> Any:
-        """A chain for `llama_set_sampler`, that goes on from what was drawn so far; None where these parameters cannot
-        be followed on a device. It stays this sampler's: take it back from the context before `close`."""
+        """Return a chain for `llama_set_sampler` that continues from the tokens drawn so far; None if a device cannot
+        apply these parameters. The sampler still owns it: detach it from the context before `close`."""
         self._check_open()
         wanted = device_links(self.params)
         if wanted is None:
             return None
         lib = library()
-        if self._lent:  # a chain serves one context at one time
+        if self._lent:  # a chain serves one context at a time
             self._lent.append(lib.llama_sampler_clone(self._lent[0]))
             lib.llama_sampler_free(self._lent.pop(0))
         else:
@@ -260,7 +260,7 @@ class LlamaSampler:
 
     @property
     def on_device(self) -> bool:
-        """Whether the context draws: there may be no logits then."""
+        """Whether the context draws; then there may be no logits."""
         return self._on_device
 
     @on_device.setter
@@ -268,10 +268,11 @@ class LlamaSampler:
         self._on_device = value
 
     def fetch(self, context: int, row: int) -> int:
-        """The token that the context drew for this row, accepted. Raises DecodeError("nan") when that is none."""
+        """Return the token that the context drew and accepted for this row. Raises DecodeError("nan") if it drew
+        none."""
         self._check_open()
         token = int(self._sample(self._lent[0], context, row))
-        if not 0 <= token < self._size:  # nobody looked at the row
+        if not 0 <= token < self._size:  # the row's logits were not checked
             raise no_numbers()
         return token
 
@@ -288,13 +289,14 @@ class LlamaSampler:
             token = self._candidates.draw(self._chain, logits)
             self._accept(self._chain, token)
             return token
-        likeliest = best(logits)  # looked for in any case: llama.cpp does not notice what is no number
+        likeliest = best(logits)  # always computed, as llama.cpp does not notice NaN
         return likeliest if self._chain is None else int(self._sample(self._chain, context, row))
 
     def _pick_allowed(
         self, context: int, row: int, logits: "NDArray[np.float32]", mask: "Mask", undo: list[tuple[Any, Any]]
     ) -> int:
-        """Few allowed tokens are given to the chain alone; few forbidden ones lose their logits meanwhile."""
+        """Draw an allowed token: if few are allowed, the chain gets only these; if few are forbidden, their logits are
+        -inf meanwhile."""
         likeliest = best(logits)
         if self._chain is None and mask[likeliest >> 5] >> (likeliest & 31) & 1:
             return likeliest
@@ -310,7 +312,7 @@ class LlamaSampler:
             logits[forbidden] = -float("inf")
             try:
                 return self._pick(context, row, logits)
-            except DecodeError as error:  # they were numbers before
+            except DecodeError as error:  # they were numbers before masking
                 raise _nothing_allowed() from error
         allowed = allowed_tokens(mask, self._size)
         if not allowed.size or logits[allowed].max() == -float("inf"):
@@ -329,7 +331,7 @@ def _nothing_allowed() -> RequestError:
 
 
 class _Tokens(Sequence[int]):
-    """A list that grows elsewhere, to read only: a copy for each draw would cost more with every token."""
+    """A read-only view of a growing list: a copy for each draw would cost more with every token."""
 
     def __init__(self, tokens: list[int]) -> None:
         self._tokens = tokens
@@ -364,7 +366,7 @@ def _free(chain: int | None, lent: list[Any]) -> None:
 
 
 def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:
-    """Token numbers and what is added to their logits, as arrays; a token given twice gets both."""
+    """Return token ids and the amounts to add to their logits, as arrays; a token given twice gets the sum."""
     if not params.logit_bias:
         return None
     import numpy as np
@@ -378,7 +380,7 @@ def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:
 
 
 class _Links:
-    """Makes llama.cpp's samplers, one for each name of a plan, and one that draws."""
+    """Builds chains of llama.cpp's samplers: one for each name of a plan, and one that draws."""
 
     def __init__(self, params: SamplingParams, vocab: LlamaVocab, dry: DrySamplers, seed: int) -> None:
         self._params = params
@@ -388,7 +390,7 @@ class _Links:
         self._lib = library()
 
     def chain(self, names: Sequence[SamplerName], last: Last) -> int:
-        """The chain, which owns its links."""
+        """Return a chain, which owns its samplers."""
         params, lib = self._params, self._lib
         make: dict[SamplerName, Callable[[], Any]] = {
             "penalties": self._penalties,
@@ -414,7 +416,7 @@ class _Links:
             return lib.llama_sampler_init_dist(self._seed)
         tau, eta = params.mirostat_tau, params.mirostat_eta
         if params.mirostat == 1:
-            # 100 is the number of tokens that the paper's estimate of the exponent looks at.
+            # 100 is the number of tokens from which the paper estimates the exponent.
             return lib.llama_sampler_init_mirostat(self._vocab.size, self._seed, tau, eta, 100)
         return lib.llama_sampler_init_mirostat_v2(self._seed, tau, eta)
 

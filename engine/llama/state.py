@@ -1,8 +1,8 @@
-"""A saved sequence looked at before llama.cpp takes it: positions that go down to below zero could never be removed
-again, and values that are not numbers spoil cells for good, since attention multiplies what it masks by zero.
+"""Checks a saved sequence before llama.cpp loads it: negative positions could never be removed again, and values that
+are not numbers would spoil cells permanently, since attention multiplies masked values by zero.
 
 Knows: how llama.cpp writes the KV cache of one sequence (llama-kv-cache.cpp, `state_write`). Does not know: contexts,
-recurrent states, positions of several dimensions; what it cannot read it leaves to llama.cpp.
+recurrent states, positions of several dimensions; it leaves what it cannot read to llama.cpp.
 """
 
 import struct
@@ -18,17 +18,18 @@ _MOST = 1 << 20  # streams, layers
 
 
 def check_state(state: bytes) -> None:
-    """Raises DecodeError for positions that are not 0 and up, each once, and for values that are not numbers."""
+    """Raise DecodeError for positions that are negative, not contiguous or repeated, and for values that are not
+    numbers."""
     offset = 8  # a magic number, and the sequence that was saved
     try:
         while offset < len(state):
             offset = _section(state, offset)
     except (struct.error, OverflowError):
-        return  # the recurrent part of a hybrid model, or what llama.cpp will refuse
+        return  # the recurrent part of a hybrid model, or data that llama.cpp will refuse
 
 
 def _section(state: bytes, offset: int) -> int:
-    """One cache; where the next begins."""
+    """Check one cache, and return where the next begins."""
     (streams,) = struct.unpack_from("<I", state, offset)
     offset += 4
     if streams > _MOST:

@@ -1,17 +1,17 @@
-"""The tokens of a model: their bytes and kinds, and how a prompt's pieces become tokens that no caller can forge.
+"""The tokens of a model: their bytes and kinds, and the tokenization of a prompt in which callers cannot forge tokens.
 
-Knows: llama.cpp's tokeniser and its habits. Does not know: templates, contexts, sampling.
+Knows: llama.cpp's tokeniser and its quirks. Does not know: templates, contexts, sampling.
 
-Four habits matter. llama_tokenize turns the text of *user-defined* tokens into those tokens even with
-`parse_special=False`, so text that a caller wrote is cut inside every such spelling. And vocabularies with a space
-prefix put a space before whatever is tokenised by itself, so a text that continues another is tokenised behind an
-anchor, whose tokens are dropped.
+Four quirks matter. llama_tokenize turns the text of *user-defined* tokens into those tokens even with
+`parse_special=False`, so callers' text is cut inside every such spelling. And vocabularies with a space prefix put a
+space before each separately tokenised text, so a text that continues another is tokenised after an anchor, whose tokens
+are then dropped.
 
 The other two would end the process. Most byte-level vocabularies are split into words by std::regex, which recurses
 once for each character of a match: some 25,000 letters, spaces or signs in a row overflow a stack of 8 MiB. So a long
-text is tokenised in windows; with sentencepiece too, where llama.cpp takes time with the square of a text's emoji and
-control tokens. And a sentencepiece vocabulary without byte tokens throws an exception, through C, at a character that
-it does not have: such a text is refused.
+text is tokenised in windows; with sentencepiece too, where llama.cpp takes time quadratic in a text's emoji and control
+tokens. And a sentencepiece vocabulary without byte tokens throws a C++ exception at a character that it lacks, so such
+a text is refused.
 """
 
 import ctypes
@@ -28,17 +28,17 @@ from engine.parsing.reader import Piece
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1 << 0, 1 << 3, 1 << 4, 1 << 5
 _SENTENCEPIECE, _BYTE_PAIRS = 1, 2  # enum llama_vocab_type
 _WINDOW = 4096
-"""Characters of a text that is tokenised at once; no word of a text is as long but in a row of one kind."""
+"""The most characters that are tokenised at once; only runs of one kind of character are longer words."""
 _STEPS = 4
 _BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 _SPECIAL = _CONTROL | _USER_DEFINED
-# Characters that no merge crosses in the vocabularies seen; each is checked before it is believed.
+# Characters that no merge crosses in the vocabularies seen; each is tested before use.
 _ANCHORS = ("\n", "\x01", "\x02", "!", ".")
 
 
 class LlamaVocab:
-    """Tokens of one model; implements `engine.runtime.backend.Vocab`. Safe to use from several threads. Raises
-    EngineError once the model is closed.
+    """The tokens of one model; implements `engine.runtime.backend.Vocab`. Thread-safe. Raises EngineError once the
+    model is closed.
     """
 
     def __init__(self, model: Shared) -> None:
@@ -55,7 +55,7 @@ class LlamaVocab:
         # A broken vocabulary may have empty special tokens: their text could be found everywhere.
         texts = {token: text for token in marked if (text := self.token_bytes(token).decode("utf-8", "replace"))}
         self._control = frozenset(text for token, text in texts.items() if self._special[token])
-        # Ends are special tokens in every vocabulary of chat models; eos may be any token, so it is asked for apart.
+        # In all vocabularies of chat models end tokens are special; eos may be any token, so it is queried separately.
         ends = {token for token in (*marked, lib.llama_vocab_eos(vocab), lib.llama_vocab_eot(vocab)) if token >= 0}
         self._ends = frozenset(token for token in ends if lib.llama_vocab_is_eog(vocab, token))
         self._forgeable = Spellings(text for text in texts.values() if len(text) > 1 and text.strip(" \t\r\n▁"))
@@ -66,7 +66,7 @@ class LlamaVocab:
         self._whole_tokens: dict[bool, re.Pattern[str]] = {}
         if self._spellable is not None:
             users = (text for token, text in texts.items() if attributes[token] & _USER_DEFINED)
-            # What is one token in a text where control tokens are recognised, and where they are not.
+            # The texts that are one token, with (True) and without (False) recognising control tokens.
             self._whole_tokens = {True: _any_of(texts.values()), False: _any_of(users)}
         self._anchor = self._find_anchor()
 
@@ -101,8 +101,7 @@ class LlamaVocab:
         return token in self._ends
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token, control tokens included (their text). Raises EngineError for a number that is no
-        token."""
+        """Return the bytes of one token; of a control token, its text. Raises EngineError for an unknown token."""
         if not 0 <= token < self._size:
             raise EngineError(f"Token {token} does not exist; this vocabulary has the tokens 0 to {self._size - 1}.")
         if (known := self._bytes[token]) is not None:
@@ -119,15 +118,15 @@ class LlamaVocab:
             length = -written
 
     def text(self, token: int) -> str:
-        """The text of one token, as the vocabulary spells it; "" for a token that the vocabulary does not have (-1)."""
+        """Return the text of one token; "" for -1, a token that the vocabulary does not have."""
         return self.token_bytes(token).decode("utf-8", "replace") if token >= 0 else ""
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text that continues another: nothing is added at either end, no space either."""
+        """Tokenize a text that continues another: nothing is added at either end, not even a space."""
         return self._continue(text, special=special)
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
-        """Tokens of a prompt. Where no caller's text spells a token, the same as the whole text tokenised at once."""
+        """Tokenize a prompt. If no callers' text spells a token, this is the same as tokenising the whole text."""
         joined = [
             Piece("".join(piece.text for piece in group), special)
             for special, group in groupby((piece for piece in pieces if piece.text), key=lambda piece: piece.special)
@@ -158,7 +157,7 @@ class LlamaVocab:
         ]
 
     def _parts(self, text: str, *, special: bool) -> list[str]:
-        """The text in windows. Raises RequestError for a character that no tokens spell."""
+        """Split the text into windows. Raises RequestError for a character that no tokens spell."""
         if self._spellable is not None:
             self._check_spellable(self._whole_tokens[special].sub("", text))
         return self._forgeable.windows(text, _WINDOW) if self._in_windows and len(text) > _WINDOW else [text]
@@ -171,7 +170,7 @@ class LlamaVocab:
         return tokens[len(expected) :] if tokens[: len(expected)] == expected else self._at_once(text, special=special)
 
     def _at_once(self, text: str, *, special: bool) -> list[int]:
-        # A lone surrogate has no UTF-8; llama.cpp would throw on it, through ctypes.
+        # A lone surrogate has no UTF-8 form; llama.cpp would throw a C++ exception.
         data = text.encode("utf-8", "replace")
         capacity = len(data) + 8
         while True:
@@ -185,7 +184,7 @@ class LlamaVocab:
             capacity = -count
 
     def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
-        """The texts of all tokens, where some byte is not among them; None for a vocabulary that spells everything."""
+        """Return the texts of all tokens if some byte has no token; None for a vocabulary that can spell everything."""
         text = self._lib.llama_vocab_get_text
         names = {b"<0x%02X>" % byte for byte in range(256)}
         with self._model:
@@ -194,8 +193,8 @@ class LlamaVocab:
             return frozenset(text(self._pointer, token) for token in range(self._size))
 
     def _check_spellable(self, text: str) -> None:
-        """Raises RequestError for a character that is no token, with a byte that is none. llama.cpp may put a space,
-        which is "▁" here, before the text."""
+        """Raise RequestError for a character that is not a token and has a byte that is not one. llama.cpp may put a
+        space, "▁" in the vocabulary, before the text."""
         for character in sorted(set(text.replace(" ", "▁")) | {"▁"}):
             data = character.encode("utf-8", "replace")
             missing = [byte for byte in data if not {b"<0x%02X>" % byte, bytes([byte])} & (self._spellable or set())]
@@ -206,7 +205,8 @@ class LlamaVocab:
                 )
 
     def _find_anchor(self) -> tuple[str, list[int]] | None:
-        """None where the vocabulary puts no space before a text, or cannot spell one."""
+        """Return an anchor and its tokens; None if the vocabulary puts no space before a text, or cannot spell an
+        anchor."""
         try:
             return self._anchor_found()
         except RequestError:
@@ -227,14 +227,14 @@ class LlamaVocab:
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """One of these texts, the longest that stands in a place."""
+    """Return a pattern for these texts that prefers the longest."""
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
 
 
 class Spellings:
-    """The texts of tokens that a caller must not write, and where to cut a text so that none stands in it whole.
+    """The texts of tokens that callers must not forge; finds where to cut a text so that none of them is left complete.
 
-    Whitespace tokens and single characters are not among them: they mean nothing else when a caller writes them.
+    Whitespace tokens and single characters are not included: they have no other meaning when a caller writes them.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -250,8 +250,8 @@ class Spellings:
         self._heads = re.compile("[" + re.escape("".join(self._lengths)) + "]") if self._texts else None
 
     def cuts(self, text: str, pieces: Sequence[Piece]) -> list[int]:
-        """Positions, ascending, such that no token is spelt between two of them with a character of a plain piece in
-        it."""
+        """Return positions, ascending, such that no token's text with a character of a plain piece lies between two of
+        them."""
         found: list[int] = []
         start = 0
         for piece in pieces:
@@ -269,8 +269,8 @@ class Spellings:
         return sorted(set(found))
 
     def windows(self, text: str, size: int) -> list[str]:
-        """A text in parts of at most `size` characters, none of the tokens cut, before a space between two words where
-        there is one: no vocabulary's words go on there, so that the tokens stay the same."""
+        """Split a text into parts of at most `size` characters without cutting a token's text, if possible before a
+        space between two words: no vocabulary has words across it, so the tokens stay the same."""
         parts: list[str] = []
         start = 0
         while len(text) - start > size:
@@ -282,8 +282,8 @@ class Spellings:
         return [*parts, text[start:]]
 
     def _whole(self, text: str, cut: int) -> int:
-        """A place up to `cut`, not far from it, that lies inside none of the tokens; in a row of tokens that overlap,
-        such as "====" where "==" is one, inside one all the same."""
+        """Return a position at or shortly before `cut` that is not inside a token's text; in a long run of overlapping
+        ones, such as "====" with the token "==", it may be inside one after all."""
         for _ in range(_STEPS):
             position = self._across(text, cut)
             if position == cut:
@@ -292,7 +292,7 @@ class Spellings:
         return cut
 
     def _across(self, text: str, cut: int) -> int:
-        """Where the first of the tokens that stand across a cut begins; the cut itself where none does."""
+        """Return where the first token's text that spans the cut begins; the cut itself if none does."""
         for position in range(max(0, cut - self._longest_text + 1), cut):
             for length in self._lengths.get(text[position], ()):
                 if length > cut - position and text[position : position + length] in self._texts:

@@ -310,11 +310,11 @@ def test_what_is_no_format_is_refused(llm: Engine, wanted: Any, says: str) -> No
 @pytest.mark.parametrize(
     ("choice", "says"),
     [
-        ("any", "is no choice of tools"),
-        ({"type": "function"}, "is no choice of tools"),
+        ("any", "is not valid; use"),
+        ({"type": "function"}, "is not valid; use"),
         (ToolName(name="divide"), "names 'divide'"),
         ({"type": "function", "function": {"name": "divide"}}, "names 'divide'"),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "is no choice of tools"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "is not valid; use"),
     ],
 )
 def test_what_is_no_choice_is_refused(llm: Engine, choice: Any, says: str) -> None:

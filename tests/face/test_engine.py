@@ -324,7 +324,7 @@ def test_options_that_make_no_sense() -> None:
             ({"temperature": -1}, "temperature=-1 is not valid"),
             ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
             ({"tool_choice": "required"}, 'tool_choice="required" needs tools'),
-            ({"tool_choice": "requird"}, "is no choice of tools"),
+            ({"tool_choice": "requird"}, "is not valid; use"),
             ({"response_format": {"type": "object"}}, "for a JSON Schema write JsonSchema"),
             ({"max_tokens": 0}, "max_tokens=0"),
             ({"deadline": -1.0}, "deadline"),
@@ -486,9 +486,9 @@ def test_a_path_that_is_not_there_is_no_name(tmp_path: Path) -> None:
 def test_a_path_that_is_none_is_named() -> None:
     with pytest.raises(ModelLoadError, match="The path of the model is empty"):
         Engine.load("")
-    with pytest.raises(ModelLoadError, match="is no path that can be read"):
+    with pytest.raises(ModelLoadError, match="is not a readable path"):
         Engine.load("~nobody-of-this-name/m.gguf")
-    with pytest.raises(ModelLoadError, match=r"'a\\x00b\.gguf' is no path"):
+    with pytest.raises(ModelLoadError, match=r"'a\\x00b\.gguf' is not a"):
         Engine.load("a\0b.gguf")
     with pytest.raises(RequestError, match=r"model=b'm\.gguf' must be the path of a \.gguf file"):
         Engine.load(b"m.gguf")  # pyright: ignore[reportArgumentType]

@@ -97,7 +97,7 @@ def test_what_is_no_readable_file_is_named_as_what_it_is(tmp_path: Path, monkeyp
         read_gguf(pipe)
     with pytest.raises(ModelLoadError, match="is a pipe, a socket or a device"):
         read_gguf("/dev/null")
-    with pytest.raises(ModelLoadError, match=r"'a\\x00b' is no path \(embedded null byte\)"):
+    with pytest.raises(ModelLoadError, match=r"'a\\x00b' is not a path \(embedded null byte\)"):
         read_gguf("a\0b")
     with pytest.raises(ModelLoadError, match=r"cannot be read \(File name too long"):
         read_gguf("x" * 5000)
@@ -124,7 +124,7 @@ def test_a_directory_names_a_model_in_it(tiny: Path, tmp_path: Path) -> None:
     [
         (b"", "it is empty"),
         (b"GGUF", "not a GGUF file: it ends after 4 bytes"),
-        (b"<!DOCTYPE html><html><body>404</body></html>", "was downloaded in place of the model"),
+        (b"<!DOCTYPE html><html><body>404</body></html>", "was downloaded instead of the model"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git-lfs pointer"),
         (b"PK\x03\x04" + bytes(40), "must be converted first"),
         (b"\x00" * 100, r"it begins with b'\\x00\\x00\\x00\\x00', not with b'GGUF'"),

@@ -34,8 +34,8 @@ def refused(document: Document, folder: Path) -> str:
     [
         ("llama", "block_count", U32, 0, "block_count is 0; 1 to 512 are possible"),
         ("llama", "block_count", U32, 513, "block_count is 513; 1 to 512"),
-        ("llama", "block_count", F32, 2.0, "block_count is of the type f32, and must be u32"),
-        ("llama", "nextn_predict_layers", U32, 2, "nextn_predict_layers is 2, and it has 2 layers in all"),
+        ("llama", "block_count", F32, 2.0, "block_count is of the type f32, but must be u32"),
+        ("llama", "nextn_predict_layers", U32, 2, "nextn_predict_layers is 2, but it has only 2 layers in all"),
         ("llama", "expert_used_count", U32, 2, "expert_used_count is 2, of llama.expert_count 0"),
         ("llama", "expert_count", U32, 4, "expert_used_count is 0, of llama.expert_count 4"),
         ("mixtral", "expert_count", U32, 1025, "expert_count is 1025; 0 to 1024"),
@@ -83,7 +83,7 @@ def test_a_norm_of_another_type_is_refused(tmp_path: Path, name: str) -> None:
         for tensor in document.tensors
     )
     says = refused(replace(document, tensors=tensors), tmp_path)
-    assert f"the tensor '{name}' is of the type F16, and must be F32" in says
+    assert f"the tensor '{name}' is of the type F16, but must be F32" in says
 
 
 def test_a_layout_that_llama_cpp_does_not_take_is_refused_by_name(tmp_path: Path) -> None:
@@ -93,14 +93,14 @@ def test_a_layout_that_llama_cpp_does_not_take_is_refused_by_name(tmp_path: Path
         "holds a NUL": document.put("general.name\0x", STRING, b"a"),
         "'general.architecture' twice": replace(document, pairs=(*document.pairs, document.pairs[0])),
         "'token_embd.weight' twice": replace(document, tensors=(*document.tensors, first)),
-        "general.alignment is 48, and must be a power of 2": document.put("general.alignment", U32, 48),
+        "general.alignment is 48, but must be a power of 2": document.put("general.alignment", U32, 48),
         "must be a power of 2 of type u32": document.put("general.alignment", U16, 64),
     }
     tensors = {
-        "is at 64, and must be at 0": first._replace(offset=64),
+        "is at 64, but must be at 0": first._replace(offset=64),
         "has the impossible shape": first._replace(shape=(2**40, 2**40)),
         "has 5 dimensions": first._replace(shape=(1, 1, 1, 1, 1)),
-        "no multiple of the 32 that Q8_0 has in a block": first._replace(shape=(63, 2), kind=8),
+        "not a multiple of 32, the block size of Q8_0": first._replace(shape=(63, 2), kind=8),
         "is longer than 63 bytes": first._replace(name=b"t" * 64),
         "is empty or holds a NUL": first._replace(name=b""),
     }

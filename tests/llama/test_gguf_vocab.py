@@ -108,7 +108,7 @@ def test_a_world_vocabulary_without_a_byte_that_tokens_begin_with_is_refused(tmp
     document = model_zoo.model("llama", "rwkv")
     assert "'rwkv'" in read(document, tmp_path).unverified
     says = refused(with_token(document, 1 + ord("h"), b"gone"), tmp_path)
-    assert "begin with the byte b'h', and none that is this byte" in says
+    assert "begin with the byte b'h', but none that is this byte" in says
 
 
 @pytest.mark.parametrize(

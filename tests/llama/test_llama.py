@@ -324,7 +324,7 @@ def test_a_context_beyond_memory_is_refused_with_the_numbers(tiny: Path) -> None
             ContextOverflowError, match=r"n_ctx=2,000,000,000 needs about [\d,]+ MiB.*n_ctx=[\d,]+\."
         ) as caught:
             model.backend(ContextOptions(n_ctx=2_000_000_000))
-        assert "MiB are available beside the weights; the largest that fits is" in str(caught.value)
+        assert "MiB are available besides the weights; the largest that fits is" in str(caught.value)
 
 
 def test_without_knowledge_of_the_memory_nothing_is_refused(tiny: Path) -> None:
@@ -537,7 +537,7 @@ def test_a_llama_is_adopted(tiny: Path) -> None:
 
 
 def test_only_a_llama_is_adopted() -> None:
-    with pytest.raises(ModelLoadError, match=r"is no open llama_cpp\.Llama"):
+    with pytest.raises(ModelLoadError, match=r"is not an open llama_cpp\.Llama"):
         Model.adopt("model.gguf")
 
 

@@ -180,9 +180,9 @@ def test_what_is_no_library_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, 
     cases = {
         tmp_path / "text": "file too short|invalid ELF header",
         tmp_path / "text" / "libllama.so": "is a file; name the folder",
-        tmp_path / "empty": "holds no libllama.so or libllama.so.0",
-        tmp_path / "missing": "is no folder that can be read",
-        "": "is no folder that can be read",
+        tmp_path / "empty": "contains no libllama.so or libllama.so.0",
+        tmp_path / "missing": "is not a readable folder",
+        "": "is not a readable folder",
     }
     for folder, said in cases.items():
         with pytest.raises(EngineError, match=rf"(?s){VARIABLE}.*({said}).*Unset {VARIABLE}"):

@@ -77,7 +77,7 @@ def test_whatever_the_memory_the_plan_fits_or_is_refused(file: GgufFile) -> None
 
 
 def test_what_fits_is_said_in_one_line_with_the_numbers(file: GgufFile) -> None:
-    told = plan(file, ModelOptions(), ContextOptions(n_sequences=1), having(60 * MIB)).told
+    told = plan(file, ModelOptions(), ContextOptions(n_sequences=1), having(60 * MIB)).summary
     for part in ("(what fits), n_sequences=1 (as asked for)", "MiB of 60 MiB (weights ", ", KV cache ", ", compute "):
         assert part in told
     assert "\n" not in told
@@ -101,7 +101,7 @@ def test_layers_go_to_the_devices_as_far_as_they_fit(file: GgufFile) -> None:
             made = plan(file, ModelOptions(), options, having(1 << 40, half, size - less - half))
             assert made.model.n_gpu_layers == layers
             assert made.need.device <= size - less
-            assert f"n_gpu_layers={layers} of 11 (what fits)" in made.told
+            assert f"n_gpu_layers={layers} of 11 (what fits)" in made.summary
 
 
 def test_given_layers_are_kept_or_refused(file: GgufFile) -> None:
