@@ -146,6 +146,7 @@ class _Planner:
                 raise ContextOverflowError(self._refusal(wanted, n_sequences))
         layers, need = self._need(n_ctx, n_sequences)
         ready = replace(self._ready(n_ctx, n_sequences, layers), n_ctx=n_ctx)
+        summary = self._summary(ready, need, layers, wanted)
         return Plan(replace(self._model, n_gpu_layers=layers), ready, need, summary)
 
     def longest(self, n_sequences: int, limit: int) -> int:
