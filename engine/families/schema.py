@@ -46,9 +46,9 @@ class ReasoningSyntax(Record):
     """How a family marks reasoning, and what later prompts do with it.
 
     `also_open` and `also_close` are other spellings that models write. `implicit`: a turn begins inside reasoning,
-    without an opening marker, unless the prompt closed it. `forced_open`: the template usually opens reasoning itself;
-    the parser relies on the rendered prompt's tail instead. `history`: earlier reasoning is dropped ("none"), kept
-    after the last user message ("last_user"), since the last final answer ("last_answer"), always ("all"), or the
+    without an opening marker, unless the prompt shows otherwise. `forced_open`: the template usually opens reasoning
+    itself; the parser relies on the rendered prompt's tail instead. `history`: earlier reasoning is dropped ("none"),
+    kept after the last user message ("last_user"), since the last final answer ("last_answer"), always ("all"), or the
     template does not handle it ("unknown"). `fields` are the message fields from which the template reads it ("" as an
     entry: tags inside `content`). `ends_on_call`: tool markup inside open reasoning ends it (else it is quoted text).
     `where`: reasoning opens only at the start of a turn's segment (start of the turn, after a call, after other

@@ -228,7 +228,7 @@ def _arguments_of(function: Callable[..., Any], name: str, about: Mapping[str, s
             )
         if is_context(hints.get(parameter.name)):
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise RequestError(f"Tool {name!r} takes its ToolContext by position only; move it behind the `/`.")
+                raise RequestError(f"Tool {name!r} takes its ToolContext by position only; move it after the `/`.")
             contexts.append(parameter.name)
             continue
         # Fields get names of our own, since a parameter's name may clash with an attribute of pydantic's models.

@@ -303,7 +303,7 @@ class PythonicShape:
         self._literals = LiteralReader(section.reader, ends=section.closers.literals)
 
     def read(self) -> Reading[str]:
-        """The calls of a section, its closing marker included where it has one."""
+        """Read the calls of a section, including its closing marker if it has one."""
         reader, section = self._reader, self._section
         in_list = some = False
         while True:
