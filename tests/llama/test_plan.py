@@ -119,7 +119,7 @@ def test_weights_too_large_for_memory_fit_beside_a_device(file: GgufFile) -> Non
     """What is on devices need not be here."""
     big = replace(file, layers=tuple(replace(layer, weights=100 * MIB) for layer in file.layers), weights=1000 * MIB)
     options = ContextOptions(n_ctx=512, n_sequences=1)
-    with pytest.raises(ModelLoadError, match=r"needs 1,0\d\d MiB for its weights, and 600 MiB of memory can be"):
+    with pytest.raises(ModelLoadError, match=r"needs 1,0\d\d MiB for its weights, but only 600 MiB of memory can be"):
         plan(big, ModelOptions(), options, having(600 * MIB))
     made = plan(big, ModelOptions(), options, having(600 * MIB, 700 * MIB))
     assert 5 < (made.model.n_gpu_layers or 0) < 9
