@@ -696,7 +696,7 @@ def test_an_engine_over_a_llama(builtin_model_path: Path, llm: Engine) -> None:
     llama.close()
     with pytest.raises(ModelLoadError, match="closed"):
         Engine.from_llama(llama)
-    with pytest.raises(ModelLoadError, match="no open llama_cpp"):
+    with pytest.raises(ModelLoadError, match="not an open llama_cpp"):
         Engine.from_llama("model.gguf")
 
 

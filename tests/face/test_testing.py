@@ -165,7 +165,7 @@ def test_recurrent_memory_is_whole_or_nothing() -> None:
     assert not backend.trim(0, 2)
     assert backend.positions(0) == 3
     assert backend.trim(0, 3)
-    with pytest.raises(DecodeError, match="whole"):
+    with pytest.raises(DecodeError, match="complete sequence"):
         backend.copy(0, 1, 2)
     backend.copy(0, 1, 3)
     assert backend.trim(0, 0)
