@@ -69,10 +69,13 @@ def generate_iter(start: Start, rows: Iterable[Row], room: int) -> Iterator[tupl
     running: dict[Future[Completion | EngineError], int] = {}
     streams: dict[int, Stream] = {}
     waiting = enumerate(rows)
+    left = False
 
     def one(number: int, row: Row) -> Completion | EngineError:
         try:
             streams[number] = stream = _start(start, row)
+            if left:  # while the turn began; nobody wants its answer
+                stream.cancel()
             return stream.result()
         except EngineError as error:
             return _judged(error, number, "return")
@@ -91,6 +94,7 @@ def generate_iter(start: Start, rows: Iterable[Row], room: int) -> Iterator[tupl
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     yield running.pop(future), future.result()
         finally:
+            left = True
             for future in running:
                 future.cancel()
             for stream in list(streams.values()):

@@ -6,6 +6,7 @@ json-schema.org, "JSON Schema: A Media Type for Describing JSON Documents" and "
 docs/json_schema.md.
 """
 
+import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,9 +96,20 @@ def _copied(node: object, place: str, depth: int, room: list[int], what: str) ->
     if isinstance(node, list | tuple):
         items = enumerate(cast("Sequence[object]", node))
         return [_copied(item, f"{place}[{number}]", depth + 1, room, what) for number, item in items]
+    if isinstance(node, int | float):
+        _check_number(node, place, what)
     if node is None or isinstance(node, bool | int | float | str):
         return node
     raise RequestError(f"{what} holds a {type(node).__name__} at {place}; give JSON values only.")
+
+
+def _check_number(number: float, place: str, what: str) -> None:
+    if isinstance(number, float) and not math.isfinite(number):
+        raise RequestError(f"{what} has {number} at {place}, which is not JSON; give a finite number.")
+    try:
+        str(number)
+    except ValueError as error:
+        raise RequestError(f"{what} has an integer at {place} that is too long to be read; give a shorter one.") from error
 
 
 def subschemas(schema: Schema, place: str = "$") -> Iterator[tuple[str, Schema]]:
@@ -200,6 +212,6 @@ def _culprit(schema: Schema, refusal: Refusal, tries: int = 100) -> tuple[str, s
     for number, (place, node) in enumerate(subschemas(schema)):
         if number == tries:
             break
-        if place.startswith(found[0]) and (why := refusal({**defined, **node})) is not None:
+        if place.removeprefix(found[0])[:1] in (".", "[") and (why := refusal({**defined, **node})) is not None:
             found = (place, why)
     return found

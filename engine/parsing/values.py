@@ -204,11 +204,19 @@ def _python(text: str) -> tuple[str, str] | None:
     if text[:1] not in ("[", "{", "("):
         return None
     try:
-        value: object = ast.literal_eval(text)
+        value: object = ast.literal_eval(_ESCAPE.sub(_known_escape, text))
         as_json = json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
     return as_json, ("object" if isinstance(value, dict) else "array")
+
+
+_ESCAPE = re.compile(r"\\([4-7][0-7]{2}|.|\n|$)")
+
+
+def _known_escape(escape: re.Match[str]) -> str:
+    """Return an escape as it is if Python knows it, else its two characters: Python reads them so, with a warning."""
+    return escape[0] if len(escape[1]) == 1 and escape[1] in "\\'\"abfnrtvxuUN01234567\n" else rf"\{escape[0]}"
 
 
 def unwrapped(name: str, text: str, names: Sequence[str]) -> str | None:

@@ -427,6 +427,8 @@ def _text_of(chat_template: str | Path) -> str:
         raise TemplateError(
             f"The chat template {chat_template} cannot be read: {error.strerror}. Correct the path."
         ) from error
+    except UnicodeDecodeError as error:
+        raise TemplateError(f"The chat template {chat_template} is not UTF-8 text ({error}). Convert it.") from error
 
 
 def _free(variables: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -232,10 +233,12 @@ def test_arguments_nested_without_end_are_malformed_everywhere(depth: int) -> No
 
 
 @pytest.mark.parametrize("family", [name for name in builtin_families().names() if name != "content-only"])
-def test_no_family_s_arguments_raise(family: str) -> None:
-    """Depth, and numbers longer than Python reads, in every shape's own syntax."""
+def test_no_family_s_calls_raise(family: str) -> None:
+    """Depth, and numbers longer than Python reads, in every place of every shape's own syntax."""
     syntax = builtin_families().get(family).format.tools
-    begun = "".join(syntax.section[0] + syntax.call[0] + "ping" + syntax.name_end for syntax in [syntax] if syntax)
+    opened = syntax.section[0] + syntax.call[0] if syntax else ""
+    begun = opened + ("ping" + syntax.name_end if syntax else "")
+    key = syntax.argument[0] + "a" + syntax.key_end + syntax.value_open if syntax else ""
     for inside in (
         '{"a": ' * 3000,
         "[" * 3000,
@@ -245,8 +248,12 @@ def test_no_family_s_arguments_raise(family: str) -> None:
         "1" * 5000,
         f'{{"a": {"1" * 5000}}}',
     ):
-        key = "".join(syntax.argument[0] + "a" + syntax.key_end + syntax.value_open for syntax in [syntax] if syntax)
-        for text in (begun + inside, begun + key + inside, inside, f'{begun}{{"name": "ping", "arguments": {inside}'):
+        texts = [begun + inside, begun + key + inside, inside]
+        for quote, place in product("\"'", ("arguments", "name", "id", "other")):
+            fields = {"name": f"{quote}ping{quote}", "arguments": "{}"} | {place: inside}
+            written = ", ".join(f"{quote}{name}{quote}: {value}" for name, value in fields.items())
+            texts += [f"{opened}{{{written}}}", f"{opened}[{{{written}}}]"]
+        for text in texts:
             parser = Parser(family, tools=[{"name": "ping", "parameters": schema()}])
             completion = fold([*parser.feed(text), *parser.close()])
             for call in completion.tool_calls:

@@ -189,19 +189,28 @@ class JsonShape:
         fragments: list[str] = []
         if (yield from LiteralReader(self._reader, kind).value(fragments.append)) is not Outcome.COMPLETE:
             return None
-        value: object = json.loads("".join(fragments))
-        return LONE_SURROGATE.sub("\ufffd", value) if isinstance(value, str) else None
+        return _string("".join(fragments))
+
+
+def _string(text: str) -> str | None:
+    """Return the content of a JSON string; None for any other value."""
+    value = _value(text)
+    return LONE_SURROGATE.sub("\ufffd", value) if isinstance(value, str) else None
 
 
 def _id(text: str) -> str | None:
     """Return the id in a JSON value: a string, or an integer as text."""
+    if isinstance(value := _value(text), int) and not isinstance(value, bool):
+        return text
+    return _string(text) or None
+
+
+def _value(text: str) -> object:
+    """Return the value of JSON text; None also for text that is not JSON, or has an integer too long for Python."""
     try:
-        value: object = json.loads(text)
+        return json.loads(text)
     except ValueError:
         return None
-    if isinstance(value, str):
-        return LONE_SURROGATE.sub("\ufffd", value) or None
-    return text if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class _JsonCall:
