@@ -1,8 +1,8 @@
-"""What becomes of each field of a request: one table for each endpoint, as data.
+"""Which fields of a request are honoured, ignored or refused: one table for each endpoint, as data.
 
 Knows: the names and types of OpenAI's parameters (API reference, "Create chat completion"), which of them mean
-something for a text model in this process, and the engine's own options, which a request may name too. Does not know:
-what a field's value turns into; `engine.openai.completions` and its like do that.
+something for a text model in this process, and the engine's own options, which a request may use too. Does not know:
+how a field's value becomes an option (`engine.openai.completions`, `engine.openai.responses`).
 """
 
 import json
@@ -22,8 +22,8 @@ Metadata: TypeAlias = dict[str, str]
 
 
 class Field(NamedTuple):
-    """One field. `kind`: the type of its values. `note`: what it does, or why it does nothing. `neutral`: values that
-    ask for nothing, so that they are neither refused nor reported as ignored (None always is one)."""
+    """One field. `kind`: the type of its values. `note`: what it does, or why it has no effect. `neutral`: values that
+    request nothing, which are neither refused nor reported as ignored (None always is one)."""
 
     name: str
     rule: Rule
@@ -36,7 +36,7 @@ Table: TypeAlias = Mapping[str, Field]
 
 
 class Given(NamedTuple):
-    """The fields of one request that are honoured, and the names of those that were ignored."""
+    """The honoured fields of one request, and the names of its ignored fields."""
 
     values: Json
     ignored: tuple[str, ...]
@@ -157,7 +157,7 @@ _OF_RESPONSES = (
 
 
 def _table(*rows: Field, without: Collection[str] = ()) -> Table:
-    """The rows, and those of the engine's options that go under their own names."""
+    """Returns the rows, and a row for each engine option under its own name."""
     table = {row.name: row for row in rows}
     for name in sorted(TurnOptions.__optional_keys__ - table.keys() - _NOT_IN_JSON - {*without}):
         table[name] = Field(name, "honoured", Any, "the engine's option")
@@ -176,23 +176,23 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def read_body(content: bytes) -> Json:
-    """A request's body. Raises Problem for what is no JSON object."""
+    """Returns a request's body. Raises Problem if it is not a JSON object."""
     try:
         body: Any = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise bad(f"The body of the request is not JSON: {error}.", code="invalid_json") from error
     if not isinstance(body, dict):
-        raise bad(f"The body of a request is a JSON object, and this is a {type(body).__name__}.", code="invalid_json")
+        raise bad(f"The body of a request must be a JSON object, not a {type(body).__name__}.", code="invalid_json")
     return cast("Json", body)
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def given_fields(table: Table, body: Json) -> Given:
-    """The body's fields as the endpoint's table has them. Raises Problem for one that is unknown, refused, or of
-    another type than its row says."""
+    """Returns the body's fields, sorted by the endpoint's table. Raises Problem for a field that is unknown, refused,
+    or of a wrong type."""
     values: Json = {}
     ignored: list[str] = []
     for name, value in body.items():
@@ -227,6 +227,6 @@ def _check(row: Field, value: object) -> None:
 
 
 def engine_options(values: Json, taken: Mapping[str, object]) -> Json:
-    """Those of the fields that are options of the engine under the same name."""
+    """Returns the fields that are engine options under the same name, except those in `taken`."""
     names = TurnOptions.__optional_keys__ - _NOT_IN_JSON
     return {name: value for name, value in values.items() if name in names and name not in taken}

@@ -57,7 +57,10 @@ def test_a_prefix_that_nobody_holds_is_released() -> None:
 
 
 def test_one_sequence_is_left_for_requests() -> None:
-    with Service(ScriptedBackend([], n_sequences=1)) as service, pytest.raises(RequestError, match="take 0 of 1 already"):
+    with (
+        Service(ScriptedBackend([], n_sequences=1)) as service,
+        pytest.raises(RequestError, match="take 0 of 1 already"),
+    ):
         pin(service, "one")
 
 
