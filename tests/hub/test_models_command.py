@@ -152,7 +152,7 @@ def test_what_is_not_in_the_cache_is_not_removed(
     filled: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for name, told in (
-        ("own/none", "has nothing that own/none names"),
+        ("own/none", "has no model own/none"),
         ("own/repo:Q6_K", "has nothing that own/repo:Q6_K names"),
         (str(tmp_path / "x.gguf"), "only what is there is removed"),
     ):

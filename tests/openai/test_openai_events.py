@@ -40,7 +40,7 @@ def test_a_stop_after_calls_is_tool_calls() -> None:
 
 
 def test_an_unknown_reason_is_told() -> None:
-    with pytest.warns(MalformedEventWarning, match="finish reason that is not known.*gone_fishing"):
+    with pytest.warns(MalformedEventWarning, match="unknown finish reason.*gone_fishing"):
         assert whole(HI, finish="gone_fishing").finish_reason == "error"
 
 
