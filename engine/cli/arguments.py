@@ -199,7 +199,7 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
     command.add_argument(
         "--family",
         metavar="NAME",
-        help="parse the model's output as this family's (`llama-engine families` lists them), or add those of FILE.toml",
+        help="parse the model's output as this family's (`llama-engine families` lists them); FILE.toml adds families",
     )
     command.add_argument(
         "--chat-template", metavar="FILE", type=Path, help="a .jinja file to use instead of the model's"

@@ -18,7 +18,7 @@ _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 _DELIMITERS = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
 LONGEST = 8_000
-"""Maximum characters of one block; the rest of a longer one is shown as written, so that no block takes long to draw."""
+"""Maximum characters of a block; the rest of a longer one is shown as written, so that no block takes long to draw."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ def test_what_is_no_transcript() -> None:
         with pytest.raises(RequestError, match=words):
             Transcript.from_json(json.dumps({**good, **change}))
     for text in ("", "[]", "nothing", b"\xff\xfe", "[" * 100_000):
-        with pytest.raises(RequestError, match="no transcript"):
+        with pytest.raises(RequestError, match="not the transcript"):
             Transcript.from_json(text)
 
 

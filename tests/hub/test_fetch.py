@@ -504,7 +504,7 @@ def test_offline(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
         ModelLoadError, match=r"HF_HUB_OFFLINE is set.*The cache has m-Q8_0\.gguf \(300 kB\), but own/r"
     ):
         get("own/repo:Q4_K_M")
-    with pytest.raises(ModelLoadError, match="HF_HUB_OFFLINE is set, and own/none is not in the cache"):
+    with pytest.raises(ModelLoadError, match="HF_HUB_OFFLINE is set, but own/none is not in the cache"):
         get("own/none")
     assert hub.requests == []
 
@@ -531,7 +531,7 @@ def test_a_disk_that_is_too_small_is_told_before_the_download(
 
     usage = shutil.disk_usage(".")._replace(free=200_000)
     monkeypatch.setattr(shutil, "disk_usage", nearly_full)
-    with pytest.raises(ModelLoadError, match=r"has 200 kB free, and 300 kB must be downloaded.*HF_HOME"):
+    with pytest.raises(ModelLoadError, match=r"has 200 kB free, but 300 kB must be downloaded.*HF_HOME"):
         get("own/repo:Q8_0")
     assert hub.content_starts() == []
 

@@ -153,7 +153,7 @@ def test_what_is_not_in_the_cache_is_not_removed(
 ) -> None:
     for name, told in (
         ("own/none", "has no model own/none"),
-        ("own/repo:Q6_K", "has nothing that own/repo:Q6_K names"),
+        ("own/repo:Q6_K", "has no model own/repo:Q6_K"),
         (str(tmp_path / "x.gguf"), "only what is there is removed"),
     ):
         assert main(["models", "remove", name, "--yes"]) == 1
