@@ -122,7 +122,9 @@ def _name(columns: Mapping[str, Any], kind: Kind, number: int) -> str:
 
 def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
     if unknown := sorted(columns.keys() - _OPENAI):
-        raise RequestError(f'There is a field "{unknown[0]}" beside custom_id, method, url and body; remove it.')
+        raise RequestError(
+            f'"{unknown[0]}" is not a field of a row: those are custom_id, method, url and body; remove it.'
+        )
     if columns.get("method") != "POST":
         raise RequestError(f'"method" is {columns.get("method")!r}; it must be "POST".')
     url, body = columns.get("url"), columns.get("body")

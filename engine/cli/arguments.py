@@ -260,7 +260,7 @@ def _add_explaining(command: argparse.ArgumentParser) -> None:
 
 def _add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument("--system", metavar="TEXT", help="a system message")
-    command.add_argument("--temperature", type=float, help="0 always takes the likeliest token")
+    command.add_argument("--temperature", type=float, help="0 always takes the most likely token")
     command.add_argument("--max-tokens", metavar="N", type=int, help="maximum tokens of one answer")
     command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model reasons")
 

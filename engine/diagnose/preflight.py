@@ -60,7 +60,7 @@ _SECONDS = 120.0
 _SECONDS_WITH_DEVICE = 600.0  # the driver may have to compile every program first
 _READ = 20 << 20  # bytes per second: the slowest assumed speed of reading a file
 _SMALL = 16 << 20  # bytes of weights up to which a second thread gains nothing
-_ROOM = 4 << 30  # bytes that a child may take beside weights and context
+_ROOM = 4 << 30  # bytes that a child may take in addition to weights and context
 _LONGEST_ANSWER = 1 << 20
 # A fault of the code. SIGKILL, SIGTERM and SIGINT come from outside (the memory killer, a user) and prove nothing.
 _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"})

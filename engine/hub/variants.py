@@ -30,7 +30,7 @@ _QUANTIZATION = re.compile(
 )
 _NO_MODEL = re.compile(r"(?<![A-Z0-9])(mmproj|imatrix|lora|adapter|vocab)(?![A-Z0-9])", re.IGNORECASE)
 _SHOWN = 20  # maximum number of items of a list in a message
-_RESERVE = 512 << 20  # beside the weights: context, buffers, this process
+_RESERVE = 512 << 20  # in addition to the weights: context, buffers, this process
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _SAMPLERS = {"typical_p": "typ_p"}
 
 
 class RequestOptions(SamplingOptions, total=False):
-    """The options of a request beside messages and tools.
+    """The options of a request in addition to messages and tools.
 
     - `model`: the server's name for the model; left out when None (llama-server has only one).
     - `tool_choice`: a `ToolName` goes out as OpenAI's object; llama-server knows only the three words.

@@ -302,8 +302,8 @@ class Loop:
         return finish
 
     def _draw_along(self, state: SequenceState, row: int, draft: tuple[int, ...]) -> FinishReason | None:
-        """Draw one token, and one more for each guess that was right. Each comes from the logits behind the token drawn
-        before, so the output is the same as without guesses."""
+        """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
+        token, so the output is the same as without guesses."""
         drafter = state.drafter
         assert drafter is not None, "a request with a draft has a drafter"
         true = 0
@@ -402,7 +402,7 @@ class Loop:
             return
         left = self._cache.free + state.evaluated
         error = ContextOverflowError(
-            f"The prompt has {len(state.tokens):,} tokens, and the KV cache has room for {left:,} beside pinned "
+            f"The prompt has {len(state.tokens):,} tokens, but the KV cache has room for {left:,} beside pinned "
             "prefixes; release one, or load with a larger kv_tokens= (n_ctx= without a shared pool)."
         )
         self._finish(state, "error", error)

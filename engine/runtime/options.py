@@ -104,24 +104,27 @@ class ModelOptions:
 class ContextOptions:
     """How a context is made.
 
-    `n_ctx`: maximum number of tokens in one conversation, its answers included. None: 8,192 or the training length,
-    whichever is less, or still less if memory is short; the log says how many. `n_sequences`: conversations that are
-    decoded at once, each with its own KV buffer of `n_ctx` tokens. None: four, or as many as fit into half of the free
-    memory, but at least one; the log says how many. `kv_unified`: one pool of `kv_tokens` cells (None: `n_ctx`) that
-    all conversations share, instead of a buffer for each: for many short conversations in little memory. Prefixes are
-    shared there without copying, but on the CPU attention takes longer, because it passes over the cells of all
-    conversations. `n_batch`: maximum number of rows in one decode, computed `n_ubatch` at a time (None: 512; 256 on the
-    CPU). At most `n_outputs` rows have logits: `outputs_per_sequence` bounds the memory that a large vocabulary takes.
-    `n_threads`: None is one for each physical core, and one for a very small model; beside programs that compute all
-    the time, one less may be faster. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
-    many as `n_threads`, or one for each logical processor if that is None too. `flash_attn`: "auto" leaves the choice
-    to llama.cpp on a GPU. On the CPU it means "off", which makes answers after long prompts faster and prefill slower,
-    but "on" for a shared pool and for quantised values. `swa_full`: sliding-window layers keep every cell; without it a
-    sequence cannot be trimmed far. `rope_freq_*`: 0 is the model's own. `device_sampling`: tokens are drawn on the
-    device that computes the output layer, if the parameters do not need all the logits; one decode then holds at most
-    one output of each sequence. `checkpoint_mib`: MiB for checkpoints of recurrent and hybrid models, with which a
-    prompt that was edited or is sent again need not be evaluated from its beginning; 0 for none. `check_memory`: refuse
-    what would not fit into memory.
+    - `n_ctx`: maximum number of tokens in one conversation, its answers included. None: 8,192 or the training length,
+      whichever is less, or still less if memory is short; the log says how many.
+    - `n_sequences`: conversations that are decoded at once, each with its own KV buffer of `n_ctx` tokens. None: four,
+      or as many as fit into half of the free memory, but at least one; the log says how many.
+    - `kv_unified`: one pool of `kv_tokens` cells (None: `n_ctx`) that all conversations share, instead of a buffer for
+      each: for many short conversations in little memory. Prefixes are shared there without copying, but on the CPU
+      attention takes longer, because it passes over the cells of all conversations.
+    - `n_batch`: maximum number of rows in one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU). At
+      most `n_outputs` rows have logits: `outputs_per_sequence` bounds the memory that a large vocabulary takes.
+    - `n_threads`: None is one for each physical core, and one for a very small model; beside programs that compute all
+      the time, one less may be faster. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
+      many as `n_threads`, or one for each logical processor if that is None too.
+    - `flash_attn`: "auto" leaves the choice to llama.cpp on a GPU. On the CPU it means "off", which makes answers after
+      long prompts faster and prefill slower, but "on" for a shared pool and for quantised values.
+    - `swa_full`: sliding-window layers keep every cell; without it a sequence cannot be trimmed far.
+    - `rope_freq_*`: 0 is the model's own.
+    - `device_sampling`: tokens are drawn on the device that computes the output layer, if the parameters do not need
+      all the logits; one decode then holds at most one output of each sequence.
+    - `checkpoint_mib`: MiB for checkpoints of recurrent and hybrid models, with which a prompt that was edited or is
+      sent again need not be evaluated from its beginning; 0 for none.
+    - `check_memory`: refuse what would not fit into memory.
     """
 
     n_ctx: Count | None = None

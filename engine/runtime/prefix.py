@@ -312,7 +312,7 @@ class PrefixCache:
     def _place(self, spare: Sequence[int]) -> int:
         """Returns the sequence for a prompt that continues none: the least recently used.
 
-        If sequences have separate buffers, prefers one beside busy ones, among the empty ones or else the older half:
+        If sequences have separate buffers, prefers one next to busy ones, among the empty ones or else the older half:
         sequences with consecutive numbers are evaluated in one pass.
         """
         by_age = sorted(spare, key=lambda index: self._slots[index].used)
@@ -356,8 +356,8 @@ class PrefixCache:
         return False
 
     def _affordable(self, limit: int, source: int | None, reuse: int) -> bool:
-        """Whether a request of `limit` tokens fits beside what the busy sequences hold and may still add: in a shared
-        pool, no request should be preempted later. A prompt may always start if no sequence is busy."""
+        """Whether a request of `limit` tokens fits in addition to what the busy sequences hold and may still add: in a
+        shared pool, no request should be preempted later. A prompt may always start if no sequence is busy."""
         busy = [slot for slot in self._slots if slot.plan is not None]
         if not busy or not self._info.kv_tokens:
             return True
@@ -468,7 +468,7 @@ class Pins:
         self._sequences: dict[int, int] = {}
 
     def check(self, coming: int) -> None:
-        """Raise RequestError if one more prefix, beside `coming` ones under way, would leave no sequence for
+        """Raise RequestError if one more prefix, in addition to `coming` ones under way, would leave no sequence for
         requests."""
         taken = len(self._sequences) + coming
         n_sequences = self._backend.info.n_sequences

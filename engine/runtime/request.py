@@ -21,9 +21,9 @@ class Request:
     """One turn to generate.
 
     `tokens`: the prompt. `parser` makes the parser of the turn (picklable if the loop runs in another process).
-    `turns`: where the last messages begin in the prompt, ascending; later prompts are likely to diverge there.
-    `max_tokens` and `stop` come from `limits`, not from `sampling`. `priority`: higher goes first. `deadline`: seconds
-    from submission after which the turn ends with reason "deadline". `offline`: nobody reads its tokens as they come.
+    `turns`: where the last messages begin in the prompt, ascending; later prompts are likely to diverge there. `limits`
+    include the `max_tokens` and `stop` of `sampling`. `priority`: higher goes first. `deadline`: seconds from
+    submission after which the turn ends with reason "deadline". `offline`: nobody reads its tokens as they come.
 
     `keep`: when the context is full, tokens after the first `keep` are dropped and the turn goes on; None: it ends.
     `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what

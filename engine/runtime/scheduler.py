@@ -16,7 +16,7 @@ _TILE = 64
 _DRAFTING_ROWS = 32
 """Up to this many rows in a decode, another row costs little; beyond it, guesses do not pay."""
 _OFFLINE_EVERY = 16
-"""While prompts are evaluated, only every 16th step decodes offline requests too."""
+"""While prompts are evaluated and only offline requests decode, every 16th step decodes them too."""
 
 
 class PrefillBudget:

@@ -64,7 +64,8 @@ class _Passage(Generic[Item]):
         self._held = 0
 
     def push(self, text: str, item: Item) -> list[tuple[str, Item]]:
-        """Take one more piece. Returns what passes now. Everything ends where the first complete stop string begins."""
+        """Take one more piece. Returns what passes now. Everything ends where the stop string that completes first
+        begins."""
         if self.hit:
             return []
         read = self._follow(text)

@@ -259,7 +259,7 @@ def test_explain_needs_a_list_of_messages(capsys: pytest.CaptureFixture[str], mo
     for said in ("3", '{"messages": {}}', '{"messages": [], "tools": 3}'):
         monkeypatch.setattr("sys.stdin", io.StringIO(said))
         assert main(["explain", "--messages", "-"]) == 1
-        assert "is no list of messages" in capsys.readouterr().err
+        assert "must be a list of messages" in capsys.readouterr().err
 
 
 def test_chat_from_a_pipe_keeps_the_history(

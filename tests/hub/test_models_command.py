@@ -154,7 +154,7 @@ def test_what_is_not_in_the_cache_is_not_removed(
     for name, told in (
         ("own/none", "has no model own/none"),
         ("own/repo:Q6_K", "has no model own/repo:Q6_K"),
-        (str(tmp_path / "x.gguf"), "only what is there is removed"),
+        (str(tmp_path / "x.gguf"), "only models in the Hub's cache can be removed"),
     ):
         assert main(["models", "remove", name, "--yes"]) == 1
         assert told in capsys.readouterr().err
