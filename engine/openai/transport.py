@@ -180,7 +180,8 @@ class _Body:
             yield from self._reading.event(0, event)
 
     def _several(self) -> Iterator[bytes]:
-        """Turns whose events come in between one another's; where none comes in time all of them end."""
+        """Yields the data of several turns, whose events are interleaved; if no event comes in time, all of them
+        end."""
         bell: SimpleQueue[None] = SimpleQueue()
         for stream in self._reading.streams:
             stream.listen(lambda: bell.put(None))
@@ -229,7 +230,7 @@ class _AsyncBody:
     # What waits are coroutines, not generators: a generator within this one would be closed by a task of its own.
 
     def _one(self) -> _More:
-        """The only turn."""
+        """Yields the data of the only turn."""
         source = aiter(self._reading.streams[0])
 
         async def more() -> Iterable[bytes] | None:
@@ -239,11 +240,11 @@ class _AsyncBody:
         return more
 
     def _several(self) -> _More:
-        """Turns whose events come in between one another's."""
+        """Yields the data of several turns, whose events are interleaved."""
         loop, bell = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and its reader gone
+            with suppress(RuntimeError):  # the loop is closed, so there is no reader any more
                 loop.call_soon_threadsafe(bell.set)
 
         for stream in self._reading.streams:

@@ -162,7 +162,7 @@ class Reading:
         return self._projection.event(choice, event, found)
 
     def arrived(self) -> Iterable[bytes]:
-        """What all turns add that have something to read, without waiting."""
+        """Yields what the unread events of all turns add to the stream, without waiting."""
         for number, stream in enumerate(self.streams):
             while (events := stream.take()) is not None:
                 for event in events:

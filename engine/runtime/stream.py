@@ -210,8 +210,8 @@ class Stream(TwoWayStream[Completion]):
         return tuple(map(described, self._logprobs[start:]))
 
     def listen(self, arrived: Callable[[], None]) -> None:
-        """Have `arrived` called whenever `take` may find something: once now, then in the engine's thread, where it
-        must be quick and raise nothing. For a reader of several streams at once."""
+        """Call `arrived` whenever `take` may return something: once now, then in the engine's thread, where it must be
+        quick and raise nothing. For a reader of several streams at once."""
         self._queue.arrived = arrived
         arrived()
 
