@@ -1,4 +1,4 @@
-"""The agent loop: a turn, its calls run, their results fed back."""
+"""The agent loop: generates a turn, runs its calls, and feeds their results back."""
 
 from engine.agent.agent import Agent
 from engine.agent.loop import Run, RunStream, Step, stream_run

@@ -1,6 +1,6 @@
 """`Agent`: instructions, tools, the form of the answer and limits as one record, run by any engine.
 
-Knows: what its fields mean to a run. Does not know: models; it is given whatever has `stream_run`.
+Knows: what its fields mean for a run. Does not know: models; it runs on any object with `stream_run`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,26 +16,26 @@ from engine.types import Message
 
 
 class Runs(Protocol):
-    """What runs an agent: `Engine`, or `engine.openai.chat.Remote`."""
+    """An object that runs an agent: `Engine`, or `engine.openai.chat.Remote`."""
 
     @property
     def stream_run(self) -> Any:
-        """As `Engine.stream_run`."""
+        """Same as `Engine.stream_run`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """What is the same in all runs of one agent: `agent.run(llm, "...")`, `stream_run`, `arun`.
+    """What all runs of one agent have in common: `agent.run(llm, "...")`, `stream_run`, `arun`.
 
-    - `instructions`: the system message, put in front of the conversation.
+    - `instructions`: the system message, put before the conversation.
     - `tools`: as for `llm.run`.
-    - `output`: what the final answer must be, as `response_format` of a turn: a pydantic model, `JsonSchema({...})`,
-      `Choice([...])` and so on; `run.completion.parsed` is its value.
-    - `max_steps`, `max_total_tokens`, `max_parallel_tools`, `tool_timeout`, `stop_on`, `approve`: as `RunOptions` says.
+    - `output`: the required form of the final answer, as `response_format` of a turn: a pydantic model,
+      `JsonSchema({...})`, `Choice([...])` and so on; `run.completion.parsed` is its value.
+    - `max_steps`, `max_total_tokens`, `max_parallel_tools`, `tool_timeout`, `stop_on`, `approve`: as in `RunOptions`.
     - `options`: further options of its turns, like `{"temperature": 0}`.
 
-    Options that are given to a run win over the agent's.
+    Options that are given to a run override the agent's.
     """
 
     instructions: str | None = None
@@ -50,18 +50,18 @@ class Agent:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def run(self, llm: Runs, messages: RunInput, **options: Any) -> Run:
-        """Run it to its end. Raises what `llm.run` raises, and RequestError for messages that begin with another system
-        message."""
+        """Run the agent to the end. Raises what `llm.run` raises, and RequestError for messages that begin with a
+        different system message."""
         return self.stream_run(llm, messages, **options).result()
 
     async def arun(self, llm: Runs, messages: RunInput, **options: Any) -> Run:
-        """`run` for an event loop; cancelling the task stops the run."""
+        """Same as `run`, for an event loop; cancelling the task stops the run."""
         return await self.stream_run(llm, messages, **options)
 
     def stream_run(self, llm: Runs, messages: RunInput, **options: Any) -> RunStream:
-        """The run as it goes: `for`, `async for`, `await` (the Run), `with`. Raises what `run` raises."""
-        asked = {**self._own(), **self.options, **options}
-        return llm.stream_run(self._instructed(messages), self.tools, **asked)
+        """Returns the run as a stream: `for`, `async for`, `await` (the Run), `with`. Raises what `run` raises."""
+        merged = {**self._own(), **self.options, **options}
+        return llm.stream_run(self._instructed(messages), self.tools, **merged)
 
     def _own(self) -> dict[str, Any]:
         form = {} if self.output is None else {"response_format": self.output}
@@ -75,7 +75,8 @@ class Agent:
         }
 
     def _instructed(self, messages: RunInput) -> RunInput:
-        """The conversation with the instructions in front, once: one that this agent has led before has them."""
+        """Returns the conversation with the instructions first. They are not added to the messages of an earlier run,
+        which begin with them."""
         if self.instructions is None or isinstance(messages, Transcript):
             return messages
         given: list[Any]
@@ -84,19 +85,19 @@ class Agent:
         else:
             given = [messages] if isinstance(messages, Message | Mapping) else list(messages)
         own = Message(role="system", content=self.instructions)
-        first = _told(given[0]) if given else (None, None)
+        first = _role_and_content(given[0]) if given else (None, None)
         if first[0] not in ("system", "developer"):
             return [own, *given]
         if first[1] != self.instructions:
             raise RequestError(
-                f"The messages begin with a {first[0]} message of their own, and the agent has instructions; leave one "
+                f"The messages begin with a {first[0]} message of their own, but the agent has instructions; leave one "
                 "of them out (messages[1:], or an agent without instructions)."
             )
         return given
 
 
-def _told(message: Any) -> tuple[object, object]:
-    """Role and content of a message in any of its spellings."""
+def _role_and_content(message: Any) -> tuple[object, object]:
+    """Returns role and content of a message, given as a record or a dictionary."""
     if isinstance(message, Mapping):
         about = cast("Mapping[str, object]", message)
         return about.get("role"), about.get("content")

@@ -1,6 +1,6 @@
-"""The caller's functions that a run calls (`approve=`, `save=`), sync or async, from sync and from async code.
+"""Calls the caller's functions in a run (`approve=`, `save=`), sync or async, from sync and from async code.
 
-Knows: threads, and that an error in one of them is named. Does not know: what they are for.
+Knows: threads, and that errors of these functions name them. Does not know: what the functions are for.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ from engine.tools import described, finish
 
 
 def call(name: str, function: Callable[..., Any], *arguments: object) -> Any:
-    """What the function returns. `name` is the option that it was given as. Raises CallbackError for what it raises."""
+    """Call the function and return its result. `name`: the option that it was given as. Raises CallbackError for what
+    it raises."""
     try:
         result = function(*arguments)
         return finish(result) if inspect.isawaitable(result) else result
@@ -25,7 +26,7 @@ def call(name: str, function: Callable[..., Any], *arguments: object) -> Any:
 
 
 async def call_async(name: str, function: Callable[..., Any], *arguments: object) -> Any:
-    """As `call`, on an event loop: a coroutine function is awaited, any other is called in a worker thread."""
+    """Same as `call`, on an event loop: awaits a coroutine function, calls any other in a worker thread."""
     try:
         if inspect.iscoroutinefunction(function):
             return await function(*arguments)
@@ -37,12 +38,12 @@ async def call_async(name: str, function: Callable[..., Any], *arguments: object
 
 def _named(name: str, function: Callable[..., Any], error: Exception) -> CallbackError:
     own = getattr(function, "__qualname__", type(function).__name__)
-    return CallbackError(f"{name}={own} raised {described(error)}. The run ended there; mend the function.")
+    return CallbackError(f"{name}={own} raised {described(error)}. That ended the run; fix the function.")
 
 
 def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
-    """Call `work` in a thread of its own with this context's variables. It is a daemon: a process that ends does not
-    wait for it, and neither does an event loop that is closed."""
+    """Call `work` in a thread of its own with this context's variables. It is a daemon thread: neither the end of the
+    process nor a closed event loop waits for it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = copy_context()
@@ -52,7 +53,7 @@ def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
             return
         if error is None:
             future.set_result(result)
-        elif isinstance(error, StopIteration):  # which no future can hold
+        elif isinstance(error, StopIteration):  # a future refuses it
             future.set_exception(RuntimeError(described(error)))
         else:
             future.set_exception(error)
@@ -61,9 +62,9 @@ def in_thread(work: Callable[[], Any]) -> "asyncio.Future[Any]":
         result, failed = None, None
         try:
             result = context.run(work)
-        except BaseException as error:  # noqa: BLE001 - carried over to whoever waits
+        except BaseException as error:  # noqa: BLE001 - passed on to the coroutine that waits
             failed = error
-        with suppress(RuntimeError):  # the event loop is closed, so nobody waits any more
+        with suppress(RuntimeError):  # the event loop is closed, so nothing waits any more
             loop.call_soon_threadsafe(settle, result, failed)
 
     threading.Thread(target=body, name="llama-engine tool", daemon=True).start()

@@ -1,7 +1,7 @@
-"""The calls of one turn, run: one after the other or several at once, approved before, each within its time.
+"""Runs the calls of one turn: one after the other or several at once, each after approval and within its time limit.
 
-Knows: threads and tasks, and what is left behind when a run is left. Does not know: turns, conversations; what happens
-to a call is told to a `Book`.
+Knows: threads and tasks, and what is left running when a run is left. Does not know: turns, conversations; it reports
+what happens to each call to a `Book`.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from engine.tools.values import plain_json
 from engine.types import Tool, ToolCall
 
 _GRACE = 1.0
-"""Seconds that an async tool which was cancelled has to end."""
+"""Seconds that a cancelled async tool has to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One call to be answered: by running its tool, or with what the model reads instead."""
+    """One call to answer: `work` is the tool to run, or the outcome if no tool is to run."""
 
     index: int
     part: int
@@ -36,39 +36,39 @@ class Job:
 
 
 class Book(Protocol):
-    """What is written down of the calls, and what they are told. Its methods may be called from any thread."""
+    """Records what happens to the calls, and makes their contexts. Its methods may be called from any thread."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether no further call is to begin."""
+        """Whether no further call may begin."""
         ...
 
     def context(self, job: Job) -> ToolContext[Any]:
-        """What the tool of this call is told, if it asks."""
+        """Returns the context for the tool of this call."""
         ...
 
     def edit(self, job: Job, arguments: str) -> None:
-        """The call is made with other arguments."""
+        """Record that the call is made with other arguments."""
         ...
 
     def start(self, job: Job) -> None:
-        """The tool is about to be called."""
+        """Record that the tool is about to be called."""
         ...
 
     def done(self, job: Job, outcome: ToolOutcome) -> None:
-        """The model will read this."""
+        """Record the outcome, which the model will read."""
         ...
 
     def begun(self, job: Job, context: ToolContext[Any]) -> None:
-        """The tool's code runs from now on."""
+        """Record that the tool's code starts running."""
         ...
 
     def returned(self, job: Job) -> None:
-        """The tool's code has come back, whether anybody waited for it or not."""
+        """Record that the tool's code has returned, even if nothing waited for it any more."""
         ...
 
     def save(self) -> Callable[[], Any] | None:
-        """What keeps the transcript as it is now; None when nobody asked for that."""
+        """Returns a function that saves the transcript as it is now; None without `save=`."""
         ...
 
 
@@ -76,13 +76,13 @@ Answered: TypeAlias = tuple[Job, ToolOutcome]
 
 
 def answers(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
-    """The outcomes of the calls, in their order; those that had not begun when the run was cancelled have none. Raises
-    CallbackError for a callback that fails."""
+    """Yields the outcomes of the calls, in their order; calls that had not begun when the run was cancelled have none.
+    Raises CallbackError for a callback that fails."""
     return _threaded(jobs, options, book) if options.needs_threads else _direct(jobs, options, book)
 
 
 async def answers_async(jobs: Sequence[Job], options: RunOptions, book: Book) -> AsyncGenerator[Answered, None]:
-    """As `answers`, on an event loop. Left early, async tools are cancelled and waited for; threads go on."""
+    """Same as `answers`, on an event loop. If left early, cancels async tools and waits for them; threads go on."""
     step = _Step(options, book)
     tasks = [asyncio.create_task(step.outcome(job)) for job in jobs]
     try:
@@ -93,7 +93,7 @@ async def answers_async(jobs: Sequence[Job], options: RunOptions, book: Book) ->
         for task in tasks:
             task.cancel()
         if tasks:
-            # Each waits for its tool, no longer than `_GRACE`; what they raise now is nobody's any more.
+            # Each waits for its tool, no longer than `_GRACE`; what they raise now is dropped.
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -139,7 +139,7 @@ def _save(book: Book) -> None:
 
 
 def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
-    """By an event loop in a thread of its own."""
+    """Yield the outcomes from an event loop in a thread of its own."""
     out: queue.SimpleQueue[Answered | BaseException | None] = queue.SimpleQueue()
     started: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 
@@ -160,7 +160,7 @@ def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator
             asyncio.run(pump())
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             end = error
-        started.put(lambda: None)  # where the event loop never ran
+        started.put(lambda: None)  # in case the event loop never ran
         out.put(end)
 
     thread = threading.Thread(target=copy_context().run, args=(body,), name="llama-engine tools", daemon=True)
@@ -172,18 +172,18 @@ def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator
                 raise item
             yield item
     finally:
-        with suppress(RuntimeError):  # its event loop is closed: it is over
+        with suppress(RuntimeError):  # its event loop is closed: the thread is done
             stop()
         thread.join()
 
 
 def _told(job: Job) -> ToolOutcome | None:
-    """What the model reads without any tool being called."""
+    """Returns what the model reads if no tool is to be called, otherwise None."""
     return job.work if isinstance(job.work, ToolOutcome) else unfit(job.work, job.call.arguments)
 
 
 def _decided(job: Job, approve: object, decision: object) -> ToolOutcome | str | None:
-    """What `approve` said: nothing against the call, a denial, or other arguments as JSON text."""
+    """Returns the meaning of `approve`'s result: None (go on), a denial, or other arguments as JSON text."""
     if decision is True:
         return None
     if decision is False:
@@ -203,7 +203,7 @@ def _decided(job: Job, approve: object, decision: object) -> ToolOutcome | str |
 
 
 class _Step:
-    """The calls of one turn, on an event loop."""
+    """Runs the calls of one turn on an event loop."""
 
     def __init__(self, options: RunOptions, book: Book) -> None:
         self._options = options
@@ -215,7 +215,7 @@ class _Step:
         self._sync = asyncio.Lock()
 
     async def outcome(self, job: Job) -> ToolOutcome | None:
-        """What the model reads; None when the run was cancelled before the call began."""
+        """Returns what the model reads; None if the run was cancelled before the call began."""
         outcome, arguments = _told(job), job.call.arguments
         if outcome is None and (approve := self._options.approve) is not None:
             async with self._asking:

@@ -1,7 +1,7 @@
-"""The agent loop: a turn is generated, its calls are run, their results go back, until the model answers.
+"""The agent loop: generates a turn, runs its calls, feeds their results back, until the model answers.
 
-Knows: how calls become tool messages, when the loop ends, how it is left early, how a transcript is gone on with. Does
-not know: models, templates, sampling: it is given a function from messages to a generation under way.
+Knows: how calls become tool messages, when the loop ends, how it is left early, how a transcript is resumed. Does not
+know: models, templates, sampling: it gets a function from messages to a running generation.
 """
 
 import logging
@@ -27,19 +27,19 @@ _log = logging.getLogger("engine.agent")
 
 
 class Turn(Protocol):
-    """One generation under way, as far as the loop needs it."""
+    """A running generation, as far as the loop needs it."""
 
     def __iter__(self) -> Iterator[Event]: ...
 
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     def cancel(self) -> None:
-        """Stop it; nothing to do when it is over."""
+        """Stop the generation; does nothing if it is over."""
         ...
 
     @property
     def completion(self) -> Completion:
-        """What it gave; asked for after its last event."""
+        """The result; read after the last event."""
         ...
 
 
@@ -48,7 +48,7 @@ Generate: TypeAlias = Callable[[Sequence[Message]], Turn]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn of the model, and what its calls gave."""
+    """One turn of the model, and the results of its calls."""
 
     completion: Completion
     results: tuple[ToolResult, ...] = ()
@@ -56,17 +56,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of the agent loop, over or left.
+    """A run of the agent loop, finished or left early.
 
-    `messages` is the whole history, the caller's first: continue with `llm.run([*run.messages, ...])`. `stopped` says
-    why it ended: "stop", the model answered; "pending", it called a tool that has no function (`pending` holds those
-    calls: append their results as tool messages and run again); "stop_on", a tool that ends the run was called;
-    "max_steps" and "max_total_tokens", the last step's calls were run but the model has not answered yet; "overflow",
-    the conversation grew beyond the context (shorten `messages` and run again, or pass overflow="truncate_oldest");
-    "error", a turn or a callback failed; else the last turn's own end.
+    `messages` is the whole history, including the caller's messages: continue with `llm.run([*run.messages, ...])`.
+    `stopped` is why it ended: "stop", the model answered; "pending", it called a tool that has no function (`pending`
+    holds those calls: append their results as tool messages and run again); "stop_on", a tool that ends the run was
+    called; "max_steps" and "max_total_tokens", the last step's calls were run but the model has not answered yet;
+    "overflow", the conversation grew beyond the context (shorten `messages` and run again, or pass
+    overflow="truncate_oldest"); "error", a turn or a callback failed; otherwise the last turn's finish reason.
 
-    `transcript` is the run as JSON can hold it; `llm.run(run.transcript, tools)` goes on where it was left. `running`
-    are calls whose tools had not come back when the run was left, or were late: threads cannot be killed.
+    `transcript` is the run in a form that JSON can hold; `llm.run(run.transcript, tools)` resumes it. `running`: calls
+    whose tools had not returned when the run was left, or were late: threads cannot be killed.
     """
 
     messages: tuple[Message, ...]
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def completion(self) -> Completion:
-        """The last turn. Empty, with reason "cancelled", when the run was left before a turn was complete."""
+        """The last turn. Empty, with reason "cancelled", if the run was left before a turn was complete."""
         return self.steps[-1].completion if self.steps else Completion(finish_reason="cancelled")
 
     def __repr__(self) -> str:
@@ -101,10 +101,11 @@ class Run:
 
 
 class RunStream(GeneratedStream[Run]):
-    """A run of the agent loop as it goes: `for`, `async for`, `await` (the Run) and `with`; leaving it early cancels.
+    """A run of the agent loop while it goes on: `for`, `async for`, `await` (the Run) and `with`; leaving it early
+    cancels.
 
-    From async code, async tools of one turn run at once, and others in a worker thread, one after the other; from sync
-    code all run in order. `max_parallel_tools` changes both.
+    From async code, the async tools of one turn run at once, and other tools in a worker thread, one after the other.
+    From sync code all run in order. `max_parallel_tools` changes both.
     """
 
     def __init__(self, loop: "_Loop", generate: Generate) -> None:
@@ -126,12 +127,12 @@ class RunStream(GeneratedStream[Run]):
 
     @property
     def run(self) -> Run:
-        """What has happened so far; the whole run after its last event."""
+        """The run so far; the complete run after its last event."""
         return self._loop.snapshot()
 
     def cancel(self) -> None:
-        """Stop the generation in flight and end the run; from any thread. No further tool is called. One that is
-        running is not interrupted; its `ToolContext.cancelled` is True from then on."""
+        """Stop the current generation and end the run; may be called from any thread. No further tool is called. A
+        running tool is not interrupted; its `ToolContext.cancelled` is True from then on."""
         self._loop.cancel()
 
 
@@ -141,9 +142,9 @@ def stream_run(
     tools: Sequence[Tool] | Toolbox,
     options: RunOptions | None = None,
 ) -> RunStream:
-    """Run the loop from these messages on, or go on with a transcript. Raises RequestError for a name in `stop_on` that
-    is no tool's, and for a transcript of a run that is over. The sources of a `Toolbox` are connected when the stream
-    is first read, and let go at its end; `generate` finds the tools of each turn in it.
+    """Run the loop from these messages on, or resume a transcript. Raises RequestError for a name in `stop_on` that is
+    not a tool's, and for a transcript of a run that is over. The sources of a `Toolbox` are connected when the stream
+    is first read, and released at its end; `generate` reads the tools of each turn from it.
 
     The model's mistakes (an unknown tool, arguments that are not JSON or do not fit, a call that was cut off) and a
     tool's exceptions go back to it as tool messages. Reading the stream raises CallbackError for a callback that fails.
@@ -161,7 +162,7 @@ def stream_run(
 
 @dataclass(slots=True)
 class _Loop:
-    """The state of a run, and its decisions; no generation, no tool is run here."""
+    """The state of a run, and its decisions; generates nothing and runs no tool itself."""
 
     messages: list[Message]
     toolbox: Toolbox
@@ -172,21 +173,21 @@ class _Loop:
     stopped: RunEnd | None = None
     cancelled: bool = False
     turn: Turn | None = None
-    first: int = 0  # the number of the first turn here: those before it are another run's, which is resumed
+    first: int = 0  # the number of the first turn here: earlier turns belong to the run that is resumed
     total_tokens: int = 0
-    turn_end: int = 0  # how many messages there are up to the last turn's
+    turn_end: int = 0  # number of messages up to and including the last turn's
     records: list[CallRecord] = field(default_factory=list[CallRecord])
     resumed: list[Job] = field(default_factory=list[Job])
     live: dict[int, tuple[Job, ToolContext[Any]]] = field(default_factory=dict[int, tuple[Job, ToolContext[Any]]])
     unfinished: tuple[Message, ...] | None = None  # the history before a last turn that was cut short
-    counted: bool = True  # whether every turn said how many tokens it took
+    counted: bool = True  # whether every turn came with its usage
 
     @property
     def step(self) -> int:
         return self.first + len(self.completions)
 
     def resume(self, transcript: Transcript) -> None:
-        """Go on with a transcript; the calls of the turn that it is in the middle of are answered first. Raises
+        """Resume a transcript; if it ends in the middle of a turn, the turn's calls are answered first. Raises
         RequestError for one that is over or contradicts itself."""
         transcript.check()
         last = self.messages[-1].role if self.messages else "assistant"
@@ -212,8 +213,8 @@ class _Loop:
         self.resumed = self._jobs(message.tool_calls[-len(records) :], message.parts, records)
 
     def open(self) -> None:
-        """Connect what the tools come from. Raises EngineError where that fails, and RequestError for names that clash
-        and those in `stop_on` that are no tool's."""
+        """Connect the sources of tools. Raises EngineError if that fails, and RequestError for names that clash and
+        names in `stop_on` that are not a tool's."""
         if self.toolbox.is_fixed:
             return
         try:
@@ -227,11 +228,11 @@ class _Loop:
             self._resume_calls()
 
     def close(self) -> None:
-        """Let go what the tools come from."""
+        """Release the sources of tools."""
         self.toolbox.close()
 
     def begin(self, generate: Generate) -> Turn | None:
-        """The next turn, generating; None when the run is over."""
+        """Start the next turn and return it; None if the run is over."""
         if self.stopped is None:
             self.stopped = self._limit()
         if self.stopped is not None:
@@ -257,7 +258,7 @@ class _Loop:
         most = self.options.max_total_tokens
         if most is not None and not self.counted:
             raise EngineError(
-                "max_total_tokens cannot be kept: a turn came without usage. Ask the server for it, or leave "
+                "max_total_tokens cannot be enforced: a turn came without usage. Request it from the server, or leave "
                 "max_total_tokens out and set max_steps."
             )
         return "max_total_tokens" if most is not None and self.total_tokens >= most else None
@@ -267,8 +268,8 @@ class _Loop:
         return not result.error and isinstance(called, ToolCall) and called.name in self.options.stop_on
 
     def outgrown(self, error: Exception) -> bool:
-        """A turn failed; whether because of what the run itself added to the conversation, so that it ends with what it
-        has."""
+        """Record that a turn failed. Returns whether the run itself made the conversation too long, so that it ends
+        with what it has."""
         self.turn = None
         self.stopped = "overflow" if isinstance(error, ContextOverflowError) and self.step else "error"
         return self.stopped == "overflow"
@@ -277,14 +278,14 @@ class _Loop:
         return replace(event, step=self.step) if self.step else event
 
     def end(self, completion: Completion) -> list[Job]:
-        """Take a finished turn in; its calls that the loop answers."""
+        """Add a finished turn. Returns its calls that the loop answers."""
         self.turn = None
         self.records = []
         reason = completion.finish_reason
         if reason in ("cancelled", "deadline", "error"):
             self.unfinished = tuple(self.messages)
         last = self.messages[-1]
-        if last.role == "assistant":  # the model went on with it
+        if last.role == "assistant":  # the model continued it
             self.messages[-1] = last.continued(completion)
         else:
             self.messages.append(completion.message)
@@ -300,7 +301,7 @@ class _Loop:
         return self._jobs(calls, completion.parts, [CallRecord(index=index) for index in range(len(calls))])
 
     def _jobs(self, calls: Sequence[ToolCall], parts: Sequence[object], records: Sequence[CallRecord]) -> list[Job]:
-        """The calls of a turn that the loop answers; those that it cannot are pending."""
+        """Returns the calls of a turn that the loop answers; the others become pending."""
         self.records = list(records)
         places = [place for place, item in enumerate(parts) if isinstance(item, ToolCall)][-len(calls) :]
         jobs: list[Job] = []
@@ -314,22 +315,22 @@ class _Loop:
         return jobs
 
     def _recorded(self, record: CallRecord) -> ToolOutcome | None:
-        """What a transcript tells of a call: its result, or that it was interrupted."""
+        """Returns the outcome of a call in a transcript: its result, or that it was interrupted."""
         if record.state == "done":
             return ToolOutcome(record.result or "", record.error)
         if record.state == "started" and not self.options.rerun:
-            return _refused("interrupted: the call was made, and what came of it is not known. It was not made again.")
+            return _refused("interrupted: the call was made, but its result is not known. It was not made again.")
         return None
 
     def answer(self, job: Job, outcome: ToolOutcome) -> ToolResult:
-        """Take a call's outcome in, as a tool message and as an event."""
+        """Add a call's outcome as a tool message. Returns it as an event."""
         call = job.call
         self.messages.append(Message(role="tool", tool_call_id=call.id, name=call.name, content=outcome.content))
         result = ToolResult(job.index, call.id, outcome.content, error=outcome.error, part=job.part, step=self.step - 1)
         self.results[-1].append(result)
         return result
 
-    # What follows is `engine.agent.execution.Book`.
+    # The methods below implement `engine.agent.execution.Book`.
 
     def context(self, job: Job) -> ToolContext[Any]:
         history = tuple(self.messages[: self.turn_end])
@@ -347,7 +348,7 @@ class _Loop:
         self.messages[self.turn_end - 1] = Message(role="assistant", name=message.name, parts=tuple(parts))
 
     def _place(self, job: Job) -> int:
-        """Where the call stands in the last turn's message, which may have begun before that turn."""
+        """Returns the index of the call in the last turn's message, which may have begun before that turn."""
         return len(self.messages[self.turn_end - 1].parts) - len(self.completions[-1].parts) + job.part
 
     def start(self, job: Job) -> None:
@@ -370,7 +371,7 @@ class _Loop:
         return lambda: transcript.save(keep) if isinstance(keep, str | Path) else keep(transcript)
 
     def transcript(self) -> Transcript:
-        """The run as it is now. In the middle of a step the results stand with the calls, not with the messages."""
+        """Returns the run as it is now. In the middle of a step the results are in `calls`, not in `messages`."""
         within = bool(self.records) and len(self.results[-1]) < len(self.records)
         messages = self.messages[: self.turn_end] if within else self.messages
         return Transcript(
@@ -389,15 +390,15 @@ class _Loop:
             context.cancel()
 
     def failed(self) -> None:
-        """Something was raised on the way."""
+        """Record that the run failed."""
         self.stopped = self.stopped or "error"
 
     def leave(self) -> None:
-        """The run is over, or nobody reads it any more."""
+        """End the run, because it is over or no longer read."""
         if self.stopped is None:
             self.cancel()
         if names := [job.call.name for job, _ in tuple(self.live.values())]:
-            _log.warning("The run is over, and these tools still run in their threads: %s.", ", ".join(names))
+            _log.warning("The run is over, but these tools still run in their threads: %s.", ", ".join(names))
 
     def snapshot(self) -> Run:
         pairs = zip(self.completions, self.results, strict=True)
@@ -408,7 +409,7 @@ class _Loop:
 
 
 def _work(call: ToolCall, tools: Sequence[Tool]) -> Tool | ToolOutcome:
-    """The tool that a call asks for, or what the model reads because the call is at fault."""
+    """Returns the tool that a call asks for, or what the model reads because the call is not valid."""
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
         known = ", ".join(tool.name for tool in tools) or "none"
@@ -422,7 +423,7 @@ def _work(call: ToolCall, tools: Sequence[Tool]) -> Tool | ToolOutcome:
             reason = tool.check(call.parsed()) if tool.check else None
             return _refused(f"the arguments do not fit: {reason or 'they are not what the tool takes.'}")
         case _:
-            # Arguments that do not fit a function are found again when they are bound, and said then.
+            # Binding arguments to a function finds those that do not fit again, and reports them.
             return tool
 
 

@@ -1,6 +1,6 @@
-"""How a run goes, beyond its turns: limits, approval, what tools are given, where its transcript is kept.
+"""The options of a run beyond those of its turns: limits, approval, the tools' context, where the transcript is saved.
 
-Knows: the options and what each may be. Does not know: how they are kept.
+Knows: the options and their valid values. Does not know: how they are applied.
 """
 
 import math
@@ -20,7 +20,7 @@ Save: TypeAlias = str | Path | Callable[[Transcript], object]
 
 
 class RunArguments(TypedDict, total=False):
-    """What a run takes by name; see `RunOptions`."""
+    """The keyword arguments of a run; see `RunOptions`."""
 
     max_parallel_tools: int | None
     tool_timeout: float | None
@@ -34,24 +34,24 @@ class RunArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run goes.
+    """The options of a run.
 
-    - `max_steps`: turns at most.
-    - `max_total_tokens`: no turn begins once the turns so far took this many tokens, each turn's prompt counted whole
+    - `max_steps`: maximum number of turns.
+    - `max_total_tokens`: no turn begins once the turns so far took this many tokens, each with its complete prompt
       (`Usage.total_tokens`). The last turn may go beyond; `max_tokens` bounds it.
     - `max_parallel_tools`: how many calls of one turn run at once. None: async tools all at once, others one after the
-      other, as they need not be thread-safe. From sync code None and 1 run each in the caller's own thread.
-    - `tool_timeout`: seconds that one call may take. A late one becomes an error that the model reads. An async tool is
-      cancelled. A thread cannot be killed: a late sync tool goes on, what it returns is dropped, `Run.running` names
-      it, and its `ToolContext.cancelled` is True.
-    - `stop_on`: names of tools whose call ends the run, once it was run without an error.
-    - `approve`: asked before each call of a function, one at a time, in the order of the calls; sync or async. It
-      returns True; False or a text, the reason that the model reads in place of a result; or a dictionary, the
-      arguments to call with instead, which then stand in the history.
-    - `context`: the `value` of the `ToolContext` that tools ask for.
-    - `save`: a path, or a function, sync or async, that takes the `Transcript`. It is saved before and after each call
-      and after each turn.
-    - `rerun`: on resuming a transcript, run those calls again that had started and have no result.
+      other, as they need not be thread-safe. From sync code None and 1 run each call in the caller's own thread.
+    - `tool_timeout`: seconds that one call may take. A late call becomes an error that the model reads. An async tool
+      is cancelled. A thread cannot be killed: a late sync tool goes on, its result is dropped, `Run.running` lists it,
+      and its `ToolContext.cancelled` is True.
+    - `stop_on`: names of tools that end the run once they ran without an error.
+    - `approve`: called before each call of a function, one at a time, in the order of the calls; sync or async. It
+      returns True; False or a string, the reason that the model reads instead of a result; or a dictionary, the
+      arguments to use instead, which the history then contains.
+    - `context`: the `value` of the `ToolContext` that tools may take as a parameter.
+    - `save`: a path, or a function, sync or async, that takes the `Transcript`. Called before and after each call and
+      after each turn.
+    - `rerun`: when resuming a transcript, run calls again that had started and have no result.
 
     Raises RequestError for a value that is not valid.
     """
@@ -68,30 +68,30 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if not _is_count(self.max_steps):
-            raise RequestError(f"max_steps={self.max_steps!r} leaves nothing to do; give a number, at least 1.")
+            raise RequestError(f"max_steps={self.max_steps!r} is not valid; give an integer, at least 1.")
         for name in ("max_parallel_tools", "max_total_tokens"):
             value = getattr(self, name)
             if value is not None and not _is_count(value):
-                raise RequestError(f"{name}={value!r} is not valid; give a number, at least 1, or None for no limit.")
+                raise RequestError(f"{name}={value!r} is not valid; give an integer, at least 1, or None for no limit.")
         timeout: Any = self.tool_timeout
         if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
             raise RequestError(f"tool_timeout={timeout!r} is not valid; give seconds above 0, or None for no limit.")
         names: Any = self.stop_on
         if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise RequestError(f"stop_on={names!r} is not valid; give the names of tools in a list.")
+            raise RequestError(f"stop_on={names!r} is not valid; give a list of tool names.")
         if self.approve is not None and not callable(self.approve):
-            raise RequestError(f"approve={self.approve!r} cannot be called; give a function from a ToolCall.")
+            raise RequestError(f"approve={self.approve!r} cannot be called; give a function that takes a ToolCall.")
         if not (self.save is None or isinstance(self.save, str | Path) or callable(self.save)):
-            raise RequestError(f"save={self.save!r} is not valid; give a path, or a function from a Transcript.")
+            raise RequestError(f"save={self.save!r} is not valid; give a path, or a function that takes a Transcript.")
         if self.rerun not in (True, False):
             raise RequestError(f"rerun={self.rerun!r} is not valid; give True or False.")
 
     def check_names(self, tools: Sequence[Tool]) -> None:
-        """Raises RequestError for a name in `stop_on` that is no tool's."""
+        """Raise RequestError for a name in `stop_on` that is not a tool's."""
         known = [tool.name for tool in tools]
         if unknown := [name for name in self.stop_on if name not in known]:
             raise RequestError(
-                f"stop_on names {unknown[0]!r}, and there is no such tool. The tools are: {', '.join(known) or 'none'}."
+                f"stop_on names {unknown[0]!r}, but there is no such tool. The tools are: {', '.join(known) or 'none'}."
             )
 
     @property
@@ -101,8 +101,8 @@ class RunOptions:
 
 
 def run_options(max_steps: int, options: Mapping[str, Any], rest: type[Rest]) -> tuple[RunOptions, Rest]:
-    """The options of the run, and the rest, which its turns take. Raises RequestError for a value of the run's own that
-    is not valid."""
+    """Returns the options of the run, and the rest for its turns. Raises RequestError for an unknown option, and for an
+    option of the run whose value is not valid."""
     names = RunArguments.__annotations__
     known = ["max_steps", *names, *rest.__annotations__]
     own = {name: value for name, value in options.items() if name in names}

@@ -1,6 +1,6 @@
-"""A run as JSON: saved while it goes, loaded another day, resumed in the middle of a step.
+"""A run as JSON: saved while it goes on, loaded another day, resumed in the middle of a step.
 
-Knows: what has to be kept of a run so that another process goes on with it. Does not know: how a run goes.
+Knows: what another process needs to resume a run. Does not know: how a run works.
 """
 
 import os
@@ -29,10 +29,10 @@ _SHOWN = 200
 
 
 class CallRecord(Record):
-    """What has become of one call of the last turn.
+    """The state of one call of the last turn.
 
-    `state`: "waiting", it has not begun; "started", its tool was called; "done", `result` is what the model reads of
-    it, and `error` says whether it failed. `index` counts the calls of the turn from 0.
+    `state`: "waiting", it has not begun; "started", its tool was called; "done", `result` is what the model reads, and
+    `error` whether it failed. `index` counts the calls of the turn from 0.
     """
 
     index: int = Field(ge=0)
@@ -42,11 +42,12 @@ class CallRecord(Record):
 
 
 class Transcript(Record):
-    """A run, as JSON can hold it: `transcript.save(path)`, `Transcript.load(path)`, `llm.run(transcript, tools)`.
+    """A run in a form that JSON can hold: `transcript.save(path)`, `Transcript.load(path)`, `llm.run(transcript,
+    tools)`.
 
-    `messages` is the history. Where the run is in the middle of a step, the last message is the assistant's, and
-    `calls` tells of each of its calls; otherwise `calls` is empty. `steps` turns were generated, which took
-    `total_tokens`; `stopped` is the run's end, None while it goes on. Tools and options are not part of it.
+    `messages` is the history. In the middle of a step, the last message is the assistant's, and `calls` has the state
+    of each of its calls; otherwise `calls` is empty. `steps` turns were generated, which took `total_tokens`; `stopped`
+    is why the run ended, None while it goes on. Tools and options are not part of it.
     """
 
     version: Literal[1] = 1
@@ -58,26 +59,26 @@ class Transcript(Record):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The transcript that `model_dump_json` wrote. Raises RequestError for what is none."""
+        """Returns the transcript that `model_dump_json` wrote. Raises RequestError if the text is not a transcript."""
         try:
             found = cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(step) for step in first["loc"])
             reason = f"{place}: {first['msg']}" if place else first["msg"]
-            raise RequestError(f"This is no transcript of a run: {reason[:_SHOWN]}.") from error
+            raise RequestError(f"This is not the transcript of a run: {reason[:_SHOWN]}.") from error
         found.check()
         return found
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a transcript from a file. Raises RequestError for a file that holds none, OSError for one that cannot be
-        read."""
+        """Read a transcript from a file. Raises RequestError for a file that is not a transcript, OSError for one that
+        cannot be read."""
         return cls.from_json(Path(path).read_bytes())
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, which holds the old transcript or the new one, whenever the process dies. Raises OSError
-        where it cannot be written."""
+        """Write the transcript to a file. Whenever the process dies, the file holds either the old transcript or the
+        new one. Raises OSError if it cannot be written."""
         target = Path(path)
         number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
@@ -91,18 +92,21 @@ class Transcript(Record):
             raise
 
     def check(self) -> None:
-        """Raises RequestError for records that do not belong to the last message's calls."""
+        """Raise RequestError for records that do not belong to the last message's calls."""
         if not self.calls:
             return
         made = self.messages[-1].tool_calls if self.messages else ()
         if [record.index for record in self.calls] != list(range(len(self.calls))) or len(made) < len(self.calls):
             raise RequestError(
-                f"This transcript tells of {len(self.calls)} calls, and its last message makes {len(made)}; it was "
-                "changed, or written by something else."
+                f"This transcript has records of {len(self.calls)} calls, but its last message makes {len(made)}; it "
+                "was changed, or written by something else. Use the file that a run saved."
             )
         if any(record.state == "done" and record.result is None for record in self.calls):
-            raise RequestError("This transcript has a call that is done and has no result; it was changed.")
+            raise RequestError(
+                "This transcript has a call that is done without a result; it was changed. Use the file that a run "
+                "saved."
+            )
 
 
 RunInput: TypeAlias = "MessagesLike | Transcript"
-"""What a run begins with: a user's text, messages, or the transcript of a run that was left."""
+"""The input of a run: a user's text, messages, or the transcript of a run to resume."""

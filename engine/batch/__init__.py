@@ -1,6 +1,6 @@
-"""Offline batches: rows in, answers out; of files, resumed wherever they were killed, and of Ray Data's batches.
+"""Offline batches of rows: files, whose batches resume wherever they were killed, and Ray Data's batches.
 
-`run(rows, out, llm)` is the door to files, `RayWorker` the one for Ray: `from engine import batch`.
+`run(rows, out, llm)` processes files, `RayWorker` serves Ray: `from engine import batch`.
 """
 
 from engine.batch.job import EngineLike, Report, run

@@ -1,7 +1,7 @@
-"""The bodies of OpenAI's requests as turns, and finished turns as the bodies of responses in a file.
+"""Converts the bodies of OpenAI's requests into turns, and finished turns into the bodies of responses in a file.
 
-Knows: what a batch adds to `engine.openai`, which reads and writes the fields: defaults for all rows, what a row that
-stands alone cannot ask for, and `timings`, as llama.cpp's server has them. Does not know: batches, files, engines.
+Knows: what a batch adds to `engine.openai`, which reads and writes the fields: defaults for all rows, what an
+independent row cannot use, and `timings`, as llama.cpp's server has them. Does not know: batches, files, engines.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ JsonObject: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one request asks for: `n` answers to `messages`. `options` are those of `Engine.stream`."""
+    """One request: `n` answers to `messages`. `options` are those of `Engine.stream`."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
@@ -40,7 +40,7 @@ def turn(
     options: Mapping[str, Any] | None = None,
     n: int = 1,
 ) -> Turn:
-    """A turn, checked as far as that is possible without a model. Raises RequestError for what is not valid."""
+    """Returns a turn, checked as far as possible without a model. Raises RequestError for what is not valid."""
     given = {name: value for name, value in (options or {}).items() if value is not None}
     _ = sampling_params(given), prompt_options(checked(cast("TurnOptions", given), TurnOptions))
     _check_format(given.get("response_format"))
@@ -50,8 +50,8 @@ def turn(
 
 
 def _check_format(asked: object) -> None:
-    """Raises RequestError for a `response_format` that cannot be held."""
-    if isinstance(asked, ResponseFormat):  # most rows of a batch have the same
+    """Raise RequestError for a `response_format` that cannot be enforced."""
+    if isinstance(asked, ResponseFormat):  # cached: most rows of a batch have the same
         _check_written_format(asked.model_dump_json())
     elif asked is not None:
         _ = response_of(asked, refusal)
@@ -64,8 +64,8 @@ def _check_written_format(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A body, read. `names` tell which field gave each option; `response(id, model, completions)` is the body of the
-    response."""
+    """A body that was read. `names`: the request field of each option. `response(id, model, completions)` returns the
+    body of the response."""
 
     turn: Turn
     names: Mapping[str, str]
@@ -75,20 +75,21 @@ class Request:
 def read_body(
     url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None = None
 ) -> Request:
-    """What a body of that endpoint asks for. `defaults` are options, and `tools` tools, for a body that names none.
+    """Read the body of a request to that endpoint. `defaults` are options, and `tools` tools, for a body without its
+    own.
 
-    A null counts as absent, of whatever field: Parquet gives a row those of all rows. Raises RequestError, naming the
-    field, for what is not valid and for what this engine cannot do.
+    A null counts as absent in any field, because Parquet gives each row the fields of all rows. Raises RequestError,
+    naming the field, for what is not valid and for what this engine cannot do.
     """
     if (read := _READERS.get(url)) is None:
-        raise RequestError(f'"url" is {url!r}; these are served: {", ".join(ENDPOINTS)}.')
+        raise RequestError(f'"url" is {url!r}; it must be one of {", ".join(ENDPOINTS)}.')
     known = as_tools(tools) if body.get("tools") is None else None
     given = {name: value for name, value in body.items() if value is not None}
     if known:
         given["tools"] = [tool.openai() for tool in known]
     try:
         if given.get("stream"):
-            raise bad("stream is true; a batch returns whole responses: remove it.", "stream")
+            raise bad("stream is true, but a batch returns complete responses; remove it.", "stream")
         return read(given, defaults, known)
     except Problem as problem:
         raise RequestError(problem.message) from problem
@@ -105,7 +106,7 @@ def _chat(body: JsonObject, defaults: Mapping[str, Any], tools: Sequence[ToolLik
 
 
 def _chat_response(asked: ChatRequest, id_: str, model: str, completions: Sequence[Completion]) -> JsonObject:
-    """The `chat.completion` object, with every field of OpenAI's: null where there is nothing."""
+    """Returns the `chat.completion` object, with every field of OpenAI's; null if there is no value."""
     whole = ChatAnswer(asked, model).whole(completions)
     choices = [{**choice, "message": {"refusal": None, **choice["message"]}} for choice in whole["choices"]]
     rest = {"service_tier": None, "timings": timings(completions)}
@@ -113,11 +114,11 @@ def _chat_response(asked: ChatRequest, id_: str, model: str, completions: Sequen
 
 
 def _responses(body: JsonObject, defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None) -> Request:
-    asked = read_responses({**body, "store": False})  # a file is all that keeps it
+    asked = read_responses({**body, "store": False})  # only the output file stores it
     if asked.previous is not None:
-        raise bad("previous_response_id is given, and a row stands alone: send the items before it as input.")
+        raise bad("previous_response_id is given, but rows are independent; send the earlier items as input.")
     if asked.sealed:
-        raise bad("encrypted_content is only opened by the process that made it; leave it out of include.", "include")
+        raise bad("Only the process that made encrypted_content can read it; leave it out of include.", "include")
     messages = messages_of((), asked.items, Seal(), asked.instructions)
     known = asked.tools if tools is None else tools
     return Request(
@@ -132,11 +133,11 @@ def _responses_response(asked: ResponsesRequest, id_: str, model: str, completio
 
 _READERS = {"/v1/chat/completions": _chat, "/v1/responses": _responses}
 ENDPOINTS = tuple(_READERS)
-"""What the `url` of a row may be."""
+"""The valid values of a row's `url`."""
 
 
 def timings(completions: Sequence[Completion]) -> JsonObject:
-    """Milliseconds, of the answer that took longest."""
+    """Returns the timings, in milliseconds, each of the answer that took longest."""
     usages = [completion.usage or Usage() for completion in completions]
     return {
         "prompt_ms": round(1000 * max((usage.prefill_seconds for usage in usages), default=0.0), 1),

@@ -1,11 +1,11 @@
 """The files that a batch writes: output, errors, manifest, lock.
 
-Knows: that a row counts once its line is whole; how a torn tail, lines that are out of date and failed rows that
+Knows: that a row counts once its line is complete; how torn tails, outdated lines and failures of rows that later
 succeeded are removed; whether the files belong to the same job. Does not know: engines, how a row is computed.
 
-A line is written by one call, to a file opened for appending; where that fails half-way the file is cut back. Files
-are otherwise only replaced as a whole (written beside, synced, renamed), so that a process which dies at any moment
-leaves whole lines and at most one torn one at the end.
+A line is written by one call, to a file opened for appending; if that fails half-way the file is cut back. Otherwise
+files are only replaced as a whole (written beside, synced, renamed), so that a process which dies at any moment leaves
+complete lines and at most one torn line at the end.
 """
 
 import contextlib
@@ -31,14 +31,16 @@ _CHUNK = 1 << 20
 
 
 def failure(path: Path, error: OSError) -> EngineError:
-    """The error to raise where a file cannot be written."""
+    """Returns the error to raise if a file cannot be written."""
     if error.errno in _FULL:
         return DiskFullError(f"{path} cannot grow: {error.strerror}. Make room, and run the same command to go on.")
-    return EngineError(f"{path} cannot be written: {error.strerror or error}. Correct that, and run the same command.")
+    return EngineError(
+        f"{path} cannot be written: {error.strerror or error}. Correct that, and run the same command again."
+    )
 
 
 class Lines:
-    """One file of lines, appended to from any thread."""
+    """One file of lines; any thread may append."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,22 +51,23 @@ class Lines:
         self._closed = False
 
     def append(self, line: bytes) -> None:
-        """Raises DiskFullError or EngineError where it cannot be written; nothing of the line is left then."""
+        """Append a line. Raises DiskFullError or EngineError if it cannot be written; then the file contains no part of
+        it."""
         with self._lock:
             if self._closed:
-                raise EngineError(f"{self._path} is closed; run the same command to go on.")
+                raise EngineError(f"{self._path} is closed; run the same command again to go on.")
             try:
                 left = memoryview(line)
                 while left:
                     left = left[os.write(self._fd, left) :]
             except OSError as error:
-                with contextlib.suppress(OSError):  # a tail that stays is cut by the next start
+                with contextlib.suppress(OSError):  # the next start cuts a tail that stays
                     os.ftruncate(self._fd, self._end)
                 raise failure(self._path, error) from error
             self._end += len(line)
 
     def sync(self) -> None:
-        """Whatever was appended before this call survives a power cut from now on."""
+        """Make everything that was appended before this call survive a power cut."""
         end = self._end
         if end == self._synced:
             return
@@ -75,7 +78,7 @@ class Lines:
         self._synced = end
 
     def close(self, *, keep_empty: bool = True) -> None:
-        """Sync and close; without `keep_empty` a file that nothing was written to is removed."""
+        """Sync and close; without `keep_empty`, remove a file that nothing was written to."""
         try:
             self.sync()
         finally:
@@ -87,7 +90,8 @@ class Lines:
 
 
 class Syncer:
-    """Syncs files every second, in a thread of its own. A context manager; `fault` is what went wrong."""
+    """Syncs files every second, in a thread of its own. A context manager; `fault` is the error that ended it, if
+    any."""
 
     def __init__(self, *files: Lines) -> None:
         self._files = files
@@ -116,7 +120,7 @@ class Syncer:
 class Files:
     """All files of one batch, locked while this is open. A context manager.
 
-    Raises RequestError where another process has them, or where the output is not a batch's.
+    Raises RequestError if another process has locked them, or if output and errors are the same file.
     """
 
     def __init__(self, out: str | Path, errors: str | Path | None = None) -> None:
@@ -132,11 +136,11 @@ class Files:
             self._lock.acquire()
         except Timeout as error:
             raise RequestError(
-                f"Another process is writing {self.out}; wait for it, or name another output."
+                f"Another process is writing {self.out}; wait until it ends, or name another output."
             ) from error
         except OSError as error:
             raise failure(Path(self._lock.lock_file), error) from error
-        for path in (self.out, self.errors, self._manifest):  # what a process that died half-way left
+        for path in (self.out, self.errors, self._manifest):  # left behind by a process that died
             _beside(path).unlink(missing_ok=True)
         return self
 
@@ -144,17 +148,17 @@ class Files:
         self._lock.release()
 
     def claim(self, job: Mapping[str, Any], if_changed: IfChanged) -> None:
-        """Make sure that what was written belongs to this job: plain values that say what its answers depend on.
+        """Check that the files belong to this job: plain values on which its answers depend.
 
-        Raises RequestError for another job's files, unless `if_changed` says to "continue" with them (what was written
-        stays) or to "restart" (it is deleted), and for an output that no batch wrote.
+        Raises RequestError for another job's files, unless `if_changed` is "continue" (what was written stays) or
+        "restart" (it is deleted), and for an output that no batch wrote.
         """
         before = self._read_manifest()
         written = [path for path in (self.out, self.errors) if path.exists() and path.stat().st_size]
         if before is None and written and if_changed != "restart":
             raise RequestError(
-                f"{written[0]} is there already and no batch's (its {self._manifest.name} is missing). Name another "
-                'output, or pass if_changed="restart" (--if-changed restart) to overwrite it.'
+                f"{written[0]} exists already, but no batch wrote it (its {self._manifest.name} is missing). Name "
+                'another output, or pass if_changed="restart" (--if-changed restart) to overwrite it.'
             )
         changed = (
             [] if before is None else sorted(name for name in {*before, *job} if before.get(name) != job.get(name))
@@ -183,10 +187,10 @@ class Files:
         return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
     def settle(self, index: Index) -> int:
-        """Mark in the index what is done and what failed, and remove what does not count: a torn tail, lines of rows
-        that have changed since, failures of rows that succeeded or are gone, and what is not a line of a batch.
+        """Mark the rows in the index that are done or failed, and remove lines that do not count: a torn tail, lines of
+        rows that have changed since, failures of rows that succeeded or are gone, and lines that no batch wrote.
 
-        Lines of rows that the input no longer has stay in the output. Returns how many lines were removed.
+        Output lines of rows that the input no longer has stay. Returns how many lines were removed.
         """
         try:
             for path in (self.out, self.errors):
@@ -211,7 +215,7 @@ class Files:
         index.commit()
 
     def sort(self, index: Index) -> None:
-        """Put the lines of both files into the order of the input."""
+        """Sort the lines of both files into the order of the input."""
         self.settle(index)
         try:
             _sort(self.out, index, "done")
@@ -225,7 +229,7 @@ def _counts(index: Index, key: str, name: str | None, place: int) -> bool:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str | None, int, bytes]]:
-    """The lines of a file that a batch wrote: key, custom_id, where the line begins, its bytes."""
+    """Yields the lines of a file that a batch wrote: key, custom_id, offset, bytes."""
     if not path.exists():
         return
     place = 0
@@ -238,7 +242,7 @@ def _entries(path: Path) -> Iterator[tuple[str, str | None, int, bytes]]:
 
 
 def _cut(path: Path) -> None:
-    """Cut off what follows the last line's end."""
+    """Cut off what follows the last line end."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -257,7 +261,7 @@ def _cut(path: Path) -> None:
 
 
 def _filter(path: Path, counts: Callable[[str, str | None, int], bool]) -> int:
-    """Keep the lines that count; returns how many went. Untouched where all do."""
+    """Keep only the lines that count; returns how many were removed. Does not touch the file if all count."""
     if not path.exists():
         return 0
     with path.open("rb") as file:
@@ -269,7 +273,7 @@ def _filter(path: Path, counts: Callable[[str, str | None, int], bool]) -> int:
 
 
 def _sort(path: Path, index: Index, state: State) -> None:
-    """The rows in the order of the input, then those that it does not have."""
+    """Sort the rows into the order of the input; rows that it does not have come last."""
     if not path.exists() or _ascending(index.places(state)):
         return
     with path.open("rb") as file:
@@ -284,7 +288,7 @@ def _sort(path: Path, index: Index, state: State) -> None:
 
 
 def _ascending(places: Iterable[int]) -> bool:
-    """Whether lines already lie in this order."""
+    """Whether the lines are in this order already."""
     last = -1
     for place in places:
         if place < last:
@@ -294,7 +298,7 @@ def _ascending(places: Iterable[int]) -> bool:
 
 
 def _replace(path: Path, lines: Iterable[bytes]) -> None:
-    """Write a file anew: whole, or not at all."""
+    """Replace a file, completely or not at all."""
     beside = _beside(path)
     try:
         with beside.open("wb") as file:
@@ -315,7 +319,7 @@ def _beside(path: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make names durable, where the system can."""
+    """Make new names in the folder durable, if the system can."""
     if os.name != "posix":
         return
     fd = os.open(folder, os.O_RDONLY)

@@ -1,6 +1,7 @@
-"""A batch: rows in, lines out, as many under way as the engine can use, until all are done or something stops it.
+"""Runs a batch: reads rows and writes lines, as many rows at once as the engine can use, until all are done or
+something stops it.
 
-Knows: the order of the steps, what a failure of a row is and what ends the whole, interrupts, progress. Does not know:
+Knows: the order of the steps, which errors fail a row and which end the batch, interrupts, progress. Does not know:
 formats (`rows`), files (`files`), how a turn is computed.
 """
 
@@ -38,7 +39,7 @@ _ENDS = 1 << 20
 
 
 class EngineLike(Protocol):
-    """What a batch needs of an `Engine`."""
+    """What a batch needs from an `Engine`."""
 
     @property
     def template(self) -> ChatTemplate: ...
@@ -65,8 +66,8 @@ Loader: TypeAlias = Callable[[Plan], EngineLike]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far a batch is. `total` rows are in the input; `done` of them are in the output and `failed` in the error
-    file, by this call or earlier ones. Tokens, `ran` rows and `seconds` are this call's."""
+    """The progress of a batch. `total`: rows in the input; `done` of them are in the output and `failed` in the error
+    file, by this call or earlier ones. The tokens, `ran` (rows) and `seconds` are only those of this call."""
 
     total: int
     done: int
@@ -84,7 +85,7 @@ class Report:
         return self.total - self.done - self.failed
 
     def text(self) -> str:
-        """One line to read."""
+        """Returns the report as one line of text."""
         share = 100 * (self.done + self.failed) // self.total
         words = [f"{self.done + self.failed} of {self.total} rows ({share} %)"]
         if self.failed:
@@ -117,25 +118,26 @@ def run(
     quiet: bool = False,
     **options: Unpack[TurnOptions],
 ) -> Report:
-    """Compute every row that `out` does not have yet, and append it there; the same call goes on where one was killed.
+    """Compute every row that `out` does not have yet, and append it there; the same call resumes a batch that died.
 
     rows: a JSONL or Parquet file, "-" for standard input, or an iterable of dictionaries, in OpenAI's batch format or
-    with a `prompt` or `messages`. llm: an engine, or a function that loads one when the rows are known to be valid.
-    errors: the file of failed rows; without it `out` with `.errors` before its ending. tools, system, options: for rows
-    that do not bring their own (`system` for simple rows only). skip_bad: rows that are not valid become failed rows.
-    retry_failed: failed rows are computed again. if_changed: what to do with the rows of another job: "refuse",
-    "continue" or "restart". group: rows that begin alike next to one another. in_order: sort the files at the end.
-    in_flight: rows under way at once; more than the engine has sequences. on_progress: told a few times a second how
-    far it is, in this thread; without it that is shown on standard error, unless `quiet`.
+    with a `prompt` or `messages`. llm: an engine, or a function that loads one, which is called once the rows are known
+    to be valid. errors: the file of failed rows; by default `out` with `.errors` before its suffix. tools, system,
+    options: for rows without their own (`system` for simple rows only). skip_bad: rows that are not valid become failed
+    rows. retry_failed: compute failed rows again. if_changed: what to do with the rows of another job: "refuse",
+    "continue" or "restart". group: compute rows with the same beginning next to one another. in_order: sort the files
+    at the end. in_flight: rows computed at once; should exceed the engine's number of sequences. on_progress: called
+    with the report a few times a second, in this thread; without it progress is shown on standard error, unless
+    `quiet`.
 
-    The first KeyboardInterrupt finishes what is under way, a second one stops at once; both return the report, with
-    `interrupted`. Raises BatchInputError for rows that are not valid, DiskFullError, RequestError for another job's or
-    another process's files, and what stops the engine.
+    After the first KeyboardInterrupt the rows under way are finished, a second one stops at once; both return the
+    report, with `interrupted`. Raises BatchInputError for rows that are not valid, DiskFullError, RequestError for
+    another job's or another process's files, and the error that stops the engine.
     """
     if "progress" in options:
-        raise RequestError("progress= is of one turn; a batch has on_progress=.")
+        raise RequestError("progress= reports one turn; for a batch use on_progress=.")
     if in_flight < 1:
-        raise RequestError(f"in_flight={in_flight} is too few; give 1 or more.")
+        raise RequestError(f"in_flight={in_flight} is not valid; give 1 or more.")
     given = turn("?", tools, options)
     defaults = Defaults(given.options, given.tools, system)
     shown = _Teller(None if quiet or on_progress else screen_for(sys.stderr), on_progress)
@@ -144,7 +146,7 @@ def run(
         engine = cast("EngineLike", llm) if hasattr(llm, "choices") else cast("Loader", llm)(index.plan())
         files.claim(_fingerprint(engine, defaults), if_changed)
         if removed := files.settle(index):
-            shown.say(f"{removed} line{'' if removed == 1 else 's'} of rows that changed or succeeded since removed.")
+            shown.say(f"Removed {removed} line{'' if removed == 1 else 's'} of rows that changed or succeeded since.")
         if retry_failed:
             index.retry()
         report = _computed(engine, files, index, shown, group=group, in_flight=in_flight)
@@ -172,7 +174,7 @@ def _computed(llm: EngineLike, files: Files, index: Index, shown: "_Teller", *, 
 
 
 def _driven(work: "_Work", syncer: Syncer, shown: "_Teller", in_flight: int) -> Report:
-    """Run the work in threads until it is over; interrupts reach this thread only."""
+    """Run the work in threads until it is over; only this thread receives interrupts."""
     fault: BaseException | None = None
     with ThreadPoolExecutor(in_flight, thread_name_prefix="batch") as pool:
         try:
@@ -195,7 +197,7 @@ def _driven(work: "_Work", syncer: Syncer, shown: "_Teller", in_flight: int) -> 
 
 
 class _Work:
-    """What the threads share: the rows that are left, the streams under way, the sums."""
+    """What the threads share: the remaining rows, the running streams, the sums."""
 
     def __init__(
         self, llm: EngineLike, rows: Iterator[Row | BadRow], out: Lines, errors: Lines, before: Report
@@ -215,12 +217,12 @@ class _Work:
 
     @property
     def report(self) -> Report:
-        """How far it is now."""
+        """The progress so far."""
         with self._lock:
             return replace(self._sums, seconds=time.monotonic() - self._began)
 
     def interrupt(self) -> str:
-        """Start no more rows; the second time give up those under way. Returns what to tell."""
+        """Start no more rows; the second time, also cancel those under way. Returns the text to show."""
         if self._stopped:
             self.cancel()
             return "Stopped; run the same command to go on."
@@ -232,7 +234,7 @@ class _Work:
         return f"Finishing {rows}; Ctrl-C again stops now. Run the same command to go on."
 
     def cancel(self) -> None:
-        """Start no more rows and give up those under way; nothing of them is written."""
+        """Start no more rows and cancel those under way; nothing of them is written."""
         with self._lock:
             self._stopped = self._cancelled = True
             self._over.set()
@@ -241,7 +243,7 @@ class _Work:
             stream.cancel()
 
     def run(self) -> None:
-        """One thread's part: a row after another."""
+        """Compute rows one after the other, in one thread."""
         while (row := self._next()) is not None:
             if isinstance(row, BadRow):
                 self._errors.append(row.line)
@@ -268,7 +270,7 @@ class _Work:
             return [stream.result() for stream in streams]
 
     def _started(self, asked: Turn) -> list[Stream]:
-        """None where the work was given up before there was room."""
+        """Start a row's turns. Returns an empty list if the work was cancelled before the engine had room."""
         while True:
             try:
                 options = cast("TurnOptions", asked.options)
@@ -307,7 +309,7 @@ class _Work:
 
 
 def _fingerprint(llm: EngineLike, defaults: Defaults) -> dict[str, Any]:
-    """What answers depend on, beside the rows."""
+    """Returns everything besides the rows on which answers depend."""
     fingerprint = {
         "version": _VERSION,
         "model": _model(llm),
@@ -318,11 +320,11 @@ def _fingerprint(llm: EngineLike, defaults: Defaults) -> dict[str, Any]:
         "tools": [tool.openai() for tool in as_tools(defaults.tools)],
         "system": defaults.system,
     }
-    return json.loads(json.dumps(fingerprint, default=_told))
+    return json.loads(json.dumps(fingerprint, default=_stand_in))
 
 
-def _told(value: object) -> object:
-    """What stands for a value that JSON does not hold: the same in every process."""
+def _stand_in(value: object) -> object:
+    """Returns a JSON value for one that JSON does not have; the same in every process."""
     if isinstance(value, type):
         return TypeAdapter(value).json_schema()
     if callable(value):
@@ -331,7 +333,7 @@ def _told(value: object) -> object:
 
 
 def _model(llm: EngineLike) -> dict[str, Any] | None:
-    """The weights: told from others by the sizes and ends of their file, which takes no time. None without a file."""
+    """Identifies the weights by the sizes and the ends of their file, which takes no time. None without a file."""
     try:
         info = llm.info
     except RequestError:
@@ -356,7 +358,7 @@ def _model_name(llm: EngineLike) -> str:
 
 
 class _Teller:
-    """Where progress goes: a screen, a function, or nowhere."""
+    """Reports progress to a screen, to a function, or not at all."""
 
     def __init__(self, screen: Screen | None, told: Callable[[Report], None] | None) -> None:
         self._screen = screen

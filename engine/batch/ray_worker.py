@@ -1,8 +1,8 @@
-"""`RayWorker`: what Ray Data makes actors of, each with an engine of its own.
+"""`RayWorker`: the class that Ray Data makes actors of, each with an engine of its own.
 
-Knows: the batches that `map_batches` gives and takes, the columns that `ray.data.llm` has names for (`messages`,
+Knows: the batches that `map_batches` passes and expects, the column names of `ray.data.llm` (`messages`,
 `sampling_params`; `generated_text`, `num_input_tokens`, `num_generated_tokens`, `__inference_error__`), how many CPUs
-Ray gave to this actor. Does not know: datasets, clusters, files; Ray resumes and starts actors again.
+Ray gave to this actor. Does not know: datasets, clusters, files; Ray resumes jobs and restarts actors.
 """
 
 import importlib
@@ -29,7 +29,7 @@ COLUMNS = (*_TEXTS, *_COUNTS, "tool_calls")
 
 
 class Generates(Protocol):
-    """What a worker needs of an `Engine`."""
+    """What a worker needs from an `Engine`."""
 
     @property
     def generate(self) -> Callable[..., Sequence[Completion | EngineError]]: ...
@@ -40,21 +40,19 @@ class Generates(Protocol):
 class RayWorker:
     """Answers the rows of a Ray dataset: `dataset.map_batches(RayWorker, fn_constructor_kwargs={"model": ...}, ...)`.
 
-    model: as for `Engine.load`, or a function without parameters that makes an engine. load: options of
-    `Engine.load`; without `n_threads` an actor uses as many threads as Ray gave it CPUs. tools, options: for rows that
-    bring none.
+    model: as for `Engine.load`, or a function without parameters that makes an engine. load: options of `Engine.load`;
+    without `n_threads` an actor uses as many threads as Ray gave it CPUs. tools, options: for rows without their own.
 
-    A row has `messages`, and may have `sampling_params` (a dictionary with fields of a Chat Completions request, among
-    them OpenAI's, llama.cpp's server's and vLLM's names of samplers) and `tools`. Each of the three may be JSON text,
-    which Arrow leaves as it is; of structs it makes one type for all rows, so keys that are null there count as absent.
+    A row has `messages`, and may have `sampling_params` (a dictionary with fields of a Chat Completions request,
+    including the names of samplers in OpenAI's API, llama.cpp's server and vLLM) and `tools`. Each of the three may be
+    JSON text, which Arrow leaves unchanged; Arrow gives the structs of all rows one type, so null keys count as absent.
     Other columns are carried through. Added are `generated_text`, `reasoning`, `tool_calls` (JSON text of OpenAI's
-    list), `finish_reason`, `parse_error` (where the answer is not what `response_format` asked for),
-    `num_input_tokens`, `num_generated_tokens` and `__inference_error__`, which says why a row has no answer. A text is
-    "" where there is nothing.
+    list), `finish_reason`, `parse_error` (if the answer does not match `response_format`), `num_input_tokens`,
+    `num_generated_tokens` and `__inference_error__`, which says why a row has no answer. A text without a value is "".
 
-    Only these arguments travel: the engine is loaded by the first call in each process, and no pickle holds it.
-    Raises RequestError for options that are not valid. A call raises what stops the engine, which ends the job unless
-    Ray was told to try again (`actor_task_retry_on_errors`); the next call loads another.
+    Only these arguments are pickled: the first call in each process loads the engine. Raises RequestError for options
+    that are not valid. A call raises the error that stops the engine, which ends the job unless Ray was told to retry
+    (`actor_task_retry_on_errors`); the next call loads a new engine.
     """
 
     def __init__(
@@ -66,7 +64,9 @@ class RayWorker:
         **options: Unpack[TurnOptions],
     ) -> None:
         if callable(model) and load:
-            raise RequestError("load= is for a model that this worker loads, and model= is a function: let it do that.")
+            raise RequestError(
+                "load= is given, but model= is a function, which loads the model itself; leave load= out."
+            )
         self._defaults = turn("?", tools, options).options
         self._model = model
         self._load = dict(load or {})
@@ -77,7 +77,8 @@ class RayWorker:
         return {**self.__dict__, "_llm": None}
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-        """The batch (columns by name, each with a value for every row: `batch_format="numpy"`) with columns added."""
+        """Returns the batch (columns by name, each with a value for every row: `batch_format="numpy"`) with columns
+        added."""
         columns = _columns(batch)
         found: list[Turn | EngineError] = [self._read(row) for row in _rows(columns)]
         asked = [(number, each) for number, each in enumerate(found) if isinstance(each, Turn)]
@@ -85,11 +86,11 @@ class RayWorker:
         answers: list[Completion | EngineError] = [each if isinstance(each, EngineError) else _NONE for each in found]
         for (number, _), answer in zip(asked, self._answered([each for _, each in asked]), strict=True):
             answers[number] = answer
-        added = [_told(answer) for answer in answers]
+        added = [_added(answer) for answer in answers]
         return {**columns, **{name: [row[name] for row in added] for name in COLUMNS}}
 
     def _read(self, row: Json) -> Turn | EngineError:
-        """What a row asks for, or what is wrong with it."""
+        """Returns a row's turn, or what is wrong with the row."""
         try:
             params = _given(row, "sampling_params", dict)
             body: Json = {**(params or {}), "messages": _given(row, "messages", list)}
@@ -103,7 +104,7 @@ class RayWorker:
         return asked
 
     def _answered(self, turns: Sequence[Turn]) -> Sequence[Completion | EngineError]:
-        """Raises what is no fault of a row."""
+        """Returns the answers. Raises errors that are no fault of a row."""
         if not turns:
             return ()
         rows = [(each.messages, {**each.options, "tools": each.tools}) for each in turns]
@@ -112,11 +113,11 @@ class RayWorker:
             if isinstance(answer, EngineError) and not isinstance(answer, ROW_ERRORS):
                 raise self._ended(answer)
             if isinstance(answer, Completion) and answer.finish_reason == "cancelled":
-                raise self._ended(EngineError("The engine was closed while it answered a batch."))
+                raise self._ended(EngineError("The engine was closed while it answered a batch; retry the batch."))
         return answers
 
     def _ended(self, error: EngineError) -> EngineError:
-        """Give the engine up; the next call loads another."""
+        """Close the engine and return the error; the next call loads a new engine."""
         llm, self._llm = self._llm, None
         if llm is not None:
             llm.close()
@@ -136,14 +137,14 @@ _NONE = Completion()
 
 
 def _columns(batch: object) -> dict[str, Sequence[Any]]:
-    """The columns of a batch; arrays of objects become lists, which Ray writes as types of Arrow's."""
+    """Returns the columns of a batch; arrays of objects become lists, which Ray can write as Arrow types."""
     if not isinstance(batch, Mapping):
         raise RequestError(f'A batch is a {type(batch).__name__}; call map_batches with batch_format="numpy".')
     columns = cast("Mapping[str, Any]", batch)
     if "messages" not in columns:
         raise RequestError(f'There is no column "messages"; the columns are {", ".join(columns) or "none"}.')
     if taken := [name for name in COLUMNS if name in columns]:
-        raise RequestError(f'The column "{taken[0]}" is written by the worker; rename yours.')
+        raise RequestError(f'The worker writes a column "{taken[0]}" of its own; rename yours.')
     return {name: _plain(column) if _holds_objects(column) else column for name, column in columns.items()}
 
 
@@ -152,7 +153,7 @@ def _holds_objects(column: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays inside arrays (which is how Ray gives lists of structs) as lists, whole."""
+    """Returns nested arrays (Ray's form of lists of structs) as lists."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -168,7 +169,7 @@ def _rows(columns: Mapping[str, Sequence[Any]]) -> list[Json]:
 
 
 def _given(row: Json, name: str, kind: type) -> Any:
-    """The value of a column, out of its JSON where it is text. Raises RequestError for one that is of another kind."""
+    """Returns the value of a column, parsed if it is JSON text. Raises RequestError for a value of another type."""
     value = row.get(name)
     if isinstance(value, str):
         try:
@@ -194,8 +195,8 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _told(answer: Completion | EngineError) -> Json:
-    """What is added to a row."""
+def _added(answer: Completion | EngineError) -> Json:
+    """Returns the columns added to a row."""
     row: Json = {**dict.fromkeys(_TEXTS, ""), **dict.fromkeys(_COUNTS, 0), "tool_calls": "[]"}
     if isinstance(answer, EngineError):
         return {**row, "__inference_error__": f"{type(answer).__name__}: {answer}"}
@@ -213,7 +214,7 @@ def _told(answer: Completion | EngineError) -> Json:
 
 
 def _threads() -> dict[str, int]:
-    """As many threads as this actor has CPUs; nothing outside of Ray, and where Ray gave it none."""
+    """Returns as many threads as this actor has CPUs; nothing outside Ray, or if Ray gave it none."""
     if "ray" not in sys.modules:
         return {}
     ray: Any = importlib.import_module("ray")

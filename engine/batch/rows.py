@@ -1,8 +1,8 @@
-"""One row of a batch: read and checked, and written with what became of it.
+"""One row of a batch: reads and checks it, and writes the line of its result.
 
 Knows: OpenAI's batch format (guide "Batch API": `custom_id`, `method`, `url`, `body`; `id`, `custom_id`, `response`,
-`error`), simple rows (`prompt` or `messages`, other columns carried through), and what identifies a row: its
-custom_id and its content. Does not know: where rows come from and go to.
+`error`), simple rows (`prompt` or `messages`, other columns carried through), and what identifies a row: its custom_id
+and its content. Does not know: where rows come from and go to.
 """
 
 import json
@@ -24,7 +24,7 @@ from engine.types import Completion, whole_characters
 Kind: TypeAlias = Literal["openai", "simple"]
 
 ROW_ERRORS = (RequestError, ContextOverflowError, TemplateError, DecodeError)
-"""What fails one row; other errors of the engine stop the whole."""
+"""Errors that fail one row; other errors of the engine stop the batch."""
 _RESERVED = ("request_id", "completion", "error")
 _OPENAI = frozenset({"custom_id", "method", "url", "body"})
 _PREFIX = "batch_req_"
@@ -34,8 +34,8 @@ _BREAKS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the input. `key` identifies its content. `request` is what a row of OpenAI's format asks for, None for a
-    simple row, whose `columns` are carried through."""
+    """A row of the input. `key` identifies its content. `request` is the request of a row in OpenAI's format; None for
+    a simple row, whose `columns` are carried through."""
 
     name: str
     key: str
@@ -49,7 +49,7 @@ class Row:
 
 
 class BadRowError(RequestError):
-    """A row is not valid. `name` is its custom_id where it has one, `columns` what could be read of it."""
+    """A row is not valid. `name`: its custom_id, if it has one; `columns`: the columns that could be read."""
 
     def __init__(self, message: str, name: str | None, columns: Mapping[str, Any]) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class BadRowError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for every row that does not say otherwise: options of `Engine.stream`, tools, a system message."""
+    """What holds for every row without its own: options of `Engine.stream`, tools, a system message."""
 
     options: Mapping[str, Any]
     tools: tuple[ToolLike, ...] = ()
@@ -67,7 +67,7 @@ class Defaults:
 
 
 def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
-    """The row on line `number`. Raises BadRowError for a line that is not valid."""
+    """Returns the row on line `number`. Raises BadRowError for a line that is not valid."""
     columns: JsonObject = {}
     try:
         columns = _object(raw)
@@ -84,7 +84,7 @@ def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
 
 
 def bad_key(raw: bytes, number: int) -> str:
-    """What identifies a line that is not valid."""
+    """Returns the key of a line that is not valid."""
     return _PREFIX + _digest(f"{number} ".encode() + raw)
 
 
@@ -107,7 +107,7 @@ def _no_number(text: str) -> float:
 
 
 def _kind_of(value: object) -> str:
-    names = {"list": "a list", "dict": "an object", "str": "a text", "bool": "true or false", "NoneType": "missing"}
+    names = {"list": "a list", "dict": "an object", "str": "a string", "bool": "true or false", "NoneType": "missing"}
     return names.get(type(value).__name__, "a number")
 
 
@@ -116,13 +116,15 @@ def _name(columns: Mapping[str, Any], kind: Kind, number: int) -> str:
     if name is None and kind == "simple":
         return f"row-{number}"
     if not isinstance(name, str) or not name or name != whole_characters(name):
-        raise RequestError(f'"custom_id" is {name!r}; it must be a text, and differ from row to row.')
+        raise RequestError(f'"custom_id" is {name!r}; it must be a string, different in every row.')
     return name
 
 
 def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
     if unknown := sorted(columns.keys() - _OPENAI):
-        raise RequestError(f'There is a field "{unknown[0]}" beside custom_id, method, url and body; remove it.')
+        raise RequestError(
+            f'"{unknown[0]}" is not a field of a row: those are custom_id, method, url and body; remove it.'
+        )
     if columns.get("method") != "POST":
         raise RequestError(f'"method" is {columns.get("method")!r}; it must be "POST".')
     url, body = columns.get("url"), columns.get("body")
@@ -135,12 +137,12 @@ def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
 
 def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
     if taken := [name for name in _RESERVED if name in columns]:
-        raise RequestError(f'The column "{taken[0]}" is written by the batch; rename yours.')
+        raise RequestError(f'The batch writes a column "{taken[0]}" of its own; rename yours.')
     prompt, messages = columns.get("prompt"), columns.get("messages")
     if (prompt is None) == (messages is None):
-        raise RequestError('A row has a "prompt" (a text) or "messages" (a list), and not both.')
+        raise RequestError('A row must have either a "prompt" (a string) or "messages" (a list).')
     if prompt is not None and not isinstance(prompt, str):
-        raise RequestError(f'"prompt" is {_kind_of(prompt)}; it must be a text.')
+        raise RequestError(f'"prompt" is {_kind_of(prompt)}; it must be a string.')
     if messages is not None and not isinstance(messages, list):
         raise RequestError(f'"messages" is {_kind_of(messages)}; it must be a list.')
     said = [{"role": "user", "content": prompt}] if messages is None else cast("list[Any]", messages)
@@ -149,8 +151,8 @@ def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
 
 
 def sort_key(asked: Turn) -> bytes:
-    """Sorts turns whose prompts begin alike next to one another: a digest of each block of 256 characters of what is
-    shown to the model, tools first, 65,536 characters at most."""
+    """Returns a key that sorts turns with the same beginning next to one another: a digest of each block of 256
+    characters of what the model sees, tools first, 65,536 characters at most."""
     shown = [
         [tool.openai() for tool in asked.tools],
         {name: repr(value) for name, value in asked.options.items() if name in ("reasoning", "template_kwargs")},
@@ -162,7 +164,7 @@ def sort_key(asked: Turn) -> bytes:
 
 
 def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> bytes:
-    """The output's line of a row that was answered."""
+    """Returns the output line of a row that was answered."""
     if row.request is not None:
         body = row.request.response(row.key.removeprefix(_PREFIX), model, completions)
         return _openai_line(row.key, row.name, _response(row.key, 200, body), None)
@@ -181,7 +183,8 @@ def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> byte
 
 
 def failure_line(row: Row, error: EngineError) -> bytes:
-    """The error file's line of a row that failed, as OpenAI's: a response with the status that a server would give."""
+    """Returns the error line of a row that failed, in OpenAI's form: a response with the status that a server would
+    send."""
     message = " ".join(str(error).split())
     if row.request is not None:
         problem = problem_of(error, row.request.names)
@@ -192,7 +195,7 @@ def failure_line(row: Row, error: EngineError) -> bytes:
 
 
 def bad_line(key: str, kind: Kind, name: str | None, columns: Mapping[str, Any], message: str) -> bytes:
-    """The error file's line of a row that was not valid and never ran."""
+    """Returns the error line of a row that was not valid and never ran."""
     error = {"code": "invalid_row", "message": message}
     if kind == "openai":
         return _openai_line(key, name, None, error)
@@ -219,7 +222,7 @@ def _simple_line(
 
 
 def identity(line: bytes) -> tuple[str, str | None] | None:
-    """The key and the custom_id of a line that a batch wrote; None for any other line."""
+    """Returns the key and the custom_id of a line that a batch wrote; None for any other line."""
     try:
         found: object = json.loads(line)
     except (ValueError, RecursionError):
@@ -234,8 +237,9 @@ def identity(line: bytes) -> tuple[str, str | None] | None:
 
 
 def dump(value: object, *, sort_keys: bool = False) -> bytes:
-    """JSON on one line, in UTF-8. NaN and infinity become null; dates, decimals, paths and the like become text, as
-    pydantic writes them, and arrays lists. Raises RequestError for anything else that JSON does not hold."""
+    """Returns JSON on one line, in UTF-8. NaN and infinity become null; dates, decimals, paths and the like become
+    text, as pydantic writes them; arrays become lists. Raises RequestError for anything else that JSON does not
+    have."""
     try:
         text = json.dumps(
             value,
@@ -249,14 +253,14 @@ def dump(value: object, *, sort_keys: bool = False) -> bytes:
         try:
             return dump(_finite(value), sort_keys=sort_keys)
         except RecursionError as error:
-            raise RequestError("A row holds itself, or a key that is no text. Convert it first.") from error
+            raise RequestError("A row contains itself, or a key that is not a string. Convert it first.") from error
     except (TypeError, RecursionError) as error:
-        raise RequestError(f"A row holds what JSON does not: {error}. Convert it first.") from error
-    for character, escape in _BREAKS.items():  # which some readers take for the end of a line
+        raise RequestError(f"A row contains a value that JSON does not have: {error}. Convert it first.") from error
+    for character, escape in _BREAKS.items():  # some readers take these for line ends
         text = text.replace(character, escape)
     try:
         return text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can carry
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
         return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, default=_converted).encode()
 
 

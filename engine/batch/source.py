@@ -1,7 +1,7 @@
-"""Where the rows of a batch come from, and an index of them that lies on disk.
+"""The rows of a batch, and an index of them on disk.
 
-Knows: JSONL files, standard input, Parquet files (through pyarrow), any iterable of dictionaries; which rows are
-valid, done, failed, and in which order they are best computed. Does not know: what a row holds (`rows`), engines.
+Knows: JSONL files, standard input, Parquet files (through pyarrow), any iterable of dictionaries; which rows are valid,
+done, failed, and the best order to compute them in. Does not know: what a row contains (`rows`), engines.
 
 Neither rows nor index are kept in memory: an input that cannot be read twice is copied to a temporary file, and the
 index is a temporary SQLite database. Both vanish with the process.
@@ -30,13 +30,13 @@ _STATES: Mapping[State, int] = {"pending": 0, "done": 1, "failed": 2}
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that never runs; `line` is what the error file gets."""
+    """A row that never runs; `line` is its line in the error file."""
 
     line: bytes
 
 
 class Source:
-    """The lines of an input, which can be read again by their place. A context manager."""
+    """The lines of an input, which can be read again by offset. A context manager."""
 
     def __init__(self, rows: RowsLike) -> None:
         self.name, self._file = _opened(rows)
@@ -49,7 +49,7 @@ class Source:
         self._file.close()
 
     def lines(self) -> Iterator[tuple[int, int, bytes]]:
-        """Every line that is not blank: its number from 1 on, where it begins, its bytes."""
+        """Yields every line that is not blank: its number from 1 on, its offset, its bytes."""
         self._file.seek(0)
         offset = 0
         for number, line in enumerate(self._file, 1):
@@ -58,7 +58,7 @@ class Source:
             offset += len(line)
 
     def read(self, offset: int, length: int) -> bytes:
-        """From any thread."""
+        """Returns `length` bytes from `offset` on. May be called from any thread."""
         with self._lock:
             self._file.seek(offset)
             return self._file.read(length)
@@ -82,7 +82,7 @@ def _opened(rows: RowsLike) -> tuple[str, IO[bytes]]:
 
 
 def _spooled(lines: Iterable[bytes]) -> IO[bytes]:
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked closes it
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - `Source` closes it
     try:
         file.writelines(lines)
     except BaseException:
@@ -95,8 +95,8 @@ def _dumped(rows: Iterable[object]) -> Iterator[bytes]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise BatchInputError(
-                f"Row {number} is a {type(row).__name__}, not a dictionary. Of a data frame give "
-                'df.to_dict("records"), of a table its to_pylist().'
+                f"Row {number} is a {type(row).__name__}, not a dictionary. For a data frame pass "
+                'df.to_dict("records"), for a table its to_pylist().'
             )
         try:
             yield dump(dict(cast("Mapping[str, Any]", row))) + b"\n"
@@ -114,18 +114,18 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
             for batch in file.iter_batches(batch_size=256):
                 yield from batch.to_pylist()
     except importlib.import_module("pyarrow").ArrowException as error:
-        raise BatchInputError(f"{path} is not a Parquet file that can be read: {error}") from error
+        raise BatchInputError(f"{path} cannot be read as a Parquet file: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an engine is loaded for. `total`: rows of the input, those that are done already among them."""
+    """The work that an engine is loaded for. `total`: rows of the input, including those that are done already."""
 
     total: int
 
 
 class Index:
-    """Every row of a source: its key, its place, its state. One thread at a time. A context manager."""
+    """Every row of a source: its key, its offset, its state. For one thread at a time. A context manager."""
 
     def __init__(self, source: Source, defaults: Defaults) -> None:
         self._source = source
@@ -149,7 +149,7 @@ class Index:
         self._db.close()
 
     def build(self, *, skip_bad: bool) -> None:
-        """Read and check every row. Raises BatchInputError, which names the lines, unless `skip_bad`."""
+        """Read and check every row. Raises BatchInputError, which lists the bad lines, unless `skip_bad`."""
         problems: list[str] = []
         kind: Kind | None = None
         self._db.execute("BEGIN")
@@ -174,14 +174,14 @@ class Index:
         row = parse_row(line, number, self._defaults)
         if kind is not None and row.kind != kind:
             raise BadRowError(
-                f"This is a row of the {row.kind} format and those before it are {kind}; use one.",
+                f"This row has the {row.kind} format, but earlier rows have the {kind} format; use only one.",
                 row.name,
                 row.columns,
             )
         first = self._db.execute("SELECT number FROM rows WHERE name = ? AND problem IS NULL", (row.name,)).fetchone()
         if first is not None:
             raise BadRowError(
-                f'custom_id "{row.name}" is that of line {first[0]} too; rename one.', row.name, row.columns
+                f'custom_id "{row.name}" is used on line {first[0]} already; rename one.', row.name, row.columns
             )
         return row
 
@@ -191,15 +191,15 @@ class Index:
         )
 
     def plan(self) -> Plan:
-        """How much there is."""
+        """Returns the number of rows."""
         return Plan(self._db.execute("SELECT COUNT(*) FROM rows").fetchone()[0])
 
     def count(self, state: State) -> int:
-        """How many rows are in this state."""
+        """Returns how many rows are in this state."""
         return self._db.execute("SELECT COUNT(*) FROM rows WHERE state = ?", (_STATES[state],)).fetchone()[0]
 
     def begin(self) -> None:
-        """Forget all states; they are marked anew, in one transaction that `commit` ends."""
+        """Clear all states and begin a transaction, in which they are marked again; `commit` ends it."""
         self._db.execute("BEGIN")
         self._db.execute("UPDATE rows SET state = 0, place = NULL")
 
@@ -207,7 +207,8 @@ class Index:
         self._db.execute("COMMIT")
 
     def mark(self, key: str, state: State, place: int, *, over: bool) -> bool:
-        """A line at `place` of a file holds this row. `over`: even if the row is done. False where it is not taken."""
+        """Record that the line at offset `place` of a file is this row's. `over`: even if the row is done. Returns
+        False if nothing was recorded."""
         condition = "" if over else " AND state != 1"
         changed = self._db.execute(
             f"UPDATE rows SET state = ?, place = ? WHERE key = ?{condition}", (_STATES[state], place, key)
@@ -215,27 +216,28 @@ class Index:
         return changed.rowcount == 1
 
     def is_at(self, key: str, state: State, place: int) -> bool:
-        """Whether this line is the one that holds its row."""
+        """Whether the recorded line of this row is the one at `place`."""
         found = self._db.execute("SELECT state, place FROM rows WHERE key = ?", (key,)).fetchone()
         return found == (_STATES[state], place)
 
     def has_name(self, name: str | None) -> bool:
-        """Whether the input has a row of this custom_id."""
+        """Whether the input has a row with this custom_id."""
         return self._db.execute("SELECT 1 FROM rows WHERE name = ? LIMIT 1", (name,)).fetchone() is not None
 
     def places(self, state: State) -> Iterator[int]:
-        """Where the lines of rows in this state begin, in the order of the input."""
+        """Yields the offsets of the lines of rows in this state, in the order of the input."""
         found = self._db.execute("SELECT place FROM rows WHERE state = ? ORDER BY number", (_STATES[state],))
         return (place for (place,) in found)
 
     def retry(self) -> None:
-        """Failed rows are pending again, but those that were never valid."""
+        """Make failed rows pending again, except those that were never valid."""
         self._db.execute("UPDATE rows SET state = 0 WHERE state = 2 AND problem IS NULL")
 
     def work(self, *, group: bool) -> Iterator[Row | BadRow]:
-        """The pending rows, those that are not valid first, then rows that begin alike next to one another.
+        """Yields the pending rows: those that are not valid first, then (with `group`) rows with the same beginning
+        together.
 
-        No state may change meanwhile. Raises RequestError where the input is not what it was.
+        No state may change meanwhile. Raises EngineError if the input has changed.
         """
         order = "problem IS NULL, sort, number" if group else "problem IS NULL, number"
         pending = self._db.execute(
@@ -253,7 +255,7 @@ class Index:
 
 
 def _columns(line: bytes) -> Mapping[str, Any]:
-    """What can be read of a row that is not valid."""
+    """Returns the readable columns of a row that is not valid."""
     try:
         found: object = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -264,7 +266,7 @@ def _columns(line: bytes) -> Mapping[str, Any]:
 def _said(name: str, bad: int, problems: list[str]) -> str:
     more = f"\n  ... and {bad - len(problems)} more" if bad > len(problems) else ""
     return (
-        f"{bad} row{'' if bad == 1 else 's'} of {name} cannot be run, and nothing was computed:\n  "
+        f"{bad} row{'' if bad == 1 else 's'} of {name} cannot be run, so nothing was computed:\n  "
         + "\n  ".join(problems)
         + f"{more}\nCorrect them, or pass skip_bad=True (--skip-bad) to write them to the error file."
     )

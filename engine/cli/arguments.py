@@ -1,4 +1,4 @@
-"""The command line's arguments, and what becomes of errors.
+"""The command line's arguments, and how errors are reported.
 
 Knows: options, and that an error is one line on stderr. Does not know: what the commands do (`engine.cli.commands`).
 """
@@ -35,9 +35,9 @@ _POSITIONS = ("on", "off", "low", "medium", "high")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; answers the exit code. `argv` None takes the process's own."""
+    """Run a command and return the exit code. `argv`: None takes the process's own arguments."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a console that lacks a character shows its code, and goes on
+        if isinstance(stream, io.TextIOWrapper):  # a character that the console lacks is shown as its escape
             stream.reconfigure(errors="backslashreplace")
     options = parser().parse_args(argv)
     with warnings.catch_warnings():
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(options)
         except EngineError as error:
-            lines = str(error).splitlines() if isinstance(error, FamilyError) else [str(error)]  # a mistake a line
+            lines = str(error).splitlines() if isinstance(error, FamilyError) else [str(error)]  # one mistake per line
             _complain("\n".join(" ".join(line.split()) for line in lines))
             return FAILED
         except KeyboardInterrupt:
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stderr.write("\n")  # the terminal has echoed ^C
             return INTERRUPTED
         except BrokenPipeError:
-            # Whoever read our output has gone; the interpreter must not complain about that when it flushes.
+            # The reader of our output is gone; the interpreter must not report that when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return BROKEN_PIPE
 
@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Returns the parser of all commands."""
     top = Parser(
         prog="llama-engine",
         description="Run GGUF chat models in this process.",
@@ -113,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         action="append",
         default=[],
-        help="a text that follows the prompt; may be given several times. What is piped in follows, too",
+        help="a text to append to the prompt; may be given several times. Piped input is appended, too",
     )
     _add_sampling(run)
     _add_showing(run)
@@ -122,13 +122,11 @@ def parser() -> argparse.ArgumentParser:
     _add_loading(inspect)
     inspect.add_argument("--json", action="store_true", help="print it as one JSON object")
 
-    explain = commands.add_parser(
-        "explain", help="show a prompt, its tokens and format, and what an output is taken for"
-    )
+    explain = commands.add_parser("explain", help="show a prompt, its tokens and format, and how an output is parsed")
     _add_loading(explain)
     _add_explaining(explain)
 
-    many = commands.add_parser("batch", help="answer every row of a file; goes on where it was stopped")
+    many = commands.add_parser("batch", help="answer every row of a file; resumes where it was stopped")
     _add_loading(many, model=False)
     _add_sampling(many)
     add_batch(many)
@@ -136,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     add_models(commands)
     add_families(commands)
     add_bench(commands)
-    commands.add_parser("doctor", help="check this installation, and say how to make it faster")
+    commands.add_parser("doctor", help="check this installation, and show how to make it faster")
     shells = commands.add_parser("completion", help="print a script that lets a shell complete these commands")
     shells.add_argument("shell", choices=SHELLS, help='bash: eval "$(llama-engine completion bash)" in ~/.bashrc')
     return top
@@ -150,10 +148,10 @@ def _exit_codes() -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes options before, between and after arguments alike.
+    """A parser that accepts options before, between and after arguments.
 
-    argparse itself gives a first argument before an option to the last of them: `run MODEL --seed 1 PROMPT` would lack
-    a prompt.
+    argparse itself assigns the arguments before an option without regard to those after it: `run MODEL --seed 1 PROMPT`
+    would lack a prompt.
     """
 
     _is_inside = False
@@ -169,7 +167,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def completion(options: argparse.Namespace) -> int:
-    """Print the script for a shell."""
+    """Print the completion script for a shell."""
     import shtab
 
     top = parser()
@@ -182,7 +180,7 @@ def completion(options: argparse.Namespace) -> int:
 
 
 def _commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """A parser and those of its subcommands."""
+    """Yields a parser and those of its subcommands."""
     yield top
     for action in top._actions:  # pyright: ignore[reportPrivateUsage]
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
@@ -201,26 +199,28 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
     command.add_argument(
         "--family",
         metavar="NAME",
-        help="read the model's output as this family's (`llama-engine families` lists them); FILE.toml: look there too",
+        help="parse the model's output as this family's (`llama-engine families` lists them); FILE.toml adds families",
     )
-    command.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file in place of the model's own")
+    command.add_argument(
+        "--chat-template", metavar="FILE", type=Path, help="a .jinja file to use instead of the model's"
+    )
     command.add_argument(
         "--ctx",
         metavar="TOKENS",
         type=int,
-        help="the most tokens of a conversation (n_ctx); by default 8192, or what the model was trained on",
+        help="maximum tokens of a conversation (n_ctx); by default 8192, or the training length if that is less",
     )
     command.add_argument(
-        "--gpu-layers", metavar="N", type=int, help="layers to offload; -1 for all; by default what fits"
+        "--gpu-layers", metavar="N", type=int, help="layers to offload; -1 for all; by default as many as fit"
     )
     command.add_argument(
         "--no-preflight",
         dest="preflight",
         action="store_false",
-        help="load without trying this build, or an unusual file, in a child process",
+        help="load without testing this build, or an unusual file, in a child process first",
     )
     command.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
-    command.add_argument("--seed", type=int, help="seed of the sampling, for answers that repeat")
+    command.add_argument("--seed", type=int, help="seed of the sampling, for reproducible answers")
 
 
 def _add_chatting(command: argparse.ArgumentParser) -> None:
@@ -228,7 +228,7 @@ def _add_chatting(command: argparse.ArgumentParser) -> None:
         "--resume",
         metavar="FILE",
         type=Path,
-        help="go on with the conversation of this file, and save it after each turn",
+        help="continue the conversation in this file, and save it after each turn",
     )
     command.add_argument(
         "--tools", metavar="FILE", type=Path, help="a Python file, which is run; its functions are the model's tools"
@@ -245,29 +245,29 @@ def _add_chatting(command: argparse.ArgumentParser) -> None:
 
 
 def _add_explaining(command: argparse.ArgumentParser) -> None:
-    said = command.add_mutually_exclusive_group(required=True)
-    said.add_argument("--prompt", metavar="TEXT", help="what a user asks; - reads it from standard input")
-    said.add_argument(
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", metavar="TEXT", help="a user's text; - reads it from standard input")
+    source.add_argument(
         "--messages",
         metavar="FILE",
         help='a JSON list of messages, or {"messages": [..], "tools": [..]}; - reads it from standard input',
     )
-    command.add_argument("--output", metavar="FILE", help="what the model wrote after it; - reads standard input")
+    command.add_argument("--output", metavar="FILE", help="the model's output after the prompt; - reads standard input")
     command.add_argument("--system", metavar="TEXT", help="a system message, before the others")
-    command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model shall reason")
+    command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model reasons")
     command.add_argument("--json", action="store_true", help="print it as one JSON object")
 
 
 def _add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument("--system", metavar="TEXT", help="a system message")
-    command.add_argument("--temperature", type=float, help="0 always takes the likeliest token")
-    command.add_argument("--max-tokens", metavar="N", type=int, help="the most tokens of one answer")
+    command.add_argument("--temperature", type=float, help="0 always takes the most likely token")
+    command.add_argument("--max-tokens", metavar="N", type=int, help="maximum tokens of one answer")
     command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model reasons")
 
 
 def _add_showing(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--plain", action="store_true", help="on a terminal, show answers as they are written, not as Markdown"
+        "--plain", action="store_true", help="on a terminal, show answers as plain text, not as Markdown"
     )
 
 

@@ -1,4 +1,4 @@
-"""`llama-engine batch`: a file of rows in, a file of answers out.
+"""`llama-engine batch`: answers every row of a file.
 
 Knows: its options, its exit codes, how many sequences a batch gets. Does not know: formats, files, resuming
 (`engine.batch`).
@@ -17,14 +17,14 @@ _SEQUENCES = 8
 
 
 def add_batch(command: argparse.ArgumentParser) -> None:
-    """Add the command's own options, beside those of loading and sampling."""
+    """Add the command's own options, in addition to those of loading and sampling."""
     command.add_argument(
         "input",
         metavar="INPUT",
         help="a JSONL or Parquet file: OpenAI's batch format, or rows with a prompt or messages",
     )
     command.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the answers, one a line; resumed if there"
+        "-o", "--output", metavar="FILE", required=True, help="the answers, one per line; resumed if it exists"
     )
     command.add_argument("-m", "--model", help="as for the other commands; without it the built-in model")
     command.add_argument("--errors", metavar="FILE", help="the rows that failed; by default OUTPUT with .errors")
@@ -37,7 +37,7 @@ def add_batch(command: argparse.ArgumentParser) -> None:
         help="what to do with an output of another model, template or options (default refuse)",
     )
     command.add_argument("--in-order", action="store_true", help="sort the output like the input, at the end")
-    command.add_argument("--no-group", action="store_true", help="take rows as they come, not those that begin alike")
+    command.add_argument("--no-group", action="store_true", help="keep the input's order; do not group similar prompts")
     command.add_argument(
         "--sequences", metavar="N", type=int, help=f"rows at once; by default up to {_SEQUENCES}, if they fit"
     )
@@ -45,7 +45,7 @@ def add_batch(command: argparse.ArgumentParser) -> None:
 
 
 def batch(options: argparse.Namespace) -> int:
-    """Run the batch; returns the exit code."""
+    """Run the batch and return the exit code."""
     from engine import batch as batches
     from engine.cli import commands
     from engine.engine import Engine
@@ -89,8 +89,9 @@ def batch(options: argparse.Namespace) -> int:
 
 
 def _layouts(asked: int | None, rows: int) -> Iterator[LoadOptions]:
-    """What to load with, the next where one does not fit: what was asked for; else a buffer for each of eight rows, or
-    of four, then one pool for eight (as much memory as one buffer, slower on the CPU), then what fits."""
+    """Yields options to load with, each for the case that the previous ones do not fit: the requested number of
+    sequences; otherwise a buffer for each of eight rows, or of four, then one pool for eight (as much memory as one
+    buffer, slower on the CPU), then whatever fits."""
     if asked:
         yield {"n_sequences": asked}
         return

@@ -1,7 +1,7 @@
-"""`llama-engine bench`: this machine and this model, beside the bare library, as a table and a picture.
+"""`llama-engine bench`: compares a model on this machine with the bare library, as a table and a picture.
 
 Knows: how results are shown. Does not know: how they are measured (`engine.cli.measure`). The only importer of
-matplotlib, which is needed for the picture only.
+matplotlib, which only the picture needs.
 """
 
 import argparse
@@ -30,11 +30,15 @@ def add_bench(commands: Any) -> None:
         "model", metavar="MODEL", nargs="?", help="a GGUF file, or owner/repo:Q4_K_M; else the built-in one"
     )
     bench.add_argument(
-        "--prompt", metavar="TOKENS", type=_positive, default=512, help="of the long prompt (default 512)"
+        "--prompt", metavar="TOKENS", type=_positive, default=512, help="length of the long prompt (default 512)"
     )
-    bench.add_argument("--answer", metavar="TOKENS", type=_positive, default=64, help="of an answer (default 64)")
+    bench.add_argument(
+        "--answer", metavar="TOKENS", type=_positive, default=64, help="length of an answer (default 64)"
+    )
     bench.add_argument("--streams", metavar="N", type=_positive, default=8, help="answers at once (default 8)")
-    bench.add_argument("--rounds", metavar="N", type=_positive, default=3, help="the median counts (default 3)")
+    bench.add_argument(
+        "--rounds", metavar="N", type=_positive, default=3, help="rounds, whose median is shown (default 3)"
+    )
     bench.add_argument("--threads", metavar="N", type=_positive, help="CPU threads; by default one per physical core")
     bench.add_argument(
         "--gpu-layers", metavar="N", type=int, default=0, help="layers to offload; -1 for all (default 0)"
@@ -44,13 +48,13 @@ def add_bench(commands: Any) -> None:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure and show; returns the exit code."""
+    """Measure, show the results and return the exit code."""
     from engine import hub
     from engine._data import builtin_model
     from engine.cli.measure import Sizes, measure
 
     if options.png is not None:
-        _ = _pyplot()  # better told before minutes of measuring than behind them
+        _ = _pyplot()  # fails before minutes of measuring, not after them
     name = None if options.model is None else hub.named(options.model)
     path = builtin_model() if options.model is None else Path(options.model) if name is None else hub.fetch(name)
     screen = Screen(sys.stdout)
@@ -81,11 +85,11 @@ def _show(screen: Screen, path: Path, found: "Sequence[Result]", rounds: int) ->
                 [f"{first:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(rest, widths[1:], strict=True))]
             )
         )
-    screen.line(f"{path.name}; medians of {rounds} round{'' if rounds == 1 else 's'}, the two by turns", "dim")
+    screen.line(f"{path.name}; medians of {rounds} round{'' if rounds == 1 else 's'}, the two in turn", "dim")
 
 
 def _draw(file: Path, path: Path, found: "Sequence[Result]") -> None:
-    """Bars of both sides, in one picture for each thing measured: their speeds are of different sizes."""
+    """Draw bars of both sides, with axes of its own for each measurement, because speeds differ in scale."""
     plot = _pyplot()
     figure, axes = plot.subplots(1, len(found), figsize=(3.2 * len(found), 3.6), squeeze=False)
     for axis, each in zip(axes[0], found, strict=True):
@@ -99,7 +103,7 @@ def _draw(file: Path, path: Path, found: "Sequence[Result]") -> None:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
         raise RequestError(
-            f"The picture cannot be written to {file}: {error}. Give another path, as results.png."
+            f"The picture cannot be written to {file}: {error}. Give another path, such as results.png."
         ) from error
     finally:
         plot.close(figure)

@@ -1,7 +1,7 @@
-"""A stream of Markdown cut into blocks, each as soon as nothing can change it any more.
+"""Cuts a stream of Markdown into blocks, each as soon as later text cannot change it.
 
-Knows: by which lines blocks begin and end. Does not know: what a block looks like, terminals. Lines of code and items
-of a list are blocks of their own, so that a long one is not held back whole. Cost is linear in the text.
+Knows: which lines begin and end blocks. Does not know: what a block looks like, terminals. Lines of code and items of a
+list are blocks of their own, so that a long one is not held back as a whole. Cost is linear in the text.
 """
 
 import re
@@ -18,37 +18,37 @@ _RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 _DELIMITERS = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
 LONGEST = 8_000
-"""Characters of one block; of a longer one the rest is shown as it is written, so that no block takes long to draw."""
+"""Maximum characters of a block; the rest of a longer one is shown as written, so that no block takes long to draw."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Markdown that is whole. `text`: a paragraph, heading, table, quotation or rule; `item`: one item of a list;
-    `code`: one line of code; `raw`: a piece of a block that is too long, shown as it is."""
+    """A complete block of Markdown. `text`: a paragraph, heading, table, quotation or rule; `item`: one item of a list;
+    `code`: one line of code; `raw`: a piece of a block that is too long, shown as written."""
 
     kind: Kind
     text: str
 
 
 class Blocks:
-    """The blocks of a text that comes in pieces. What is open, as far as it is known, is `pending`."""
+    """The blocks of a text that comes in pieces. `pending` is the open block so far."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []  # of the open block
         self._size = 0
         self._kind: Literal["", "text", "table", "item", "code", "raw"] = ""
-        self._fence = ""  # what closes the code; inside an item, its own
+        self._fence = ""  # the marker that closes the code, or the code inside an item
         self._indent = 0
         self._partial = ""
 
     @property
     def pending(self) -> Block:
-        """The open block: what of it is not finished."""
+        """The unfinished part of the open block."""
         kind: Kind = "text" if self._kind in ("", "table") else self._kind  # pyright: ignore[reportAssignmentType]
         return Block(kind, "\n".join([*self._lines, self._partial]))
 
     def feed(self, text: str) -> Iterator[Block]:
-        """Take a piece of the text; gives the blocks that it finishes."""
+        """Take a piece of the text; yields the blocks that it finishes."""
         *lines, rest = text.split("\n")
         for line in lines:
             yield from self._line(self._partial + line)
@@ -58,7 +58,7 @@ class Blocks:
             yield from self._cut()
 
     def close(self) -> Iterator[Block]:
-        """What is left, at the end of the text."""
+        """End the text; yields the remaining blocks."""
         if self._partial:
             line, self._partial = self._partial, ""
             yield from self._line(line)
@@ -66,7 +66,7 @@ class Blocks:
         self._fence = ""
 
     def _cut(self) -> Iterator[Block]:
-        """Give away what is open, as it is: the block is too long to be drawn again and again."""
+        """Yield the open block as written: it is too long to be drawn again and again."""
         kind: Kind = "code" if self._kind == "code" else "raw"
         whole = "\n".join([*self._lines, self._partial])
         self._lines, self._size, self._partial = [], 0, ""
@@ -80,7 +80,7 @@ class Blocks:
         self._lines, self._size, self._kind = [], 0, ""
 
     def _line(self, line: str) -> Iterator[Block]:
-        """One whole line."""
+        """Take one complete line."""
         if self._kind == "code":
             if (closing := _FENCE.match(line)) and closing[1].startswith(self._fence) and not closing[2].strip():
                 self._kind = self._fence = ""
@@ -99,7 +99,7 @@ class Blocks:
             yield from self._begun(line)
 
     def _begun(self, line: str) -> Iterator[Block]:
-        """A line that may begin a block."""
+        """Take a line that may begin a block."""
         if fence := _FENCE.match(line):
             yield from self._finish()
             self._kind, self._fence = "code", fence[1]
@@ -123,7 +123,7 @@ class Blocks:
             self._add(line)
 
     def _belongs(self, line: str) -> bool:
-        """Whether a line goes on the open item: what is indented, what follows without an empty line, code inside."""
+        """Whether a line continues the open item: it is indented, follows without an empty line, or is inside code."""
         if self._fence:
             if line.strip().startswith(self._fence):
                 self._fence = ""

@@ -1,7 +1,7 @@
 """`llama-engine chat`: a conversation at a prompt or from a pipe.
 
-Knows: the commands that begin with a slash, the history and its file, when an answer is stopped, which calls are
-confirmed. Does not know: options of the command line, how events are styled.
+Knows: the commands that begin with a slash, the history and its file, when an answer is stopped, which calls need
+confirmation. Does not know: options of the command line, how events are styled.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ _MESSAGES = TypeAdapter(list[Message])
 
 
 class Chat:
-    """One conversation. `confirms`: ask before each call of a tool. `file`: where the conversation is read from, if it
-    is there, and saved after each turn. Raises RequestError for a file that cannot be read."""
+    """One conversation. `confirms`: ask before each call of a tool. `file`: the file to read the conversation from, if
+    it exists, and to save it to after each turn. Raises RequestError for a file that cannot be read."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Chat:
             self._load(file)
 
     def run(self, greeting: Callable[[], str]) -> None:
-        """Answer line by line until the input ends. A prompt begins with the greeting."""
+        """Answer line by line until the input ends. An interactive chat starts by showing the greeting."""
         for text in self._lines(greeting):
             try:
                 if text.startswith("/") and not text.startswith("//"):
-                    if not self._obey(text):
+                    if not self._command(text):
                         return
                 else:
                     self._answer(text.removeprefix("/") if text.startswith("//") else text)
@@ -86,7 +86,7 @@ class Chat:
                 self._screen.line(f"{error}", "red")
 
     def _lines(self, greeting: Callable[[], str]) -> Iterator[str]:
-        """What the user says: typed at a prompt, or the lines of a pipe."""
+        """Yields the user's texts: typed at a prompt, or the lines of a pipe."""
         if not self._interactive:
             for line in sys.stdin:
                 if text := line.strip():
@@ -107,8 +107,8 @@ class Chat:
             if text:
                 yield text
 
-    def _obey(self, line: str) -> bool:
-        """Do what a command says; False to end. Raises RequestError for one that is not known or not whole."""
+    def _command(self, line: str) -> bool:
+        """Run a command; returns False to end the chat. Raises RequestError for an unknown or incomplete command."""
         name, _, argument = line.partition(" ")
         argument = argument.strip()
         match _OTHER_NAMES.get(name, name), argument:
@@ -118,7 +118,7 @@ class Chat:
                     self._screen.line(f"  {command:<{width}}  {about}")
             case "/think", "on" | "off":
                 reasoning = argument == "on"
-                _ = self._llm.render("Hello", reasoning=reasoning)  # raises where this model has no such switch
+                _ = self._llm.render("Hello", reasoning=reasoning)  # raises if this model has no such switch
                 self._turn["reasoning"] = reasoning
             case "/think", "show" | "hide":
                 self._shows_reasoning = argument == "show"
@@ -137,7 +137,7 @@ class Chat:
         return True
 
     def _answer(self, text: str) -> None:
-        """One turn and the calls in it, shown as it comes. Ctrl-C stops it; what was said until then stays."""
+        """Run one turn and its calls, shown as they come. Ctrl-C stops it; what was written until then stays."""
         asked = [*self.history, Message(role="user", content=text)]
         view = _View(self._screen, shows_reasoning=self._shows_reasoning)
         steps = 8 if self._tools else 1
@@ -164,8 +164,8 @@ class Chat:
 
     @contextlib.contextmanager
     def _interruptible(self, stream: RunStream) -> Generator[None]:
-        """Let Ctrl-C end the answer as a cancellation, so that what was written is kept. Raised as KeyboardInterrupt in
-        a tool, which nothing else would stop, and the second time."""
+        """Let Ctrl-C end the answer as a cancellation, so that what was written is kept. In a tool, which nothing else
+        would stop, and the second time, it raises KeyboardInterrupt."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -185,7 +185,7 @@ class Chat:
             signal.signal(signal.SIGINT, before)
 
     def _call(self, shown: str, call: Callable[[], Any]) -> Any:
-        """Run a tool's call, if the user lets it."""
+        """Run a tool's call, if the user allows it."""
         self._in_tool = True
         try:
             if self._confirms and not self._allowed(shown):
@@ -204,7 +204,7 @@ class Chat:
             return False
 
     def _status(self, last: Completion) -> None:
-        """The last turn's figures, in one line."""
+        """Show the last turn's figures, in one line."""
         if (usage := last.usage) is None:
             return
         speed = usage.decode_tokens_per_second
@@ -221,7 +221,7 @@ class Chat:
             self._save(self._file)
 
     def _save(self, path: Path) -> None:
-        """Write the conversation, in whole: a file that is there is replaced once the new one is complete."""
+        """Write the conversation completely: an existing file is replaced once the new one is complete."""
         data = _MESSAGES.dump_json(self.history, indent=1, exclude_defaults=True)
         try:
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -242,13 +242,15 @@ class Chat:
             raise RequestError(f"{path} cannot be read: {error}. Correct the path.") from error
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise RequestError(f"{path} is no saved conversation: {first['msg']}. Give a file from /save.") from error
+            raise RequestError(
+                f"{path} is not a saved conversation: {first['msg']}. Give a file from /save."
+            ) from error
         asked = sum(message.role == "user" for message in self.history)
         self._screen.line(f"going on after {asked} question{'' if asked == 1 else 's'} of {path}", "dim")
 
 
 class _View:
-    """Events on a screen; reasoning that is not shown becomes one line that says how long it was."""
+    """Shows events on a screen; hidden reasoning becomes one line with its length."""
 
     def __init__(self, screen: Screen, *, shows_reasoning: bool) -> None:
         self._screen = screen
@@ -274,7 +276,7 @@ class _View:
 
 
 def _waited(awaitable: Awaitable[Any]) -> Any:
-    """The result of an async tool, waited for here so that Ctrl-C reaches it."""
+    """Returns the result of an async tool, awaited here so that Ctrl-C reaches it."""
 
     async def wait() -> Any:
         return await awaitable
@@ -289,11 +291,11 @@ def _misunderstood(name: str, argument: str) -> str:
             f"There is no command {name}. /help lists the commands; to send a text that begins with a slash, begin it "
             "with two."
         )
-    return f"{name} does not take {argument!r}; write {known}." if argument else f"{name} is not whole; write {known}."
+    return f"{name} does not take {argument!r}; write {known}." if argument else f"{name} is incomplete; write {known}."
 
 
 def _unanswered(history: Sequence[Message]) -> list[Message]:
-    """Results for the calls of the last assistant turn that have none, because the run was stopped."""
+    """Returns results for the calls of the last assistant turn that have none, because the run was stopped."""
     turns = [number for number, message in enumerate(history) if message.role == "assistant"]
     if not turns:
         return []

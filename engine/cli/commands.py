@@ -1,6 +1,7 @@
 """The commands: demo, chat, run, inspect, explain, doctor.
 
-Knows: what each asks of the engine, and in which order it is shown. Does not know: how options are spelt, or styles.
+Knows: what each command requests from the engine, and the order of its output. Does not know: how options are spelt, or
+styles.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def multiply(a: int, b: int) -> int:
 
 
 def demo(options: argparse.Namespace) -> int:
-    """The built-in model: one question, one tool that really runs."""
+    """Run the built-in model: one question, one tool that really runs."""
     screen = Screen(sys.stdout)
     with load(options) as llm:
         screen.said("question", QUESTION)
@@ -63,10 +64,10 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """One prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
+    """Answer one prompt. Piped, only the answer is printed; on a terminal the reasoning too."""
     if options.model is None and options.prompt.endswith(".gguf"):
         raise RequestError(
-            f"{options.prompt} stands where the prompt does; ask it something: "
+            f"{options.prompt} is in the place of the prompt; add one: "
             f'llama-engine run {options.prompt} "What is the capital of France?"'
         )
     screen = Screen(sys.stdout, markdown=not (options.plain or options.json or options.schema))
@@ -92,19 +93,19 @@ def run(options: argparse.Namespace) -> int:
     if completion.finish_reason == "length" and completion.reasoning and not completion.content:
         sys.stderr.write(f"llama-engine: {_CUT_OFF}\n")
     if completion.parse_error:
-        raise RequestError(f"There is no answer under the schema: {completion.parse_error}")
+        raise RequestError(f"The answer does not match the schema: {completion.parse_error}")
     return 0
 
 
 def _prompt(text: str, files: Sequence[str]) -> str:
-    """What is asked: the prompt, then each file, then what comes in by a pipe or a redirected file."""
+    """Returns the whole prompt: the text, then each file, then the input from a pipe or a redirected file."""
     piped = None if "-" in (text, *files) else _piped()
     parts = [sys.stdin.read() if text == "-" else text, *map(_read, files), *([piped] if piped else [])]
     return "\n\n".join(parts)
 
 
 def _piped() -> str | None:
-    """Standard input, where somebody gave one: a pipe or a file, but no terminal, device or closed descriptor."""
+    """Returns standard input if it is a pipe or a file; None if it is a terminal, a device or a closed descriptor."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):
@@ -113,21 +114,21 @@ def _piped() -> str | None:
 
 
 def _schema(path: Path) -> Mapping[str, Any] | bool:
-    """The JSON Schema of a file."""
+    """Returns the JSON Schema in a file."""
     try:
         found: object = json.loads(_read(str(path)))
     except ValueError as error:
-        raise RequestError(f"{path} is no JSON: {error}. Give a JSON Schema.") from error
+        raise RequestError(f"{path} is not JSON: {error}. Give a JSON Schema.") from error
     if not isinstance(found, dict | bool):
-        raise RequestError(f"{path} is no JSON Schema: it must be an object.")
+        raise RequestError(f"{path} is not a JSON Schema; it must be an object, true or false.")
     return cast("Mapping[str, Any] | bool", found)
 
 
 def chat(options: argparse.Namespace) -> int:
-    """A conversation: a line is a turn. Ctrl-C stops an answer, Ctrl-D (or /quit) ends."""
+    """Run a conversation: each line is a turn. Ctrl-C stops an answer, Ctrl-D (or /quit) ends."""
     screen = Screen(sys.stdout, markdown=not options.plain)
     if (options.tools or options.mcp) and not options.yes and not sys.stdin.isatty():
-        raise RequestError("Calls cannot be confirmed where the input is no terminal; add --yes to run all of them.")
+        raise RequestError("Calls cannot be confirmed without a terminal as input; add --yes to run all of them.")
     own = () if options.tools is None else tools_of(options.tools)
     toolbox = Toolbox([*own, *map(mcp_server, options.mcp)])
     with load(options) as llm, toolbox:
@@ -145,7 +146,7 @@ def chat(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """What the engine understood of a model."""
+    """Show what the engine understood of a model."""
     with load(options) as llm:
         found = llm.inspect()
     Screen(sys.stdout).line(to_json(asdict(found)).decode() if options.json else found.text())
@@ -153,10 +154,10 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def explain(options: argparse.Namespace) -> int:
-    """What the engine makes of a conversation, piece by piece."""
+    """Show how the engine understands a conversation, piece by piece."""
     if "-" in (options.prompt, options.messages) and options.output == "-":
-        raise RequestError("Standard input holds one thing; read the output from a file: --output FILE.")
-    messages, tools = _said(options)
+        raise RequestError("Standard input can only be read once; read the output from a file: --output FILE.")
+    messages, tools = _messages(options)
     output = None if options.output is None else _read(options.output)
     with load(options) as llm:
         turn: TurnOptions = {"reasoning": _reasoning(options)}
@@ -165,23 +166,23 @@ def explain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _said(options: argparse.Namespace) -> tuple[list[Any], list[Any] | None]:
-    """The messages and tools to explain."""
+def _messages(options: argparse.Namespace) -> tuple[list[Any], list[Any] | None]:
+    """Returns the messages and tools to explain."""
     if options.messages is None:
         return [_user(sys.stdin.read() if options.prompt == "-" else options.prompt)], None
     try:
         found: object = json.loads(_read(options.messages))
     except ValueError as error:
-        raise RequestError(f"{options.messages} is no JSON: {error}. Give a list of messages.") from error
+        raise RequestError(f"{options.messages} is not JSON: {error}. Give a list of messages.") from error
     body = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {"messages": found}
     messages, tools = body.get("messages"), body.get("tools")
     if not isinstance(messages, list) or not isinstance(tools, list | None):
-        raise RequestError(f'{options.messages} is no list of messages, nor {{"messages": [..], "tools": [..]}}.')
+        raise RequestError(f'{options.messages} must be a list of messages, or {{"messages": [..], "tools": [..]}}.')
     return cast("list[Any]", messages), cast("list[Any] | None", tools)
 
 
 def _read(file: str) -> str:
-    """The text of a file, or of standard input."""
+    """Returns the text of a file, or of standard input."""
     if file == "-":
         return sys.stdin.read()
     try:
@@ -191,14 +192,14 @@ def _read(file: str) -> str:
 
 
 def doctor(_: argparse.Namespace) -> int:
-    """The facts of this installation; 1 when llama.cpp cannot be used."""
+    """Show the facts of this installation; returns 1 if llama.cpp cannot be used."""
     report = diagnose()
     Screen(sys.stdout).line(report.text())
     return 1 if report.library is None or report.verdict.outcome == "faulty" else 0
 
 
 def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
-    """The engine that the options ask for. `demo` has no model to choose: it is the built-in one."""
+    """Load the engine that the options name; the built-in model for `demo`, which has no model option."""
     threads: LoadOptions = {} if options.threads is None else {"n_threads": options.threads}
     return Engine.load(
         getattr(options, "model", None),
@@ -213,14 +214,14 @@ def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
 
 
 def _family(named: str | None) -> str | Families | None:
-    """A family's name, or the families of a file over the shipped ones."""
+    """Returns a family's name, or the families of a file added to the built-in ones."""
     if named is None or not named.endswith(".toml"):
         return named
     return builtin_families().extended(Families.load(named))
 
 
 def turn_options(options: argparse.Namespace) -> TurnOptions:
-    """How answers are drawn, as the options say."""
+    """Returns the options of a turn."""
     return {"temperature": options.temperature, "max_tokens": options.max_tokens, "reasoning": _reasoning(options)}
 
 
@@ -237,6 +238,6 @@ def _user(text: str) -> Message:
 
 
 def greeting(llm: Engine) -> str:
-    """What a conversation at a prompt begins with."""
+    """Returns the first line of a conversation at a prompt."""
     name = llm.info.name or llm.info.path.name
     return f"{name} ({llm.family.title}). Ctrl-C stops an answer, Ctrl-D ends, /help lists the commands."

@@ -1,6 +1,6 @@
-"""`llama-engine families [list | show | check]`: the formats that are known, and a file of one's own tried.
+"""`llama-engine families [list | show | check]`: the known formats, and checks of a user's own file.
 
-Knows: how families are listed. Does not know: what a row means, how it is tried (`engine.diagnose.family_check`).
+Knows: how families are listed. Does not know: what a row means, how it is checked (`engine.diagnose.family_check`).
 """
 
 import argparse
@@ -17,23 +17,23 @@ def add_families(commands: Any) -> None:
     families = commands.add_parser(
         "families",
         help="list the model families whose formats are known; check a file of your own",
-        description="List the model families whose formats are known. With check, try a file of your own.",
+        description="List the model families whose formats are known. With check, test a file of your own.",
     )
     actions = families.add_subparsers(dest="action", metavar="ACTION")
-    actions.add_parser("list", help="list them (what `families` alone does)")
-    shown = actions.add_parser("show", help="show a family's format, and which row or base each field is from")
+    actions.add_parser("list", help="list them (the default)")
+    shown = actions.add_parser("show", help="show a family's format, and which row or base each field comes from")
     shown.add_argument("name", metavar="NAME", choices=builtin_families().names(), help="a family of the list")
     check = actions.add_parser(
         "check",
-        help="try a file of your own: every mistake in it, what was defaulted, and turns written and read back",
-        description="Try a file of families. Exit code 1 where it has mistakes or a turn does not come back.",
+        help="test a file of your own: shows every mistake in it, its defaults, and whether turns are parsed correctly",
+        description="Test a file of families. Exit code 1 if it has mistakes or a turn is not parsed correctly.",
     )
     check.add_argument("file", metavar="FILE", type=Path, help="a TOML file like models.toml")
     check.add_argument("--template", metavar="FILE", type=Path, help="a chat template that a row is for (.jinja)")
 
 
 def families(options: argparse.Namespace) -> int:
-    """Run the action that the options name; returns the exit code."""
+    """Run the action that the options name, and return the exit code."""
     screen = Screen(sys.stdout)
     match options.action:
         case "check":

@@ -1,9 +1,9 @@
-"""An answer's Markdown on a terminal, drawn as it comes: a finished block once, below it the open one.
+"""Draws an answer's Markdown on a terminal while it comes: each finished block once, below it the open one.
 
-Knows: how blocks look, and how the open one is drawn again without a trace. Does not know: where blocks end (`blocks`),
+Knows: how blocks look, and how the open one is redrawn without a trace. Does not know: where blocks end (`blocks`),
 events. Only the last rows of the open block are shown, and the cursor waits on the first of them: whatever a resize
 does to the rows below, erasing from there removes all of them and nothing else. Meanwhile typed characters are not
-shown, since they would move the cursor, and lines are not wrapped by the terminal, which may think a character wider
+shown, since they would move the cursor, and the terminal does not wrap lines, since it may consider a character wider
 than we do.
 """
 
@@ -25,8 +25,8 @@ from engine.display import visible
 _PERIOD = 0.06
 """Seconds between two drawings of the open block."""
 _ROWS = 5
-"""The most rows of the open block that are shown. A terminal that becomes narrower may wrap each into several, and what
-it pushes off the screen nobody can erase."""
+"""Maximum number of rows shown of the open block. A terminal that becomes narrower may wrap each into several, and rows
+that it pushes off the screen cannot be erased."""
 _CODE = Style(color="cyan")
 _ERASE = "\r\x1b[J"
 _START, _STOP = "\x1b[?25l", "\x1b[?25h"  # the cursor is hidden
@@ -34,7 +34,7 @@ _UNWRAPPED, _WRAPPED = "\x1b[?7l", "\x1b[?7h"
 
 
 class LiveMarkdown:
-    """One answer. `end` it, whatever happens: that shows the cursor and what is typed again."""
+    """One answer. Always call `end`: it shows the cursor and typed characters again."""
 
     def __init__(self, console: Console, out: TextIO) -> None:
         self._console = console
@@ -53,15 +53,15 @@ class LiveMarkdown:
             return
         self._draw(finished, self._blocks.pending)
         drawn = time.monotonic()
-        self._next = drawn + max(_PERIOD, 3 * (drawn - now))  # a slow drawing takes a quarter of the time at most
+        self._next = drawn + max(_PERIOD, 3 * (drawn - now))  # drawing takes at most a quarter of the time
 
     def end(self) -> None:
-        """Show what is left, and give the terminal back."""
+        """Show the rest, and restore the terminal."""
         self._draw(list(self._blocks.close()), Block("text", ""))
         self._typing.show()
 
     def _draw(self, finished: Iterable[Block], pending: Block) -> None:
-        """In one piece: erase the open block, print the finished ones, draw what is open now."""
+        """In one write: erase the open block, print the finished ones, draw what is open now."""
         text = "".join([_ERASE + _STOP if self._drawn else "", *map(self._printed, finished)])
         rows = self._open_rows(pending)
         if rows:
@@ -73,20 +73,20 @@ class LiveMarkdown:
         self._out.flush()
 
     def _printed(self, block: Block) -> str:
-        """A finished block, after an empty line where it begins something new."""
+        """Returns a finished block, after an empty line if it begins something new."""
         gap = "\n" if self._last and (block.kind == "text" or block.kind != self._last) else ""
         self._last = block.kind
         return gap + "".join(f"{row}\n" for row in self._rows(block))
 
     def _open_rows(self, block: Block) -> list[str]:
-        """The end of the open block: a few rows, and never more than the screen holds."""
+        """Returns the end of the open block: a few rows, and never more than fit on the screen."""
         if not block.text.strip():
             return []
         gap = [""] if self._last and (block.kind == "text" or block.kind != self._last) else []
         return [*gap, *self._rows(block)][-min(_ROWS, max(1, self._console.height - 1)) :]
 
     def _rows(self, block: Block) -> list[str]:
-        """A block as rows of text with styles."""
+        """Returns a block as rows of text with styles."""
         if block.kind == "raw":
             return visible(block.text).split("\n")
         if block.kind == "code":
@@ -96,8 +96,8 @@ class LiveMarkdown:
         return list(self._encoded(lines))
 
     def _encoded(self, lines: Iterable[list[Segment]]) -> Iterator[str]:
-        """Rows as the terminal reads them. Nothing of the model's acts: an entity in Markdown may become any character
-        (`&#27;`), so the text is made visible once more behind it."""
+        """Yields rows as the terminal reads them, without control characters of the model's: an entity in Markdown may
+        become any character (`&#27;`), so the text is made visible again after parsing."""
         for line in lines:
             safe = [Segment(visible(text), style) for text, style, _ in line]
             with self._console.capture() as captured:
@@ -106,7 +106,7 @@ class LiveMarkdown:
 
 
 class _LeftHeading(Heading):
-    """A heading where the text begins."""
+    """A left-aligned heading."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -118,7 +118,7 @@ class _Markdown(Markdown):
 
 
 def _markdown(text: str) -> Markdown:
-    """Markdown whose line breaks are kept, as models mean them, and whose images stay the text that they are."""
+    """Returns Markdown with its line breaks kept, as models intend them, and with images as their source text."""
     made = _Markdown(text, hyperlinks=False)
     for inline in (child for token in made.parsed for child in token.children or ()):
         if inline.type == "softbreak":
@@ -130,13 +130,13 @@ def _markdown(text: str) -> Markdown:
 
 
 def _trimmed(lines: list[list[Segment]]) -> list[list[Segment]]:
-    """The lines without empty ones before and after."""
+    """Returns the lines without empty ones at the beginning and end."""
     full = [number for number, line in enumerate(lines) if "".join(segment.text for segment in line).strip()]
     return lines[full[0] : full[-1] + 1] if full else []
 
 
 class _Typing:
-    """Whether the terminal shows what is typed. What is typed meanwhile is read at the next prompt."""
+    """Hides typed characters. Characters typed meanwhile are read at the next prompt."""
 
     def __init__(self) -> None:
         self._before: list[object] | None = None

@@ -1,9 +1,9 @@
-"""How fast a model is on this machine: prefill, one stream, several streams, beside llama.cpp's C functions called
+"""Measures a model's speed on this machine: prefill, one stream, several streams, beside llama.cpp's C functions called
 from a plain loop.
 
-Knows: what is timed, and that either side has the machine alone: it is opened in a thread of its own, warmed up,
-measured and closed before the other one is opened, by turns. (Threads of OpenMP that an idle thread leaves behind slow
-down everybody else's decodes.) Does not know: how results are shown.
+Knows: what is timed, and that each side has the machine to itself: in turn, each is opened in a thread of its own,
+warmed up, measured and closed before the other one is opened. (OpenMP threads that an idle thread leaves behind slow
+down all other decodes.) Does not know: how results are shown.
 """
 
 import random
@@ -21,12 +21,12 @@ from engine.llama.bare import GREEDY, Bare
 from engine.llama.params import default_threads
 
 Run: TypeAlias = Callable[[Sequence[Sequence[int]], int], object]
-"""Decodes these prompts side by side, as many tokens each as said."""
+"""Decodes these prompts in parallel, each for the given number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is measured: tokens of the long prompt, tokens of an answer, streams at once, rounds."""
+    """What to measure: tokens of the long prompt, tokens of an answer, streams at once, rounds."""
 
     prompt: int = 512
     answer: int = 64
@@ -36,7 +36,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One thing measured, in tokens per second of each round."""
+    """One measurement, in tokens per second for each round."""
 
     name: str
     engine: tuple[float, ...]
@@ -49,7 +49,7 @@ class Result:
 
 
 def measure(path: Path, sizes: Sizes, *, threads: int | None, gpu_layers: int) -> Iterator[tuple[int, list[Result]]]:
-    """Measure round by round; gives the number of rounds done, and the results so far.
+    """Measure round by round; yields the number of rounds done, and the results so far.
 
     Raises what `Engine.load` raises.
     """
@@ -99,7 +99,7 @@ def measure(path: Path, sizes: Sizes, *, threads: int | None, gpu_layers: int) -
 def _alone(
     opened: Callable[[], AbstractContextManager[Run]], sizes: Sizes, known: Sequence[int], number: int
 ) -> list[float]:
-    """Tokens per second of one contender, in a thread that ends with it."""
+    """Returns one contender's tokens per second, measured in a thread that ends with it."""
 
     def timed(decode: Run, streams: int, prompt: int, steps: int, attempt: str) -> float:
         draw = random.Random(f"{number} {streams} {prompt} {attempt}")
@@ -125,6 +125,6 @@ def _alone(
 
 
 def _tokens(path: Path) -> list[int]:
-    """Some tokens of ordinary text, in the model's vocabulary."""
+    """Returns some tokens of ordinary text, in the model's vocabulary."""
     with Engine.load(path, n_ctx=64, n_sequences=1) as llm:
         return llm.tokenize("The quick brown fox jumps over the lazy dog, and 127 times 46 is 5842; so it goes on.")

@@ -1,7 +1,7 @@
-"""`llama-engine models fit | list | download | remove`: what fits into memory, and the models on this disk.
+"""`llama-engine models fit | list | download | remove`: which models fit into memory, and the models on this disk.
 
-Knows: how they are listed, and that nothing is deleted unasked. Does not know: what lies where (`engine.hub`), what
-memory a model takes (`engine.diagnose.fit`).
+Knows: how they are listed, and that nothing is deleted without asking. Does not know: where files are (`engine.hub`),
+how much memory a model takes (`engine.diagnose.fit`).
 """
 
 import argparse
@@ -23,7 +23,7 @@ _YES = ("y", "yes")
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of the list; `size` is bytes."""
+    """A row of the list; `size` is bytes."""
 
     name: str
     size: int
@@ -33,7 +33,7 @@ class _Row:
 
 def add_models(commands: Any) -> None:
     """Add the command and its options to a parser's subcommands."""
-    models = commands.add_parser("models", help="what fits into memory; list, download or remove models")
+    models = commands.add_parser("models", help="show which models fit into memory; list, download or remove models")
     actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
     fit = actions.add_parser("fit", help="which quantisations fit into memory, before any download")
     fit.add_argument("name", metavar="NAME", help="owner/repo, owner/repo:Q4_K_M, or a GGUF file")
@@ -48,12 +48,12 @@ def add_models(commands: Any) -> None:
     get.add_argument("name", metavar="NAME", help="owner/repo:Q4_K_M, owner/repo or owner/repo/file.gguf")
     get.add_argument("--revision", help="a branch, tag or commit")
     remove = actions.add_parser("remove", help="delete models from the Hub's cache")
-    remove.add_argument("names", metavar="NAME", nargs="+", help="as in the list; owner/repo is all of a repository")
+    remove.add_argument("names", metavar="NAME", nargs="+", help="as in the list; owner/repo is the whole repository")
     remove.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def models(options: argparse.Namespace) -> int:
-    """Run the action that the options name; returns the exit code."""
+    """Run the action that the options name, and return the exit code."""
     return {"fit": _fit, "list": _list, "download": _download, "remove": _remove}[options.action](options)
 
 
@@ -98,7 +98,8 @@ def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
 
 
 def _common(names: list[str]) -> tuple[str, list[str]]:
-    """The repository of several models, where their quantisations alone tell them apart, and these."""
+    """Returns the repository of several models and their quantisations, if the names differ only in that; otherwise ""
+    and the names."""
     repo, _, _ = names[0].partition(":")
     if len(names) < 2 or not all(name.startswith(f"{repo}:") for name in names):
         return "", names
@@ -123,18 +124,18 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _in_folder(folder: Path) -> list[_Row]:
-    """The models in a folder, and in those inside of it."""
+    """Returns the models in a folder and its subfolders."""
     from engine.hub.variants import File, variants_of
 
     if not folder.is_dir():
-        raise RequestError(f"There is no folder {folder}.")
+        raise RequestError(f"There is no folder {folder}; correct the path.")
     files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() == ".gguf" and path.is_file()]
     found = variants_of(File(str(path), path.stat().st_size) for path in files)
     return [_Row(each.path, each.size or 0, each.quantization or _by_header(each.path), each.path) for each in found]
 
 
 def _by_header(path: str) -> str:
-    """What the file itself says of its quantisation."""
+    """Returns the quantisation in the file's header."""
     from engine.llama.gguf_header import file_type_name, read_header
 
     try:
@@ -162,7 +163,9 @@ def _remove(options: argparse.Namespace) -> int:
 
     names = [(each, hub.named(each)) for each in options.names]
     if paths := [each for each, name in names if name is None]:
-        raise RequestError(f"{paths[0]} is not in the Hub's cache, and only what is there is removed.")
+        raise RequestError(
+            f"{paths[0]} is a path; only models in the Hub's cache can be removed. Delete the file itself."
+        )
     found = {model.paths: model for _, name in names if name for model in cache.models_of(name)}
     screen = Screen(sys.stdout)
     _show(screen, [_Row(model.name, model.size, model.quantization, str(model.paths[0])) for model in found.values()])
@@ -179,7 +182,7 @@ def _remove(options: argparse.Namespace) -> int:
 
 def _agreed(screen: Any) -> bool:
     if not sys.stdin.isatty():
-        raise RequestError("Nobody can be asked whether these shall be removed; add --yes.")
+        raise RequestError("Without a terminal as input the removal cannot be confirmed; add --yes to remove these.")
     screen.write("Remove them? [y/N] ")
     return sys.stdin.readline().strip().lower() in _YES
 

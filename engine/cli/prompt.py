@@ -1,8 +1,8 @@
-"""What a user types at a prompt: lines edited and remembered, pastes of many lines as one text.
+"""Reads what a user types at a prompt: lines with editing and history, pastes of many lines as one text.
 
-Knows: prompt_toolkit, and what to do without it. Does not know: what is asked, commands. Its only importer;
-imported late, as it takes a moment. Without it, or where input or output is no terminal that it can use, Python's own
-`input` reads single lines.
+Knows: prompt_toolkit, and what to do without it. Does not know: what is asked, commands. Its only importer; imported
+late, as that takes a moment. Without it, or if input or output is not a terminal that it can use, Python's own `input`
+reads single lines.
 """
 
 import importlib
@@ -15,12 +15,12 @@ _PROMPT = "> "
 
 
 def reader(said: Sequence[str], commands: Sequence[str]) -> Callable[[], str]:
-    """A function that reads what is typed next. `said` was typed earlier, and the up arrow finds it; `commands` are
-    completed by Tab, by their first words. Raises KeyboardInterrupt on Ctrl-C, EOFError on Ctrl-D."""
+    """Returns a function that reads the next input. `said`: earlier inputs, which the up arrow finds; Tab completes the
+    first words of `commands`. The function raises KeyboardInterrupt on Ctrl-C, EOFError on Ctrl-D."""
     if sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         with suppress(ImportError):
             return _edited(said, sorted({command.split()[0] for command in commands}))
-    with suppress(ImportError):  # lines are edited and remembered where the platform has it
+    with suppress(ImportError):  # gives `input` editing and history, if the platform has it
         importlib.import_module("readline")
     return lambda: input(_PROMPT)
 

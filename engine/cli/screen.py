@@ -1,7 +1,7 @@
-"""What the command line prints: events as they come, figures, errors.
+"""Prints what the command line shows: events as they come, figures, errors.
 
-Knows: styles on a terminal, plain text elsewhere, and that neither carries control codes of the model's making. Does
-not know: models, commands, how Markdown is drawn.
+Knows: styles on a terminal, plain text elsewhere, and that neither contains control codes from the model. Does not
+know: models, commands, how Markdown is drawn.
 """
 
 import re
@@ -31,8 +31,8 @@ _STYLES: dict[Label, str] = {"question": "bold", "reasoning": "dim", "answer": "
 
 
 class Screen:
-    """One output stream. Styled when it is a terminal (and NO_COLOR is not set), else plain text. `markdown`: on a
-    terminal that can move its cursor, answers are drawn as Markdown."""
+    """One output stream. Styled if it is a terminal (and NO_COLOR is not set), otherwise plain text. `markdown`: draw
+    answers as Markdown, on a terminal that can move its cursor."""
 
     def __init__(self, out: TextIO, *, markdown: bool = False) -> None:
         self._out = out
@@ -52,7 +52,7 @@ class Screen:
         return self._markdown and console.is_terminal and not (console.is_dumb_terminal or console.legacy_windows)
 
     def write(self, text: str, style: str = "") -> None:
-        """Text as it is, no newline added, and at once."""
+        """Write a text at once, without adding a newline."""
         if self.is_terminal:
             self._console.print(Text(visible(text), style=style), end="")
         else:
@@ -60,18 +60,18 @@ class Screen:
         self._out.flush()
 
     def line(self, text: str = "", style: str = "") -> None:
-        """One line, after whatever was open."""
+        """Write one line, after ending the open one."""
         self.settle()
         self.write(f"{text}\n", style)
 
     def said(self, label: Label, text: str) -> None:
-        """A labelled text that is there at once."""
+        """Write a complete labelled text."""
         self._open(label, 0, 0)
         self.write(text, _STYLES[label])
         self.settle()
 
     def show(self, event: Event) -> None:
-        """An event, appended to what it continues."""
+        """Write an event, appended to the one that it continues."""
         match event:
             case ReasoningDelta(text, part, step):
                 self._open("reasoning", part, step)
@@ -102,7 +102,7 @@ class Screen:
                 self.settle()
 
     def settle(self) -> None:
-        """End the line that is open."""
+        """End the open line."""
         live, self._live = self._live, None
         was, self._inside = self._inside, None
         if live is not None:
@@ -111,7 +111,7 @@ class Screen:
             self.write("\n")
 
     def close(self) -> None:
-        """End what is open, and leave the terminal as it was."""
+        """End what is open, and restore the terminal."""
         self.settle()
 
     def _open(self, label: Label, part: int, step: int) -> None:
@@ -128,7 +128,7 @@ class Screen:
 
 
 def json_line(event: Event) -> str:
-    """An event as one line of JSON: its type in snake case, then its fields."""
+    """Returns an event as one line of JSON: its type in snake case, then its fields."""
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
     return visible_json(
         to_json({"type": name, **{field.name: getattr(event, field.name) for field in fields(event)}}).decode()

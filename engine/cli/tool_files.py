@@ -1,7 +1,7 @@
 """Tools from a Python file or an MCP server that a user names.
 
-Knows: which of a file's names are tools, how a server is written, and how a call is confirmed before it runs. Does not
-know: what tools are made of, or how a question is put.
+Knows: which names in a file are tools, how a server is written, and how a call is confirmed before it runs. Does not
+know: what tools are made of, or how the user is asked.
 """
 
 import importlib.util
@@ -18,12 +18,12 @@ from engine.types import Tool
 
 
 def tools_of(path: Path) -> tuple[Tool, ...]:
-    """The tools of a Python file, which is run: its list `TOOLS`, or else every function that it defines under a name
+    """Run a Python file and return its tools: its list `TOOLS`, otherwise every function that it defines under a name
     without a leading underscore. Raises RequestError for a file that cannot be run or has no tools."""
     name = f"llama_engine_tools_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path) if path.is_file() else None
     if spec is None or spec.loader is None:
-        raise RequestError(f"{path} is no Python file; give the path of a .py file with functions.")
+        raise RequestError(f"{path} is not a Python file; give the path of a .py file with functions.")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -37,12 +37,14 @@ def tools_of(path: Path) -> tuple[Tool, ...]:
             if inspect.isfunction(value) and value.__module__ == name and not key.startswith("_")
         ]
     if not found:
-        raise RequestError(f"{path} defines no function; write one with annotations and a docstring, or a list TOOLS.")
+        raise RequestError(
+            f"{path} defines no tools; add a function with annotations and a docstring, or a list TOOLS."
+        )
     return as_tools(found)
 
 
 def mcp_server(text: str) -> MCP:
-    """The MCP server of `[PREFIX=]SERVER`: a command or a URL. Raises RequestError for what is neither."""
+    """Returns the MCP server of `[PREFIX=]SERVER`: a command or a URL. Raises RequestError for anything else."""
     found = re.fullmatch(r"(?:(\w+)=)?(.+)", text, re.DOTALL)
     if found is None:
         raise RequestError("--mcp is empty; give a command or a URL.")
@@ -50,13 +52,13 @@ def mcp_server(text: str) -> MCP:
 
 
 def watched(tools: Sequence[Tool], around: Callable[[str, Callable[[], Any]], Any]) -> list[Tool]:
-    """The tools, whose calls are handed to `around` as a line to show and a function that makes the call."""
+    """Returns the tools with each call passed to `around`, as a line to show and a function that makes the call."""
     return [_watched(tool, around) for tool in tools]
 
 
 def _watched(tool: Tool, around: Callable[[str, Callable[[], Any]], Any]) -> Tool:
     function = tool.function
-    if function is None or isinstance(function, type):  # a pydantic model only holds its arguments
+    if function is None or isinstance(function, type):  # a pydantic model only stores its arguments
         return tool
 
     def call(*args: Any, **kwargs: Any) -> Any:

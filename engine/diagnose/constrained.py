@@ -1,7 +1,7 @@
-"""What a turn's constraint is, and what it made of an output: where it woke, what it forced, what it refuses.
+"""A turn's constraint, and its effect on an output: where its grammar came into force, what it forced, what it refuses.
 
-Knows: that an output run again through the turn's own generation meets the same grammar at the same places. Does not
-know: what a grammar says, when it is in force.
+Knows: that an output which is run again through the turn's own generation meets the same grammar at the same places.
+Does not know: what a grammar says, when it is in force.
 """
 
 import json
@@ -21,8 +21,8 @@ Drawn: TypeAlias = Literal["free", "held", "forced", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Tokens of an output, as text. `kind`: drawn before the grammar was in force ("free") or under it ("held"), left
-    without a choice ("forced"), or not what it allows ("refused", with all that follows)."""
+    """Consecutive tokens of an output, as text. `kind`: drawn before the grammar was in force ("free") or under it
+    ("held"), left without a choice ("forced"), or not allowed by it ("refused", with everything after it)."""
 
     kind: Drawn
     text: str
@@ -33,13 +33,13 @@ class Stretch:
 class Constrained:
     """A turn's constraint.
 
-    - `holds`: "answer" where all that follows reasoning is held, "calls" where only calls are.
-    - `grammar`: as llguidance takes it, JSON of Lark grammars and schemas. `opening`: the same while reasoning may
-      still open; None where it may not.
-    - `reserve`: tokens kept for the answer; `close` ends reasoning when only they are left.
-    - `woke`: tokens of the output before the grammar was first in force; None while it sleeps.
+    - `holds`: "answer" if the grammar applies to everything after reasoning, "calls" if only to calls.
+    - `grammar`: in the form that llguidance takes, JSON of Lark grammars and schemas. `opening`: the same for a turn in
+      which reasoning may still open; None if it may not.
+    - `reserve`: tokens reserved for the answer; `close` ends reasoning when only they are left.
+    - `woke`: tokens of the output before the grammar was first in force; None if it never was.
     - `forced`: tokens of the output that were not drawn.
-    - `output`: the output in stretches, where one was given; `refused` says why it could not have been written.
+    - `output`: the output in stretches, if one was given; `refused` says why it could not have been written.
     """
 
     holds: Holds
@@ -53,7 +53,7 @@ class Constrained:
     refused: str | None = None
 
     def lines(self) -> Iterator[str]:
-        """The report of it."""
+        """Yields the lines of the report."""
         what = "the answer" if self.holds == "answer" else "calls, once one begins"
         yield f"constraint: holds {what}; {self.reserve:,} tokens are kept for it"
         if self.woke is not None:
@@ -70,8 +70,8 @@ class Constrained:
 def constrained(
     constraint: Constraint, parser: Parser, vocab: Vocab, output: str | Sequence[Piece] | None = None
 ) -> Constrained:
-    """The constraint, and what it makes of an output: in one given as text, the texts of control tokens are these.
-    `parser` stands at the prompt's end, and is used up.
+    """Returns the constraint, and its effect on an output. In an output given as a string, the texts of control tokens
+    are control tokens. `parser` is at the prompt's end, and is used up.
 
     Raises RequestError for a grammar that cannot be enforced.
     """
@@ -108,7 +108,7 @@ def constrained(
 
 
 class _Again:
-    """An output written again, token by token, by a generation that forces what it would have forced."""
+    """Generates an output again, token by token, with a generation that forces what it forced then."""
 
     def __init__(self, generation: Generation, vocab: Vocab, output: list[int]) -> None:
         self.stretches: list[Stretch] = []
@@ -140,8 +140,8 @@ class _Again:
         return self._force(advance)
 
     def _force(self, advance: Advance) -> bool:
-        """Take what is forced off the output, however that spells it. False where the turn ends, or the output is other
-        than what is forced."""
+        """Remove the forced text from the output, in whatever tokens it is spelt. Returns False if the turn ends, or if
+        the output differs from the forced text."""
         wanted, at, got = b"".join(map(self._vocab.token_bytes, advance.forced)), 0, b""
         while len(got) < len(wanted) and at < len(self._left):
             got += self._vocab.token_bytes(self._left[at])
@@ -155,7 +155,7 @@ class _Again:
             rest = got[len(wanted) :].decode(errors="replace")
             self._left[:at] = self._vocab.tokenize(rest, special=False) if rest else []
         if advance.finish is not None and self._left:
-            self.refused = "the turn is over, and nothing may follow"
+            self.refused = "the turn is over, so nothing may follow"
         return advance.finish is None
 
     def _note(self, kind: Drawn, tokens: Sequence[int]) -> None:

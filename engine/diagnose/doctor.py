@@ -1,8 +1,8 @@
-"""What this machine's installation is, in facts: library and build, CPU, offload, preflight, the line that rebuilds,
+"""Facts about this machine's installation: library and build, CPU, offload, preflight, the command that rebuilds,
 caches.
 
-Knows: where each fact is found, and how a report reads. Does not know: models, requests. llama.cpp is asked in a child
-process, so that a build which dies while loading still gets a report.
+Knows: where each fact is found, and the layout of the report. Does not know: models, requests. A child process asks
+llama.cpp, so that a build which dies while loading still gets a report.
 """
 
 import importlib.metadata
@@ -24,7 +24,7 @@ from engine.llama.lib import Device, LibraryFacts
 from engine.llama.memory import batch_threads, default_threads
 from engine.runtime.options import ContextOptions, ModelOptions
 
-# Flags of /proc/cpuinfo that decide how fast llama.cpp is, x86-64 and then Arm.
+# Flags of /proc/cpuinfo that determine llama.cpp's speed, x86-64 and then Arm.
 _TELLING = (
     "avx avx2 avx_vnni fma f16c avx512f avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16 "
     "asimd asimddp i8mm bf16 sve sve2 sme"
@@ -35,7 +35,7 @@ _OFFLOAD = {"Metal": ("-DGGML_METAL=on",), "CUDA": ("-DGGML_CUDA=on",), "Vulkan"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decides how llama-cpp-python is best compiled here."""
+    """What determines the best build of llama-cpp-python for this machine."""
 
     system: str
     architecture: str
@@ -47,7 +47,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        """This machine: programs on the PATH, drivers, CPU flags."""
+        """Returns this machine: programs on the PATH, drivers, CPU flags."""
         nvidia = shutil.which("nvidia-smi") is not None or Path("/proc/driver/nvidia/version").exists()
         vulkan = find_library("vulkan") is not None or find_library("vulkan-1") is not None
         return cls(
@@ -75,15 +75,15 @@ class Machine:
         return _OFFLOAD[self.backend]
 
     def needs_cure(self, *, faulted: bool) -> bool:
-        """Whether it would die of the known fault on CPUs with AMX. `faulted`: the present build died in the
+        """Whether a build here would die of the known fault on CPUs with AMX. `faulted`: the present build died in the
         preflight."""
         return self.amx and (faulted or (self.gcc is not None and self.gcc <= 12))
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything `llama-engine doctor` says. `library` is None when it could not be asked; `library_error` says why
-    then."""
+    """Everything that `llama-engine doctor` reports. `library` is None if llama.cpp could not be asked; `library_error`
+    says why."""
 
     engine_version: str
     python: str
@@ -99,10 +99,10 @@ class Report:
     hub_cache: Path
     own_cache: Path
     threads: tuple[int, int]
-    """By default: for single tokens, and for many at once."""
+    """The default number of threads for single tokens, and for many at once."""
 
     def text(self) -> str:
-        """The report as lines `name  value`; no control codes."""
+        """Returns the report as lines `name  value`, without control codes."""
         rows = [
             ("llama-engine", self.engine_version),
             ("Python", f"{self.python} on {self.system}"),
@@ -153,7 +153,7 @@ class Report:
 
 
 def diagnose() -> Report:
-    """Find the facts. Starts up to three child processes; raises nothing for a broken installation, it reports."""
+    """Collect the facts. Starts up to three child processes; reports a broken installation instead of raising."""
     machine = Machine.here()
     cpu, flags = preflight.processor()
     library, error = _ask_library()
@@ -178,7 +178,8 @@ def diagnose() -> Report:
 
 
 def hub_cache() -> Path:
-    """Where huggingface_hub keeps models, by its own variables: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME."""
+    """Returns the directory in which huggingface_hub keeps models, from its variables: HF_HUB_CACHE, HF_HOME,
+    XDG_CACHE_HOME."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     hub = Path(os.environ.get("HF_HOME") or f"{base}/huggingface") / "hub"
     chosen = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or hub)
@@ -188,7 +189,7 @@ def hub_cache() -> Path:
 
 
 def _ask_library() -> tuple[LibraryFacts | None, str]:
-    """The library's facts from a child, or why there are none."""
+    """Returns the library's facts from a child, or why there are none."""
     try:
         data: dict[str, Any] = preflight.ask_child({"task": "tell"})
     except EngineError as error:

@@ -1,9 +1,9 @@
-"""How a conversation was understood, piece by piece: the prompt and who wrote what in it, its tokens, the format and
-where each field of it comes from, where the parser stands at the prompt's end, what the turn is held to, and what an
-output is taken for.
+"""Explains how a conversation was understood, piece by piece: the prompt and who wrote what in it, its tokens, the
+format and the origin of each of its fields, the parser's state at the prompt's end, the turn's constraint, and how an
+output is parsed.
 
-Knows: which room tells what, what evidence for a field a template and a vocabulary can give, and how the report reads.
-Does not know: how any of it came about; nothing is decided here.
+Knows: which room provides each fact, what evidence for a field a template and a vocabulary can give, and the layout of
+the report. Does not know: how any of it was decided; nothing is decided here.
 """
 
 from bisect import bisect_right
@@ -28,7 +28,7 @@ from engine.types import Completion, Message, Record, Tool, ToolChoice
 
 @dataclass(frozen=True, slots=True)
 class FieldReason:
-    """A field of the format that says something, by its dotted name, its value as plain JSON, and why it is so."""
+    """A field of the format that is set: its dotted name, its value as plain JSON, and why it has that value."""
 
     name: str
     value: Any
@@ -36,7 +36,7 @@ class FieldReason:
 
 
 def reasons(template: ChatTemplate) -> Iterator[FieldReason]:
-    """The fields of the template's format, less those that are at rest (no such marker, no such rule)."""
+    """Yields the fields of the template's format, except those at their default (no such marker, no such rule)."""
     format_, family = template.format, template.family
     source = {
         "derived": "comparing renders of the chat template showed it",
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
 
 
 def _evidence(template: ChatTemplate, name: str, value: Any) -> Iterator[str]:
-    """What template and vocabulary say of a field."""
+    """Yields what template and vocabulary show about a field."""
     can = template.capabilities
     if name == "reasoning.gate":
         yield _gate(value, template.source)
@@ -107,7 +107,7 @@ def _spelt(texts: Sequence[str], vocabulary: frozenset[str] | None) -> Iterator[
 
 
 def _contained(value: Any, source: str) -> Iterator[str]:
-    """Whether the template holds a marker's text."""
+    """Yields whether the template contains a marker's text."""
     parts = cast("Sequence[Any]", value) if isinstance(value, tuple) else (value,)
     texts = [part.strip() for part in parts if isinstance(part, str) and len(part.strip()) > 1]
     if not texts or not any(not text.isidentifier() for text in texts):
@@ -126,7 +126,7 @@ _WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A stretch of the prompt and who wrote it. System and developer text is trusted and counts as the template's.
+    """A piece of the prompt and who wrote it. System and developer text is trusted and counts as the template's.
     `guarded`: it spells a control token, and is tokenised as ordinary characters."""
 
     author: Author
@@ -136,8 +136,8 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class PromptToken:
-    """A token of the prompt. `control`: a control or user-defined token. `text` is its bytes as UTF-8; half a character
-    shows as U+FFFD."""
+    """A token of the prompt. `control`: a control or user-defined token. `text` is its bytes as UTF-8; an incomplete
+    character is U+FFFD."""
 
     id: int
     text: str
@@ -146,8 +146,8 @@ class PromptToken:
 
 @dataclass(frozen=True, slots=True)
 class RestoredReasoning:
-    """Reasoning that the caller's history lost and the engine put back into message number `message`. `shown`: the
-    family's rule lets the model see it in this prompt."""
+    """Reasoning that the caller's history lost and the engine restored in message number `message`. `shown`: the
+    family's rule keeps it in this prompt."""
 
     message: int
     text: str
@@ -156,7 +156,7 @@ class RestoredReasoning:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """A stretch of text, and what the parser takes it for."""
+    """A piece of text, and what the parser takes it for."""
 
     kind: str
     text: str
@@ -164,8 +164,8 @@ class Classified:
 
 @dataclass(frozen=True, slots=True)
 class ParserState:
-    """Where the parser stands when the output begins: what it has read of this turn in the prompt (`seed`), what of
-    that it has not decided yet, and in words why it stands there."""
+    """The parser's state when the output begins: what it has read of this turn in the prompt (`seed`), what of that is
+    still undecided, and the reason in words."""
 
     where: Where
     reason: str
@@ -175,9 +175,9 @@ class ParserState:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What was understood. `complete`: `prompt` tells all authors; else the template looks into callers' text, and some
-    of that counts as its own. `output` and `completion` are there when an output was given. `tokens` is empty
-    without a vocabulary. `constraint` is there where the options ask for one."""
+    """What was understood. `complete`: `prompt` names the author of every piece; otherwise the template inspects
+    callers' text, and some of that counts as its own. `output` and `completion` are set if an output was given.
+    `tokens` is empty without a vocabulary. `constraint` is set if the options ask for one."""
 
     family: str
     title: str
@@ -193,7 +193,7 @@ class Explanation:
     constraint: Constrained | None = None
 
     def text(self) -> str:
-        """The report in lines; no control codes."""
+        """Returns the report in lines, without control codes."""
         return "\n".join(_report(self))
 
     def __repr__(self) -> str:
@@ -206,14 +206,14 @@ class Explanation:
         return fenced(self.text())
 
     def data(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """Returns the same as plain values, for JSON."""
         completion = self.completion.model_dump() if self.completion else None
         return {**asdict(replace(self, completion=None)), "completion": completion}
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is explained: a conversation as it was rendered, and, where there is one, what the model wrote."""
+    """What to explain: a rendered conversation and, optionally, what the model wrote."""
 
     conversation: Sequence[Message]
     prompt: Prompt
@@ -226,7 +226,7 @@ class Asked:
 
 
 def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = None) -> Explanation:
-    """The explanation of one turn."""
+    """Returns the explanation of one turn."""
     pieces = _pieces(template, asked.output)
     output, completion = _read(template, asked, vocab, pieces)
     held = None
@@ -249,7 +249,7 @@ def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = Non
 
 
 def _written(prompt: Prompt, forgeries: Sequence[Span]) -> Iterator[Written]:
-    """The prompt cut at its authors, and at what is guarded, which counts as the callers'."""
+    """Yields the prompt, cut where the author changes and around guarded text, which counts as the callers'."""
     pieces = list(accumulate((len(piece.text) for piece in prompt.pieces), initial=0))
     cuts = sorted({*pieces, *(edge for span in forgeries for edge in span)})
     before: Written | None = None
@@ -289,7 +289,7 @@ def _parser(template: ChatTemplate, asked: Asked, vocab: Vocab | None, prompt: P
 
 
 def _state(template: ChatTemplate, asked: Asked, vocab: Vocab | None) -> ParserState:
-    """The prompt's tail as a parser reads it that begins with the turn."""
+    """Returns the state of a parser that begins with the turn and reads the prompt's tail."""
     prefix = asked.prompt.prefix
     parser = _parser(template, asked, vocab, replace(asked.prompt, prefix=()))
     events = [event for piece in prefix for event in parser.feed(piece.text, piece.special)]
@@ -314,7 +314,7 @@ def _where(parser: Parser, events: Sequence[Event], undecided: str, format_: For
 def _why(where: Where, tail: str, seed: Sequence[Classified], format_: Format) -> str:
     marked = [segment.text for segment in seed if segment.kind == "reasoning-marker"]
     if not tail:
-        return "the prompt holds nothing of this turn: the model goes on, or begins without a start of its own"
+        return "the prompt contains nothing of this turn: the model goes on, or begins without a start of its own"
     if where == "reasoning":
         opener = f"opens with {marked[-1]!r}" if marked else "begins without a marker"
         return f"the prompt ends in reasoning that {opener} and is not closed"
@@ -332,7 +332,7 @@ def _why(where: Where, tail: str, seed: Sequence[Classified], format_: Format) -
 
 
 def _pieces(template: ChatTemplate, output: str | Sequence[Piece] | None) -> Sequence[Piece] | None:
-    """In text, the family's control markers count as the tokens."""
+    """Returns the output as pieces; in a string, the family's control markers count as tokens."""
     return prefix_of([Piece(output, True)], 0, template.format.control) if isinstance(output, str) else output
 
 
@@ -354,8 +354,8 @@ def _report(found: Explanation) -> Iterator[str]:
     for field in found.format:
         yield f"  {field.name:<{width}}  {field.value!r}"
         yield f"  {'':<{width}}  because {field.reason}"
-    apart = "" if found.complete else " (this template looks into callers' texts: some of them are shown as its own)"
-    yield from ("", f"prompt{apart}")
+    note = "" if found.complete else " (this template inspects callers' texts: some of them are shown as its own)"
+    yield from ("", f"prompt{note}")
     for piece in found.prompt:
         yield f"  {piece.author + (' (guarded)' if piece.guarded else ''):<17} {piece.text!r}"
     if found.tokens:
@@ -365,7 +365,7 @@ def _report(found: Explanation) -> Iterator[str]:
 
 
 def _html(found: Explanation) -> str:
-    """The report as a table of what matters most, the rest folded."""
+    """Returns a table of the most important facts, with the complete report folded below."""
     rows = [
         ("family", f"{found.family} ({found.title}): {found.reason}"),
         ("tokens", f"{len(found.tokens):,}"),
@@ -380,7 +380,7 @@ def _html(found: Explanation) -> str:
 
 
 def _lines(items: Sequence[str]) -> Iterator[str]:
-    """The items side by side, in lines of some width."""
+    """Yields the items side by side, in lines of at most `_WIDTH` characters if they fit."""
     line = " "
     for item in items:
         if len(line) + 1 + len(item) > _WIDTH and line.strip():

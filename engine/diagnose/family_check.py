@@ -1,6 +1,7 @@
-"""A file of families, checked: what each row says and takes over, and whether what it describes is read back.
+"""Checks a file of families: what each row states and inherits, and whether the turns it describes are parsed
+correctly.
 
-Knows: which turns are tried, and how the report reads. Does not know: how rows are read, templates rendered, turns
+Knows: which turns are tried, and the layout of the report. Does not know: how rows are read, templates rendered, turns
 parsed.
 """
 
@@ -26,7 +27,7 @@ _WIDE = 48
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """A field of a row by its dotted name, its value, and the row or base that states it ("" where none does)."""
+    """A field of a row: its dotted name, its value, and the row or base that states it ("" if none does)."""
 
     name: str
     value: Any
@@ -35,7 +36,7 @@ class Stated:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A turn that was written and parsed; `problem` is what came in its place, "" where the turn came back."""
+    """A turn that was written and parsed; `problem` is what was read instead, "" if the turn was read correctly."""
 
     turn: str
     problem: str
@@ -43,7 +44,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """One row. `untried` says why no call was written."""
+    """The result for one row. `untried` says why no call was written."""
 
     family: Family
     fields: tuple[Stated, ...]
@@ -51,7 +52,7 @@ class RowCheck:
     untried: str = ""
 
     def text(self) -> str:
-        """The row as a table, and what became of the turns."""
+        """Returns the row as a table, and the results of its turns."""
         said = [field for field in self.fields if field.origin]
         names, values = ([_clipped(text) for text in texts] for texts in ([f.name for f in said], map(_shown, said)))
         left, middle = max(map(len, names), default=0), max(map(len, values), default=0)
@@ -68,8 +69,8 @@ class RowCheck:
 
 @dataclass(frozen=True, slots=True)
 class TemplateCheck:
-    """A chat template under the file's rows. `recognised` is the row's name, "" where it is none of the file's; `hint`
-    says what may be wrong where a turn does not come back."""
+    """The result for a chat template under the file's rows. `recognised`: the row's name, "" if it is not one of the
+    file's; `hint`: what may be wrong if a turn was not read correctly."""
 
     path: Path
     recognised: str
@@ -86,14 +87,14 @@ class TemplateCheck:
 
 @dataclass(frozen=True, slots=True)
 class FamilyCheck:
-    """What `llama-engine families check` found."""
+    """The result of `llama-engine families check`."""
 
     rows: tuple[RowCheck, ...]
     template: TemplateCheck | None = None
 
     @property
     def is_sound(self) -> bool:
-        """Whether every turn came back, and the template belongs to a row of the file."""
+        """Whether every turn was read correctly, and the template belongs to a row of the file."""
         tried = [trial for row in self.rows for trial in row.tried]
         if self.template is not None:
             tried += self.template.tried
@@ -120,7 +121,7 @@ def check(path: Path, template: Path | None = None) -> FamilyCheck:
 
 
 def row_check(family: Family, tables: FamilyTables) -> RowCheck:
-    """What a row says, and whether turns written by it are read back."""
+    """Returns what a row states, and whether turns written by it are parsed correctly."""
     found, untried = list(_turns(family.format)), ""
     syntax = family.format.tools
     if family.format.channels is not None:
@@ -132,7 +133,7 @@ def row_check(family: Family, tables: FamilyTables) -> RowCheck:
 
 
 def _fields(family: Family, tables: FamilyTables) -> Iterator[Stated]:
-    """Every field that means something in this row."""
+    """Yields every field that applies to this row."""
 
     def stated(record: Record, place: tuple[str, ...], names: Sequence[str]) -> Iterator[Stated]:
         for name in names:
@@ -152,7 +153,7 @@ def _fields(family: Family, tables: FamilyTables) -> Iterator[Stated]:
 
 
 def _turns(format_: Format) -> Iterator[tuple[str, Message, str]]:
-    """Turns as a model of the format writes them, with the messages that they are."""
+    """Yields turns as a model of the format writes them, with the messages that they represent."""
     reasoning, (opening, closing) = format_.reasoning, format_.content
     syntax = format_.tools or generic.GENERIC
     for name, message in MESSAGES.items():
@@ -173,7 +174,7 @@ def _turns(format_: Format) -> Iterator[tuple[str, Message, str]]:
 
 
 def _numbered(calls: Sequence[ToolCall], syntax: ToolSyntax) -> Sequence[ToolCall]:
-    """The calls with the ids that a family writes which makes them of the names."""
+    """Returns the calls with ids made from their names, if the family's syntax writes such ids."""
     if not syntax.name_is_id:
         return calls
     return [
@@ -188,7 +189,7 @@ def _try(name: str, format_: Format, message: Message, text: str) -> Tried:
 
 
 def _bare(found: Read) -> Read:
-    """What was read, less the white space around it: which of it a template writes, only a template says."""
+    """Returns what was read, without the surrounding white space, which depends on the template."""
     return found[0].strip(), found[1].strip(), found[2]
 
 
@@ -208,11 +209,12 @@ def _template_check(path: Path, own: Families) -> TemplateCheck:
 
 
 def _hint(template: ChatTemplate) -> str:
-    """What a row lacks that a prompt shows: the beginning of the assistant's turn, without which it is the answer's."""
+    """Returns what the row lacks: the beginning of the assistant's turn, which counts as the answer unless the row
+    states it."""
     tail = "".join(piece.text for piece in template.render([ASKED]).prefix)
     if template.format.start or not tail.strip():
         return ""
-    return f"The prompt ends with {tail!r}, and the row has no format.start. Write format.start = {json.dumps(tail)}"
+    return f"The prompt ends with {tail!r}, but the row has no format.start. Write format.start = {json.dumps(tail)}"
 
 
 def _tried_text(title: str, tried: Sequence[Tried]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Which quantisations of a model fit into this machine's memory, told from headers alone: of a file here, or of files
+"""Finds which quantisations of a model fit into this machine's memory, from headers alone: of a file here, or of files
 on the Hub before any download.
 
-Knows: that all quantisations of a model have the same shapes, so that one header tells for all of them, and the files'
-sizes the rest. Does not know: what is planned with them (`engine.llama.plan`). Sizes are bytes, contexts tokens.
+Knows: that all quantisations of a model have the same shapes, so that one header and the files' sizes suffice for all
+of them. Does not know: how memory is planned (`engine.llama.plan`). Sizes are bytes, contexts tokens.
 """
 
 import sys
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`n_ctx`: the most tokens of one conversation; None is 8192, or the training length if that is less.
-    `n_sequences`: conversations at once."""
+    """The context to plan for. `n_ctx`: maximum number of tokens in one conversation; None is 8192, or the training
+    length if that is less. `n_sequences`: conversations at once."""
 
     n_ctx: int | None = None
     n_sequences: int = 1
@@ -34,10 +34,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One quantisation. `name` loads it; `size`: its weights; `memory` and `device`: what it takes here and on devices
-    with a context for conversations of `n_ctx` tokens, beside `layers` of how many there (None: there are no
-    devices). `longest`: the longest conversations that fit, up to the training length, 0 where none do; `fits`: whether
-    the one asked for does. Both are None where nothing tells how much memory there is."""
+    """One quantisation. `name` loads it; `size`: its weights; `memory` and `device`: what it takes here and on devices,
+    with a context for conversations of `n_ctx` tokens; `layers`: layers on devices, and all layers (None: there are no
+    devices). `longest`: the longest conversations that fit, up to the training length, 0 if none do; `fits`: whether
+    the requested one does. Both are None if the available memory is not known."""
 
     name: str
     quantization: str
@@ -52,26 +52,27 @@ class Fit:
 
 
 def fits(model: str, revision: str | None, wanted: Wanted, machine: Machine) -> list[Fit]:
-    """What fits into a machine: the file that a text is the path of, or what it names on the Hub, of a whole repository
-    every quantisation of the model that would be chosen; smallest first.
+    """Returns what fits into a machine, smallest first: the file at that path, or the model that the name means on the
+    Hub; for a whole repository, every quantisation of the model that would be chosen.
 
-    Raises ModelLoadError for what cannot be found or is no chat model, RequestError for impossible wishes.
+    Raises ModelLoadError for a model that cannot be found or is not a chat model, RequestError for impossible options.
     """
-    # One output of a conversation at once, as `Engine.load` asks for without drafts.
+    # One output of each conversation, like `Engine.load` without drafts.
     options = ContextOptions(n_ctx=wanted.n_ctx, n_sequences=wanted.n_sequences, outputs_per_sequence=1)
     every = [_fit(each, name, options, machine) for each, name in _models(model, revision)]
     return sorted(every, key=lambda fit: (fit.size, fit.name))
 
 
 def _models(model: str, revision: str | None) -> Iterator[tuple[GgufFile, str]]:
-    """Models with the names that load them; on the Hub the weights of all but one are known by their size only."""
+    """Yields models with the names that load them; on the Hub, all but one are known only by the size of their
+    weights."""
     from engine import hub  # imports huggingface_hub, which other commands do not need
     from engine.hub.variants import base_of, spelling
 
     name = None if Path(model).expanduser().exists() else hub.named(model, revision)
     if name is None:
         if revision is not None:
-            raise RequestError(f"revision={revision!r} is for models on the Hub, and {model} is a path; leave it out.")
+            raise RequestError(f"revision={revision!r} is for models on the Hub, but {model} is a path; leave it out.")
         yield read_gguf(model), model
         return
     found = hub.find(name)
@@ -89,7 +90,7 @@ def _models(model: str, revision: str | None) -> Iterator[tuple[GgufFile, str]]:
 
 
 def _resized(file: GgufFile, quantization: str, weights: int) -> GgufFile:
-    """The model in another quantisation: every matrix as much smaller or larger as the file, all in one type."""
+    """Returns the model in another quantisation: every matrix scaled like the file, all of one type."""
     if weights == file.weights:
         return replace(file, quantization=quantization)
     ratio = weights / max(1, file.weights)
@@ -108,7 +109,7 @@ def _resized(file: GgufFile, quantization: str, weights: int) -> GgufFile:
 
 
 def _remote(found: "hub.Found") -> GgufFile:
-    """A model on the Hub by the headers of all its parts."""
+    """Returns a model on the Hub, from the headers of all its parts."""
     from engine import hub
 
     blobs = hub.blobs(found)

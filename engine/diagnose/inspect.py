@@ -1,6 +1,6 @@
-"""What the engine understood of a model, as one record.
+"""Everything that the engine understood about a model, as one record.
 
-Knows: where each fact is found, and how a report reads. Does not know: how any of them came about.
+Knows: where each fact is found, and the layout of the report. Does not know: how the facts were decided.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,10 +21,9 @@ TemplateSource: TypeAlias = Literal["model", "family", "caller"]
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A literal of the family's format: what it is for, and how this vocabulary spells it.
+    """A literal of the family's format: its role, and how this vocabulary spells it.
 
-    `missing`: the family says that models write it as one control token, and this vocabulary has none; it matches as
-    text.
+    `missing`: the family expects one control token, but this vocabulary has none; the marker matches as text.
     """
 
     role: str
@@ -35,9 +34,9 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The facts. `n_ctx` is the most tokens that one conversation may hold here, `n_ctx_train` what the model was
-    trained on. `n_sequences` conversations are decoded at once; `kv_tokens` is the pool that they share, 0 where each
-    has a buffer of its own."""
+    """The facts. `n_ctx`: maximum number of tokens in one conversation here, `n_ctx_train`: the training length.
+    `n_sequences` conversations are decoded at once; `kv_tokens` is the pool that they share, 0 if each has a buffer of
+    its own."""
 
     path: str
     name: str
@@ -63,7 +62,7 @@ class Inspection:
     capabilities: dict[str, Any]
 
     def text(self) -> str:
-        """The report as lines `name  value`; no control codes."""
+        """Returns the report as lines `name  value`, without control codes."""
         rows = self._rows()
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
@@ -138,7 +137,7 @@ _NEEDS = {
 
 
 def inspect_model(template: ChatTemplate, info: ModelInfo, context: ContextInfo, vocabulary: int) -> Inspection:
-    """The facts about a loaded model. Raises TemplateError when its template cannot render a plain question."""
+    """Returns the facts about a loaded model. Raises TemplateError if its template cannot render a plain question."""
     format_ = template.format
     prompt = template.render("Hello")
     return Inspection(
@@ -209,7 +208,7 @@ def _tool_calls(format_: Format) -> str:
 
 
 def _constraints(template: ChatTemplate) -> str:
-    """What answers and calls can be held to, and whether reasoning makes room for them."""
+    """Returns what answers and calls can be constrained to, and whether reasoning can be closed for them."""
     format_ = template.format
     several = "one call in a turn" if format_.tools is not None and not format_.tools.parallel else "calls"
     held = f"answers of a form; {several}, required, named or some of the tools"
@@ -220,7 +219,7 @@ def _constraints(template: ChatTemplate) -> str:
 
 
 def _markers(format_: Format, vocabulary: frozenset[str]) -> Iterator[Marker]:
-    """Every literal once, with what it is for."""
+    """Yields every literal once, with its role."""
     seen: set[str] = set()
     for role, text in _literals(format_):
         bare = text.strip()

@@ -1,16 +1,16 @@
-"""A native fault must not take the caller's process: what may fault is tried in a child first.
+"""Tries in a child process whatever may fault, because a native fault would end the caller's process.
 
-Knows: what a child is ordered to try, the built-in model with the caller's options or a file whose header is not
-verified; what its end means, which remedy to try, and where verdicts are kept between processes. Does not know: how a
-child is started and ended (`engine.child`), what it does (`engine.isolated.preflight_child`), nor llama.cpp.
+Knows: what a child has to try (the built-in model with the caller's options, or a file whose header is not verified),
+what its end means, which remedy to try, and where verdicts are kept between processes. Does not know: how a child is
+started and ended (`engine.child`), what it does (`engine.isolated.preflight_child`), nor llama.cpp.
 
-The fault that this exists for: llama.cpp compiled by gcc 12 for a CPU with AMX dies in the first decode of a batch with
-several rows; weights that are not repacked (`use_extra_bufts=False`) never reach that code. That compiler takes
-`ldtilecfg` to read 8 bytes of its 64 (amxtileintrin.h, `_tile_loadconfig`) and leaves out the stores of the others as
-dead; told to keep dead stores, it compiles AMX rightly.
+The known fault: llama.cpp compiled by gcc 12 for a CPU with AMX dies in the first decode of a batch with several rows;
+weights that are not repacked (`use_extra_bufts=False`) never reach that code. That compiler assumes that `ldtilecfg`
+reads 8 of its 64 bytes (amxtileintrin.h, `_tile_loadconfig`) and removes the stores of the others as dead; with dead
+store elimination switched off, it compiles AMX correctly.
 
-Where layers are offloaded the drivers of the device are tried too. Flash attention, and then the attention of a device,
-have other ways to compute the same: they are the remedies there.
+If layers are offloaded, the child tries the drivers of the device too. Flash attention and the attention of a device
+can be computed in other ways: those are the remedies there.
 """
 
 import hashlib
@@ -48,25 +48,25 @@ _REMEDIES: dict[Remedy, object] = {
     "flash_attn": "off",
     "offload_kqv": False,
 }
-"""Options that make llama.cpp take other code, and the values with which it does; tried in this order."""
+"""Options that make llama.cpp run other code, and their values; tried in this order."""
 
 _KEEP_DEAD_STORES = "-fno-tree-dse -fno-dse"
 _WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__")
 CHILD = "engine.isolated.preflight_child"
 TRIED = "ok"
-"""What the child says of a file that it has loaded and used."""
+"""The child's reply for a file that it has loaded and used."""
 _PINNED = "llama-cpp-python==0.3.36"
 _SECONDS = 120.0
-_SECONDS_WITH_DEVICE = 600.0  # its driver may compile every program for it first
-_READ = 20 << 20  # bytes a second that a file is read at, at the least
-_SMALL = 16 << 20  # bytes of weights for which a second thread is no gain
-_ROOM = 4 << 30  # bytes that a child may take beside weights and context
+_SECONDS_WITH_DEVICE = 600.0  # the driver may have to compile every program first
+_READ = 20 << 20  # bytes per second: the slowest assumed speed of reading a file
+_SMALL = 16 << 20  # bytes of weights up to which a second thread gains nothing
+_ROOM = 4 << 30  # bytes that a child may take in addition to weights and context
 _LONGEST_ANSWER = 1 << 20
 # A fault of the code. SIGKILL, SIGTERM and SIGINT come from outside (the memory killer, a user) and prove nothing.
 _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"})
 _WINDOWS_FAULT = 0xC0000000  # NTSTATUS values of severity "error" are exit codes there
 _OF_DEVICES = ("GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "VK_", "ZE_", "ONEAPI_", "SYCL_")
-"""Variables of the environment with which ggml and the drivers choose devices and how they compute."""
+"""Prefixes of environment variables by which ggml and the drivers choose devices and ways to compute."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,9 +74,9 @@ _log = logging.getLogger(__name__)
 class Verdict:
     """What the children showed.
 
-    `sound`: the options work as they are. `remedied`: a child died, and works with the option `remedy` changed.
+    `sound`: the options work as they are. `remedied`: a child died, but works with the option `remedy` changed.
     `faulty`: each remedy died too, or was already applied. `unknown`: no child gave an answer. `reason` is one
-    sentence; `cached` says that an earlier process found it out.
+    sentence; `cached`: an earlier process found it out.
     """
 
     outcome: Outcome
@@ -91,10 +91,11 @@ class Verdict:
 
 
 def prepare(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
-    """The options to load with in this process, after a child has tried them; call it before the first decode.
+    """Returns the options to load with in this process, after a child has tried them; to be called before the first
+    decode.
 
-    Warns once (`EngineWarning`) when a remedy is applied. Raises EngineError when no options are known to be safe, or
-    `LLAMA_CPP_LIB_PATH` names a library that is not to be used.
+    Warns once (`EngineWarning`) when a remedy is applied. Raises EngineError if no options are known to be safe, or if
+    `LLAMA_CPP_LIB_PATH` names a library that must not be used.
     """
     tried()
     verdict = examine(model, context)
@@ -106,21 +107,22 @@ def prepare(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions,
             "the risk."
         )
     if verdict.outcome == "unknown":
-        told = (
+        message = (
             f"The preflight could not check this llama-cpp-python build: {verdict.reason} To be safe the model is "
-            "loaded with use_extra_bufts=False, which reads prompts more slowly; preflight=False loads it as asked."
+            "loaded with use_extra_bufts=False, which makes prefill slower; preflight=False loads it with the given "
+            "options."
         )
     elif verdict.remedy == "use_extra_bufts":
-        told = (
-            f"In the preflight {verdict.reason} That is applied; prompts are read more slowly so. "
-            f"To cure the build: {rebuild_command(cure_amx=True)}"
+        message = (
+            f"In the preflight {verdict.reason} That option is applied, which makes prefill slower. "
+            f"To fix the build: {rebuild_command(cure_amx=True)}"
         )
     else:
-        told = (
-            f"In the preflight {verdict.reason} That is applied, and costs speed; a newer driver of the device, or "
-            "n_gpu_layers=0, may do without."
+        message = (
+            f"In the preflight {verdict.reason} That option is applied, which costs speed; a newer driver of the "
+            "device, or n_gpu_layers=0, may make it unnecessary."
         )
-    warnings.warn(told, EngineWarning, stacklevel=2)
+    warnings.warn(message, EngineWarning, stacklevel=2)
     return _with(verdict.remedy or "use_extra_bufts", model, context)
 
 
@@ -139,20 +141,21 @@ def _way_out(model: ModelOptions) -> str:
 
 
 def check_loaded(model: ModelOptions, context: ContextOptions) -> None:
-    """For weights that this process has loaded with these options already, before the first decode.
+    """Check weights that this process has already loaded with these options, before the first decode.
 
-    Nothing can be remedied then. Raises EngineError when a child died; warns (`EngineWarning`) when none could tell.
+    No remedy can be applied then. Raises EngineError if a child died; warns (`EngineWarning`) if no child gave an
+    answer.
     """
     verdict = examine(model, context)
     if verdict.outcome == "unknown":
-        told = "The preflight could not check this llama-cpp-python build, with which the weights are loaded already: "
-        warnings.warn(told + verdict.reason, EngineWarning, stacklevel=2)
+        message = "The preflight could not check this llama-cpp-python build, which has loaded the weights already: "
+        warnings.warn(message + verdict.reason, EngineWarning, stacklevel=2)
     elif verdict.outcome != "sound":
         raise EngineError(
-            f"llama.cpp would end this process: {verdict.reason} Weights that are loaded already stay as they are; "
-            "load the file with Engine.load, which applies what works. To cure the build: "
-            f"{rebuild_command(cure_amx=True)} (that is for the known fault of gcc 12 on CPUs with AMX; weights "
-            "that are not quantised do not meet it: pass preflight=False)."
+            f"llama.cpp would end this process: {verdict.reason} Weights that are loaded already cannot be changed; "
+            "load the file with Engine.load, which applies the option that works. To fix the build: "
+            f"{rebuild_command(cure_amx=True)} (for the known fault of gcc 12 on CPUs with AMX; weights that are not "
+            "quantised are not affected: pass preflight=False)."
         )
 
 
@@ -163,9 +166,9 @@ def examine(
     child: str | None = None,
     directory: Path | None = None,
 ) -> Verdict:
-    """The verdict on these options: from an earlier process, else from children.
+    """Returns the verdict on these options: from an earlier process, otherwise from children.
 
-    `child` is the module that they run, in place of the preflight's own. `directory` is where verdicts are kept.
+    `child`: the module that they run, instead of the preflight's own. `directory`: where verdicts are kept.
     """
     model, context = _reduced(model, context)
     directory = directory or cache_directory() / "preflight"
@@ -186,11 +189,11 @@ def try_file(
     child: str | None = None,
     directory: Path | None = None,
 ) -> None:
-    """Let a child load a file, tokenise and decode, unless its header is verified; call it before loading it here.
+    """Let a child load a file, tokenise and decode, unless its header is verified; to be called before loading it here.
 
-    That it went well, or that the child died of it, is remembered by the paths, sizes and times of the file's parts.
-    What shows only behind 256 tokens, the child does not see. Raises ModelLoadError when the child died or did not
-    answer; warns (`EngineWarning`) when none can be started.
+    Success, or the child's death by it, is remembered by the paths, sizes and times of the file's parts. The child does
+    not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer; warns
+    (`EngineWarning`) if no child can be started.
     """
     if not file.unverified:
         return
@@ -205,10 +208,10 @@ def try_file(
         try:
             verdict = _tried(file, model, small, child)
         except ChildNotStartedError as error:
-            told = f"{file.path} could not be tried in a child process first: {error} As {file.unverified}, llama.cpp"
-            warnings.warn(f"{told} may end this process.", EngineWarning, stacklevel=2)
+            cause = f"{file.path} could not be tried in a child process first: {error} As {file.unverified}, llama.cpp"
+            warnings.warn(f"{cause} may end this process.", EngineWarning, stacklevel=2)
             return
-        # An error of ours, such as one about memory, may be another next time; this process will meet it itself.
+        # An EngineError, such as one about memory, may not recur; this process will run into it itself.
         if verdict.outcome == "faulty" or verdict.reason == TRIED:
             _write(path, verdict)
     if verdict.outcome != "sound":
@@ -250,10 +253,10 @@ def rebuild_command(
     python: str = "",
     windows: bool = sys.platform == "win32",
 ) -> str:
-    """The shell line that compiles llama-cpp-python anew with these CMake arguments.
+    """Returns the shell command that compiles llama-cpp-python again with these CMake arguments.
 
-    `cure_amx`: so that the known fault on CPUs with AMX is gone. By gcc AMX stays, which is faster; other compilers
-    do without it, since what would cure them is not known.
+    `cure_amx`: avoid the known fault on CPUs with AMX. With gcc the build keeps AMX, which is faster; with other
+    compilers it goes without, since no fix is known for them.
     """
     variables: dict[str, str] = {}
     if cure_amx and gcc_version() is not None:
@@ -269,7 +272,8 @@ def rebuild_command(
 
 
 def gcc_version() -> int | None:
-    """The major version of the C compiler that builds use by default; None where there is none, or it is not gcc."""
+    """Returns the major version of the C compiler that builds use by default; None if there is none, or it is not
+    gcc."""
     compiler = os.environ.get("CC") or "cc"
     path = shutil.which(compiler) or shutil.which("gcc")
     if path is None:
@@ -285,8 +289,8 @@ def gcc_version() -> int | None:
 
 
 def cache_directory() -> Path:
-    """Where this package keeps what it found out; `LLAMA_ENGINE_CACHE` overrides the platform's place. A place where
-    nothing can be kept, for a user without a home directory."""
+    """Returns the directory of this package's cache; `LLAMA_ENGINE_CACHE` overrides the platform's place. For a user
+    without a home directory, the directory cannot be written to."""
     if chosen := os.environ.get("LLAMA_ENGINE_CACHE"):
         return Path(chosen)
     try:
@@ -303,7 +307,7 @@ def cache_directory() -> Path:
 
 
 def processor() -> tuple[str, tuple[str, ...]]:
-    """The CPU's name and its feature flags as the kernel tells them; no flags where there is no /proc/cpuinfo."""
+    """Returns the CPU's name and its feature flags from the kernel; no flags without /proc/cpuinfo."""
     fields: dict[str, str] = {}
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -314,9 +318,9 @@ def processor() -> tuple[str, tuple[str, ...]]:
 
 
 def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
-    """The options as the child uses them: a small context, all that chooses other code kept, such as the number of
-    sequences. One thread: on a busy machine the threads of so small a model wait for one another many times longer
-    than they compute."""
+    """Returns the options for the child: a small context, but everything that selects other code unchanged, such as the
+    number of sequences. One thread: on a busy machine the threads of so small a model wait for one another many times
+    longer than they compute."""
     n_sequences = context.n_sequences or 4
     small = replace(
         context,
@@ -354,7 +358,7 @@ def _try(model: ModelOptions, context: ContextOptions, child: str | None) -> Ver
 
 
 def _remedies(model: ModelOptions, context: ContextOptions) -> list[Remedy]:
-    """Those that are not applied yet and may help: without a device, attention is the processor's own code."""
+    """Returns the remedies that are not applied yet and may help: without a device, attention runs on the CPU."""
     found: list[Remedy] = ["use_extra_bufts"] if model.use_extra_bufts else []
     if context.device_sampling:
         found.append("device_sampling")
@@ -390,7 +394,7 @@ def _run(child: str | None, model: ModelOptions, context: ContextOptions) -> _En
 
 
 class ChildFaultError(EngineError):
-    """A child died by a fault of the code that it ran. `fault`: its signal's name, or what Windows calls it."""
+    """A child died by a fault of the code that it ran. `fault`: its signal's name, or Windows' exception code."""
 
     def __init__(self, message: str, fault: str) -> None:
         super().__init__(message)
@@ -398,9 +402,9 @@ class ChildFaultError(EngineError):
 
 
 def ask_child(order: Mapping[str, object], child: str | None = None, seconds: float | None = None) -> Any:
-    """What a child answers to an order of `engine.isolated.preflight_child`; it ends then. Raises ChildFaultError when
-    it died by a fault, ChildNotStartedError where none can be started, EngineError when it gave no answer for another
-    reason, such as the time."""
+    """Returns a child's reply to an order of `engine.isolated.preflight_child`; the child then ends. Raises
+    ChildFaultError if it died by a fault, ChildNotStartedError if none can be started, EngineError if it gave no reply
+    for another reason, such as the time limit."""
     process = Child(child or CHILD, "The child process of the preflight", "pass preflight=False to load without one")
     try:
         with process.within(seconds or _SECONDS):
@@ -412,7 +416,7 @@ def ask_child(order: Mapping[str, object], child: str | None = None, seconds: fl
             raise
         raise ChildFaultError(str(error), fault) from error
     except ValueError as error:
-        raise EngineError(f"The child process of the preflight answered what is not JSON ({error}).") from error
+        raise EngineError(f"The child process of the preflight sent a reply that is not JSON ({error}).") from error
     finally:
         process.close()
 
@@ -425,16 +429,16 @@ def _fault(returncode: int) -> str | None:
 
 
 def _key(model: ModelOptions, context: ContextOptions, file: object = None) -> str:
-    """A digest of all that decides the verdict: the library's files, the CPU, what chooses the devices, the options,
-    and the file tried."""
+    """Returns a digest of everything that determines the verdict: the library's files, the CPU, what chooses the
+    devices, the options, and the file tried."""
     devices = sorted((name, value) for name, value in os.environ.items() if name.startswith(_OF_DEVICES))
     facts = [_library_files(), processor(), devices, asdict(model), asdict(context), file]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 def _library_files() -> list[tuple[str, int, int]]:
-    """Path, size and modification time (ns) of llama.cpp's shared libraries, found without loading them; none where
-    they cannot be looked at."""
+    """Returns path, size and modification time (ns) of llama.cpp's shared libraries, found without loading them;
+    nothing if they cannot be read."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         spec = importlib.util.find_spec("llama_cpp")
@@ -445,15 +449,15 @@ def _library_files() -> list[tuple[str, int, int]]:
     try:
         stats = [(path, path.stat()) for path in sorted(Path(folder).iterdir()) if path.is_file()]
     except OSError as error:
-        _log.info("the libraries in %s cannot be looked at (%s)", folder, error)
+        _log.info("the libraries in %s cannot be read (%s)", folder, error)
         return []
     return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
 
 
 def _read(path: Path) -> Verdict | None:
-    """An earlier verdict. What cannot be read, or is none of ours, counts as absent."""
+    """Returns an earlier verdict. A file that cannot be read, or is not a verdict, counts as absent."""
     try:
-        if not path.is_file():  # nor a pipe, which would be waited for
+        if not path.is_file():  # reading a pipe would block
             return None
         data = json.loads(path.read_text(encoding="utf-8"))
         outcome, reason, remedy = data["outcome"], data["reason"], data["remedy"]
@@ -468,8 +472,8 @@ def _read(path: Path) -> Verdict | None:
 
 
 def _write(path: Path, verdict: Verdict) -> None:
-    """Keep a verdict: whole or not at all, also when two processes write at once. Failing to is no error, only slower
-    next time."""
+    """Write a verdict completely or not at all, even if two processes write at once. A failure is not an error, it only
+    makes the next start slower."""
     text = json.dumps({"outcome": verdict.outcome, "reason": verdict.reason, "remedy": verdict.remedy})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

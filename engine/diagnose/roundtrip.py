@@ -1,7 +1,8 @@
-"""Messages rendered by a chat template and parsed back: whether a family's row reads what its template writes.
+"""Renders messages with a chat template and parses them back: checks whether a family's row reads what its template
+writes.
 
-Knows: messages that between them use what a format has, and what of an output is the turn. Does not know: files of
-families, reports.
+Knows: messages that together use every part of a format, and which part of an output is the turn. Does not know: files
+of families, reports.
 """
 
 import json
@@ -32,11 +33,11 @@ SAID = "SAIDTEXT, quite."
 WHY = "WHYTEXT, because."
 SWITCHES: tuple[Reasoning | None, ...] = (None, True, False)
 Read: TypeAlias = "tuple[str, str, list[tuple[str, Any]]]"
-"""Reasoning, content, calls (a name, and the arguments or what is wrong with the call)."""
+"""Reasoning, content, calls (each a name, and the arguments or the call's error)."""
 
 
 def turn(content: str = "", *calls: ToolCall, reasoning: str | None = None) -> Message:
-    """An assistant's message."""
+    """Returns an assistant's message."""
     return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
 
 
@@ -52,8 +53,8 @@ MESSAGES = {
 
 
 class Outcome:
-    """What became of one message: `kept` the prompt it follows (None where no prompt is its beginning), `output` its
-    text; `whole` the last render tried, `asked` the first prompt."""
+    """The render of one message: `kept` is the prompt that it follows (None if it begins with no prompt), `output` the
+    text after that prompt; `whole` the last render tried, `asked` the first prompt."""
 
     def __init__(self, template: ChatTemplate, message: Message) -> None:
         tools = [LOOK] if message.tool_calls else None
@@ -75,8 +76,8 @@ class Outcome:
                 break
 
     def turn(self, format_: Format) -> str:
-        """The output up to what ends the turn, as generation stops there; where no prompt is its beginning, the turn
-        from the assistant's start on."""
+        """Returns the output up to the end of the turn, where generation stops; if the render begins with no prompt,
+        the turn from the assistant's start on."""
         output = self.output
         if self.kept is None:
             after = self.whole.partition(ASKED.content or "")[2]
@@ -101,7 +102,7 @@ def _to_end(output: str, format_: Format) -> str:
 
 
 def read(format_: Format, prefix: Any, output: str, *, calls: bool) -> Read:
-    """What a parser of the format reads in an output."""
+    """Returns what a parser of the format reads in an output."""
     parser = Parser(format_, prefix, tools=[LOOK] if calls else None)
     completion = fold([*parser.feed(output), *parser.close()])
     found = [(call.name, call.error or json.loads(call.arguments)) for call in completion.tool_calls]
@@ -109,7 +110,7 @@ def read(format_: Format, prefix: Any, output: str, *, calls: bool) -> Read:
 
 
 def expected(message: Message, output: str) -> Read:
-    """The message less what the template did not write."""
+    """Returns the message without the parts that the template did not write."""
     shown = [call for call in message.tool_calls if json.loads(call.arguments)["city"][:4] in output]
     reasoning = message.reasoning or "" if "WHYTEXT" in output else ""
     content = message.content or "" if "SAIDTEXT" in output else ""
@@ -117,8 +118,9 @@ def expected(message: Message, output: str) -> Read:
 
 
 def roundtrip(template: ChatTemplate, message: Message, *, continues: bool = True) -> str | None:
-    """None where the message comes back, else what came. `continues`: only as what follows a prompt; else a turn that
-    no prompt begins is read too, from its start on, or behind a prompt's tail in place of its start."""
+    """Returns None if the message is read back, otherwise what was read. `continues`: read it only after a prompt;
+    otherwise a turn that follows no prompt is read too, from its start on, or after a prompt's tail instead of its
+    start."""
     outcome = Outcome(template, message)
     format_, calls = template.format, bool(message.tool_calls)
     output = outcome.turn(format_)
@@ -137,7 +139,7 @@ def roundtrip(template: ChatTemplate, message: Message, *, continues: bool = Tru
 
 
 def lost(template: ChatTemplate, *, continues: bool = True) -> dict[str, str]:
-    """The messages that do not come back, with what came."""
+    """Returns the messages that are not read back, with what was read."""
     calls = template.family.format.tools is not None or template.family.format.channels is not None
     shown = {name: message for name, message in MESSAGES.items() if calls or not message.tool_calls}
     found = {name: roundtrip(template, message, continues=continues) for name, message in shown.items()}

@@ -1,12 +1,12 @@
-"""Models by name: `located("owner/repo:Q4_K_M")` is the path of a file in the Hub's cache.
+"""Models by name: `located("owner/repo:Q4_K_M")` returns the path of a file in the Hub's cache.
 
-Importing this imports huggingface_hub (a tenth of a second), so whoever loads a file by its path should not.
+Importing this imports huggingface_hub, which takes a tenth of a second; code that loads a file by its path should not.
 """
 
 import warnings
 
 with warnings.catch_warnings():
-    # Of tqdm, in a notebook without widgets: huggingface_hub imports its bars, and none of them is shown here.
+    # A warning of tqdm in a notebook without widgets: huggingface_hub imports its progress bars, but we show none.
     warnings.filterwarnings("ignore", message="IProgress not found")
     from engine.hub.fetch import Found, blobs, fetch, find, located, named, read
 

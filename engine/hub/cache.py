@@ -1,7 +1,7 @@
-"""What lies in the Hub's cache: the files of a repository at a commit, all models, and how they are removed.
+"""The Hub's cache: the files of a repository at a commit, all models, and how they are removed.
 
-Knows: the layout that huggingface_hub documents (`blobs`, `snapshots`, `refs`), and our own unfinished downloads.
-Does not know: the network.
+Knows: the layout that huggingface_hub documents (`blobs`, `snapshots`, `refs`), and our own unfinished downloads. Does
+not know: the network.
 """
 
 import os
@@ -23,7 +23,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The files of a repository that are here, at one commit."""
+    """The files of a repository in the cache, at one commit."""
 
     commit: str
     files: tuple[File, ...]
@@ -31,8 +31,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """A model in the cache, at one commit. `name` loads it; `paths` are its files, in order. An unfinished download
-    has no variant and no commit, and says so in its name; `size` is bytes."""
+    """A model in the cache, at one commit. `name` loads it; `paths` are its files, in order; `size` is bytes. An
+    unfinished download has no variant and no commit; its name says that it is unfinished."""
 
     repo: str
     name: str
@@ -43,27 +43,27 @@ class CachedModel:
 
     @property
     def quantization(self) -> str:
-        """As the file's name tells it."""
+        """The quantisation in the file's name."""
         return self.variant.quantization if self.variant else ""
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether a revision is a whole commit hash: what it names never changes."""
+    """Whether a revision is a full commit hash, which always means the same files."""
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
 def path_of(repo: str, commit: str, file: File) -> Path:
-    """Where a file of a repository lies, or will."""
+    """Returns the path of a file of a repository in the cache, whether or not it exists yet."""
     return _snapshots(repo) / commit / file.path
 
 
 def is_here(repo: str, commit: str, variant: Variant) -> bool:
-    """Whether all files of a variant are here, as long as they should be."""
+    """Whether all files of a variant are in the cache, with the right sizes."""
     return all(_is_whole(path_of(repo, commit, file), file.size) for file in variant.files)
 
 
 def snapshot(repo: str, revision: str | None) -> Snapshot | None:
-    """The files that are here at a revision, as far as that is known without asking; None when nothing is."""
+    """Returns the cached files at a revision, as far as known without asking the Hub; None if there are none."""
     commit = revision if is_commit(revision) else _known_commit(repo, revision or MAIN)
     folder = _snapshots(repo) / (commit or "")
     if commit is None or not folder.is_dir():
@@ -73,7 +73,7 @@ def snapshot(repo: str, revision: str | None) -> Snapshot | None:
 
 
 def remember(repo: str, revision: str | None, commit: str) -> None:
-    """Note which commit a branch or tag was at, for when the Hub cannot be asked."""
+    """Record the commit of a branch or tag, for when the Hub cannot be asked."""
     if revision == commit or _known_commit(repo, revision or MAIN) == commit:
         return
     path = _reference(repo, revision or MAIN)
@@ -84,7 +84,7 @@ def remember(repo: str, revision: str | None, commit: str) -> None:
 
 
 def models() -> list[CachedModel]:
-    """The GGUF models in the cache, and unfinished downloads; by name."""
+    """Returns the GGUF models in the cache, and unfinished downloads, sorted by name."""
     found: dict[tuple[Path, ...], CachedModel] = {}
     for repo in _repositories():
         main = _known_commit(repo, MAIN)
@@ -103,8 +103,8 @@ def models() -> list[CachedModel]:
 
 
 def models_of(name: Name) -> list[CachedModel]:
-    """Those models in the cache that a name means: of a whole repository all, unfinished downloads too. Raises
-    ModelLoadError when there are none."""
+    """Returns the cached models that a name means; for a whole repository all of them, with unfinished downloads.
+    Raises ModelLoadError if there are none."""
     found: list[CachedModel] = []
     for model in models():
         if model.repo != name.repo or name.revision not in (None, model.commit, _branch(model)):
@@ -113,8 +113,8 @@ def models_of(name: Name) -> list[CachedModel]:
             found.append(model)
     if not found:
         raise ModelLoadError(
-            f"The cache, {remote.cache_directory()}, has nothing that {name} names; `llama-engine models list` shows "
-            "what it has."
+            f"The cache, {remote.cache_directory()}, has no model {name}; `llama-engine models list` shows what it "
+            "contains."
         )
     return found
 
@@ -124,8 +124,8 @@ def _branch(model: CachedModel) -> str | None:
 
 
 def remove(unwanted: Collection[CachedModel]) -> None:
-    """Delete models, at every commit that has the same bytes, and what is left empty. Raises OSError where the system
-    does not let it."""
+    """Delete models, at every commit with the same bytes, and the directories that are left empty. Raises OSError if
+    the system refuses."""
     for model in unwanted:
         if model.variant is None:
             model.paths[0].unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def _delete(files: Sequence[Path]) -> None:
 
 
 def _name(repo: str, revision: str | None, variant: Variant, variants: Sequence[Variant]) -> Name:
-    """The shortest name that loads a variant from the cache."""
+    """Returns the shortest name that loads a variant from the cache."""
     alone = variant.is_model and sum(each.quantization == variant.quantization for each in variants) == 1
     if variant.quantization and alone:
         return Name(repo, revision, quantization=variant.quantization)
@@ -170,7 +170,7 @@ def _reference(repo: str, revision: str) -> Path:
 
 
 def _known_commit(repo: str, revision: str) -> str | None:
-    """The commit that a branch or tag was at when last asked."""
+    """Returns the commit that a branch or tag was at when the Hub was last asked."""
     path = _reference(repo, revision)
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 

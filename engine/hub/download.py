@@ -1,11 +1,12 @@
-"""One file of the Hub into the cache: resumed where it was left, checked, and only then given its name.
+"""Downloads one file of the Hub into the cache: resumed where it stopped, checked, and only then given its name.
 
-Knows: what may go wrong on the way, and how to go on. Does not know: which files are wanted, or how progress is shown.
+Knows: what may go wrong in a download, and how to resume it. Does not know: which files are wanted, or how progress is
+shown.
 
-huggingface_hub's own download (2.4, and 1.x since the middle of 2026) starts anew after every interruption, and
-compares the length only. Here an unfinished file keeps its place beside the cache's blobs, and the bytes are hashed:
-the cache names a large file by its SHA-256, so having that name means that it was checked, once. Bytes come over HTTP
-also where the Hub could send them through Xet, which cannot resume.
+huggingface_hub's own download (2.4, and 1.x since the middle of 2026) starts again after every interruption, and
+compares only the length. Here an unfinished file stays beside the cache's blobs, and its bytes are hashed: the cache
+names a large file by its SHA-256, so a file with that name has been checked once. Bytes come over HTTP even where the
+Hub offers Xet, which cannot resume.
 """
 
 import errno
@@ -25,9 +26,9 @@ from engine.hub.remote import Blob, Unavailable
 from engine.hub.variants import File, size_text
 
 WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before each further attempt, while not a byte comes; then it is given up."""
+"""Seconds before each further attempt while no bytes arrive; then the download fails."""
 
-_REQUEST = 16 << 30  # bytes of one request: content networks refuse to send files of more than 50 GB in one
+_REQUEST = 16 << 30  # bytes of one request: content networks refuse to send more than 50 GB at once
 _PIECE = 1 << 20
 _POLL = 0.5  # seconds between looks at a file that another process downloads
 _UNFINISHED = f".llama-engine{cache.UNFINISHED}"
@@ -42,7 +43,7 @@ class _Digest(Protocol):
 
 
 def unfinished_size(blob: Blob) -> int:
-    """Bytes of a file that came in earlier attempts, or are here altogether."""
+    """Returns how many bytes of a file are in the cache already."""
     if _is_whole(_stored(blob), blob):
         return blob.size
     path = _unfinished(blob)
@@ -50,23 +51,24 @@ def unfinished_size(blob: Blob) -> int:
 
 
 def check_room(missing: int) -> None:
-    """Raises ModelLoadError when so many bytes do not fit on the cache's disk."""
+    """Raise ModelLoadError if `missing` bytes do not fit on the cache's disk."""
     directory = remote.cache_directory()
     with on_disk():
         directory.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(directory).free
     if missing > free:
         raise ModelLoadError(
-            f"The disk of {directory} has {size_text(free)} free, and {size_text(missing)} are to be downloaded. Free "
-            "some (`llama-engine models list` shows what lies there), or set HF_HOME to a directory on another disk."
+            f"The disk of {directory} has {size_text(free)} free, but {size_text(missing)} must be downloaded. Free "
+            "some space (`llama-engine models list` shows the models there), or set HF_HOME to a directory on another "
+            "disk."
         )
 
 
 def download(blob: Blob, at: At, waiting: Callable[[], None]) -> Path:
-    """A file's path in the cache, after what is missing of it was downloaded.
+    """Download what is missing of a file, and return its path in the cache.
 
-    `at` is called with the bytes that are here; `waiting` once, when another process downloads the same file. Raises
-    ModelLoadError; what came until then is kept, and the next call goes on behind it.
+    `at` is called with the number of bytes in the cache; `waiting` once, if another process downloads the same file.
+    Raises ModelLoadError; the bytes received so far are kept, and the next call continues after them.
     """
     path = cache.path_of(blob.repo, blob.commit, File(blob.path))
     with on_disk(), _alone(blob, at, waiting):
@@ -81,25 +83,27 @@ def download(blob: Blob, at: At, waiting: Callable[[], None]) -> Path:
 
 @contextmanager
 def on_disk() -> Generator[None]:
-    """What the disk refuses, as ModelLoadError."""
+    """Raise errors of the disk as ModelLoadError."""
     try:
         yield
     except OSError as error:
         directory, reason = remote.cache_directory(), error.strerror or str(error)
         if error.errno in _FULL:
             raise ModelLoadError(
-                f"The disk of {directory} is full ({reason}). What came is kept: free some (`llama-engine models list` "
-                "shows what lies there) and call again to go on; or set HF_HOME to a directory on another disk."
+                f"The disk of {directory} is full ({reason}). The part downloaded so far is kept: free some space "
+                "(`llama-engine models list` shows the models there) and call again to go on; or set HF_HOME to a "
+                "directory on another disk."
             ) from error
         raise ModelLoadError(
-            f"The Hub's cache, {directory}, cannot be used ({reason}: {error.filename or 'no file named'}). Mend its "
-            "permissions, or set HF_HOME to a directory that can be written."
+            f"The Hub's cache, {directory}, cannot be used ({reason}: {error.filename or 'no file named'}). Correct "
+            "its permissions, or set HF_HOME to a directory that can be written."
         ) from error
 
 
 @contextmanager
 def _alone(blob: Blob, at: At, waiting: Callable[[], None]) -> Generator[None]:
-    """One process at a time; meanwhile the others watch the file grow. The lock of a process that died is free."""
+    """Hold the lock of a file, which only one process can; report the file's size while waiting. A process that dies
+    releases its lock."""
     with ExitStack() as held:
         told = False
         while True:
@@ -115,7 +119,7 @@ def _alone(blob: Blob, at: At, waiting: Callable[[], None]) -> Generator[None]:
 
 
 def _complete(blob: Blob, at: At) -> None:
-    """Bring the unfinished file to its whole length, and check it."""
+    """Download the rest of the unfinished file, and check it."""
     path = _unfinished(blob)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -125,18 +129,18 @@ def _complete(blob: Blob, at: At) -> None:
         check_room(blob.size - here)
         digest = _transfer(blob, file, here, digest, at)
         os.fsync(file.fileno())
-    told = digest.hexdigest()
-    if _expected(blob) not in (None, told):
+    found = digest.hexdigest()
+    if _expected(blob) not in (None, found):
         path.unlink()
         raise ModelLoadError(
-            f"{blob.repo}/{blob.path} came damaged: its hash is {told}, and should be {blob.etag}. It was removed; "
-            "call again to download it anew. If that gives the same, something on the way (a proxy, the disk, the "
+            f"{blob.repo}/{blob.path} arrived damaged: its hash is {found}, but should be {blob.etag}. It was removed; "
+            "call again to download it anew. If the same happens again, something on the way (a proxy, the disk, the "
             "memory) changes bytes."
         )
 
 
 def _read_again(file: IO[bytes], blob: Blob, digest: _Digest) -> int:
-    """Hash what came in earlier attempts; how much that is. More than there should be is thrown away."""
+    """Hash the bytes of earlier attempts; returns how many there are. A file that is too long is emptied."""
     here = os.fstat(file.fileno()).st_size
     if here > blob.size:
         file.truncate(0)
@@ -148,7 +152,7 @@ def _read_again(file: IO[bytes], blob: Blob, digest: _Digest) -> int:
 
 
 def _transfer(blob: Blob, file: IO[bytes], here: int, digest: _Digest, at: At) -> _Digest:
-    """Append what is missing, over as many connections as it takes; the digest of the whole."""
+    """Append the missing bytes, over as many connections as needed; returns the digest of the whole file."""
     failures, furthest = 0, here
     while here < blob.size:
         try:
@@ -175,20 +179,20 @@ def _transfer(blob: Blob, file: IO[bytes], here: int, digest: _Digest, at: At) -
         if failures > len(WAITS):
             raise ModelLoadError(
                 f"The download of {blob.repo}/{blob.path} stopped at {size_text(here)} of {size_text(blob.size)}, and "
-                f"{len(WAITS)} more attempts brought nothing: {error or 'the server ended it early.'} What came is "
-                "kept; call again to go on."
+                f"{len(WAITS)} more attempts brought nothing: {error or 'the server ended it early.'} The part "
+                "downloaded so far is kept; call again to go on."
             ) from error
         time.sleep(WAITS[failures - 1])
     return digest
 
 
 def _append(file: IO[bytes], here: int, data: bytes) -> None:
-    """Write all of `data` behind what is there. Raises ModelLoadError when somebody else wrote, too: some network file
-    systems grant one lock to several."""
+    """Append `data`. Raises ModelLoadError if another process wrote, too: some network file systems grant one lock to
+    several processes."""
     if os.fstat(file.fileno()).st_size != here:
         raise ModelLoadError(
-            f"Another process downloads the same file into {remote.cache_directory()}, whose file system does not keep "
-            "locks. Wait until that is done, or set HF_HOME to a local disk."
+            f"Another process downloads the same file into {remote.cache_directory()}, whose file system does not "
+            "support locks. Wait until that is done, or set HF_HOME to a directory on a local disk."
         )
     file.seek(here)
     left = memoryview(data)
@@ -197,7 +201,7 @@ def _append(file: IO[bytes], here: int, data: bytes) -> None:
 
 
 def _place(blob: Blob, path: Path) -> None:
-    """Give a complete file its name in the cache, and its place at the commit."""
+    """Move a complete file to its name in the cache, and link it at the commit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     stored, unfinished = _stored(blob), _unfinished(blob)
     if not remote.has_links():
@@ -225,12 +229,12 @@ def _unfinished(blob: Blob) -> Path:
 
 
 def _expected(blob: Blob) -> str | None:
-    """The hash that the etag is; None where it is something else, as on mirrors of the Hub."""
+    """Returns the hash in the etag; None if the etag is something else, as on mirrors of the Hub."""
     return blob.etag if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.etag) else None
 
 
 def _digest(blob: Blob) -> _Digest:
-    """SHA-256 of the bytes for what is stored as a large file, git's hash of a blob for the others."""
+    """Returns SHA-256 for files stored as large files, git's blob hash for the others."""
     if len(blob.etag) == 40:
         return hashlib.sha1(b"blob %d\0" % blob.size, usedforsecurity=False)
     return hashlib.sha256()

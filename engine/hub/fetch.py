@@ -1,6 +1,6 @@
-"""A name becomes a path: asked of the Hub, or looked up in the cache, and downloaded where it is missing.
+"""Turns a name into a path: asks the Hub or looks in the cache, and downloads missing files.
 
-Knows: the order of these, and what the caller is told. Does not know: HTTP, GGUF, the machine.
+Knows: the order of these steps, and what the caller is told. Does not know: HTTP, GGUF, the machine.
 """
 
 import logging
@@ -31,8 +31,8 @@ Memory = Callable[[], int | None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The model that a name means, at one commit. `variants` are all of the repository; `why`: how a quantisation was
-    chosen, "" where the name says it. `revision`: what was asked for."""
+    """The model that a name means, at one commit. `variants`: all of the repository; `why`: how a quantisation was
+    chosen, "" if the name contains it. `revision`: as requested."""
 
     repo: str
     revision: str | None
@@ -43,18 +43,18 @@ class Found:
 
     @property
     def path(self) -> Path:
-        """Where the first file lies, or will."""
+        """The path of the first file, whether or not it is downloaded."""
         return cache.path_of(self.repo, self.commit, self.variant.files[0])
 
     @property
     def is_here(self) -> bool:
-        """Whether nothing is to be downloaded."""
+        """Whether all files are in the cache."""
         return cache.is_here(self.repo, self.commit, self.variant)
 
 
 def named(model: str, revision: str | None = None) -> Name | None:
-    """What a text names on the Hub; None for the path of a file. Raises ModelLoadError for a misspelt name,
-    RequestError for two revisions."""
+    """Returns the name of a model on the Hub that a text contains; None for the path of a file. Raises ModelLoadError
+    for a misspelt name, RequestError for two revisions."""
     name = parse(model, remote.hosts())
     if name is None:
         return None
@@ -67,12 +67,12 @@ def named(model: str, revision: str | None = None) -> Name | None:
 
 
 def located(model: str, revision: str | None = None, memory: Memory | None = None) -> Path:
-    """The path of the model that a text names: on the Hub, downloaded where it is missing, or else the text as a path,
+    """Returns the path of the model that a text names: on the Hub, downloaded if missing; otherwise the text as a path,
     which may not exist. Raises what `named` and `fetch` raise."""
     path, name = Path(model).expanduser(), named(model, revision)
     if name is None:
         if revision is not None:
-            raise RequestError(f"revision={revision!r} is for models on the Hub, and {model} is a path; leave it out.")
+            raise RequestError(f"revision={revision!r} is for models on the Hub, but {model} is a path; leave it out.")
         return path
     if name.quantization is None and "://" not in model and path.parent.is_dir():
         raise ModelLoadError(
@@ -83,11 +83,11 @@ def located(model: str, revision: str | None = None, memory: Memory | None = Non
 
 
 def fetch(name: Name, *, memory: Memory | None = None, progress: Progress | None = None) -> Path:
-    """The path of a model's first file, after what is missing was downloaded.
+    """Download what is missing of a model, and return the path of its first file.
 
-    `memory` tells the bytes available, where a quantisation is to be chosen (None: not known). `progress` is by default
-    shown on standard error, or in the notebook. Raises ModelLoadError, with the way out; the next call goes on where an
-    interrupted download was.
+    `memory` returns the available bytes, to choose a quantisation (None: not known). `progress` is by default shown on
+    standard error, or in the notebook. Raises ModelLoadError, with the way out; the next call resumes an interrupted
+    download.
     """
     found = find(name, memory)
     if found.why:
@@ -107,8 +107,8 @@ def fetch(name: Name, *, memory: Memory | None = None, progress: Progress | None
 
 
 def find(name: Name, memory: Memory | None = None) -> Found:
-    """The model that a name means, without downloading it. Without a network, that of the cache. Raises ModelLoadError
-    where there is none, or several."""
+    """Returns the model that a name means, without downloading it; without a network, the one in the cache. Raises
+    ModelLoadError if there is none, or several."""
     if cache.is_commit(name.revision) and (known := _in_cache(name, memory)):
         return known  # a commit does not change
     try:
@@ -118,17 +118,18 @@ def find(name: Name, memory: Memory | None = None) -> Found:
             return known if remote.is_offline() else _instead(known, error)
         there = _listing_again(name, error)
     if there.repo != name.repo:
-        _log.warning("%s is called %s now, under which the Hub finds it as well.", name.repo, there.repo)
+        _log.warning("%s was renamed to %s; the Hub finds it under both names.", name.repo, there.repo)
     return _chosen(name, there, memory)
 
 
 def blobs(found: Found) -> list[remote.Blob]:
-    """The files of a model on the Hub, in order, to read parts of them without a download. Raises ModelLoadError."""
+    """Returns the files of a model on the Hub, in order, to read parts of them without a download. Raises
+    ModelLoadError."""
     return [_blob(found, file) for file in found.variant.files]
 
 
 def read(blob: remote.Blob, start: int, length: int) -> bytes:
-    """Bytes of a file on the Hub from `start` on, `length` of them or as many as there are. Raises ModelLoadError."""
+    """Returns `length` bytes of a file on the Hub from `start` on, or as many as there are. Raises ModelLoadError."""
     stop = min(start + length, blob.size)
     if stop <= start:
         return b""
@@ -167,7 +168,7 @@ def _in_cache(name: Name, memory: Memory | None) -> Found | None:
 
 
 def _instead(known: Found, error: Unavailable) -> Found:
-    _log.warning("%s The copy of %s in the cache is taken, commit %s.", error, known.repo, known.commit)
+    _log.warning("%s The copy of %s in the cache is used instead, commit %s.", error, known.repo, known.commit)
     return known
 
 
@@ -181,13 +182,13 @@ def _listing_again(name: Name, error: Unavailable) -> Listing:
 
 
 def _with_cached(name: Name, error: Unavailable) -> ModelLoadError:
-    """The error, with what the cache has of this repository."""
+    """Returns the error, extended by what the cache has of this repository."""
     known = cache.snapshot(name.repo, name.revision)
     variants = variants_of(known.files) if known else []
     if not variants:
         return error
     there = ", ".join(f"{variant.path} ({size_text(variant.size)})" for variant in variants)
-    return ModelLoadError(f"{error} The cache has {there}, which {name} does not name.")
+    return ModelLoadError(f"{error} The cache has {there}, but {name} does not mean that.")
 
 
 def _download(found: Found, progress: Progress) -> None:
@@ -231,14 +232,14 @@ def _blob(found: Found, file: File) -> remote.Blob:
     blob = _patiently(lambda: remote.blob(found.repo, found.commit, file.path))
     if file.size not in (None, blob.size):
         raise ModelLoadError(
-            f"{remote.endpoint()} lists {blob.repo}/{blob.path} with {file.size:,} bytes, and says {blob.size:,} when "
-            "asked for it. Check HF_ENDPOINT, and whether a proxy stands between."
+            f"{remote.endpoint()} lists {blob.repo}/{blob.path} with {file.size:,} bytes, but serves {blob.size:,}. "
+            "Check HF_ENDPOINT, and whether a proxy is in between."
         )
     return blob
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """Ask again where the Hub is out for a moment."""
+    """Call `ask`, again if the Hub is out for a moment."""
     for wait in download.WAITS[:3]:
         try:
             return ask()
@@ -253,4 +254,4 @@ def _remember(found: Found) -> None:
     try:
         cache.remember(found.repo, found.revision, found.commit)
     except OSError as error:  # a cache that can only be read
-        _log.debug("The cache does not take a note: %s", error)
+        _log.debug("The commit cannot be recorded in the cache: %s", error)

@@ -1,8 +1,7 @@
-"""What a caller may write for a model on the Hugging Face Hub, and what it names.
+"""The names that a caller may write for a model on the Hugging Face Hub, and what they mean.
 
-Knows: the spellings: `owner/repo`, `owner/repo:Q4_K_M`, `owner/repo/file.gguf` (or a glob), each also with
-`@revision` behind the repository, behind `hf://`, and as the address of a page. Does not know: what lies on the Hub or
-on this disk.
+Knows: the spellings: `owner/repo`, `owner/repo:Q4_K_M`, `owner/repo/file.gguf` (or a glob), each also with `@revision`
+after the repository, after `hf://`, and as the address of a page. Does not know: which models the Hub or this disk has.
 """
 
 import re
@@ -22,7 +21,7 @@ _NAME = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _SCHEME = re.compile(r"(?P<scheme>\w+)://(?P<rest>.*)", re.ASCII)
-# First parts of an address or an hf:// name that are no owner; what each is for.
+# First parts of an address or an hf:// name that are not an owner, and what each is for.
 _NO_MODELS = {
     "datasets": "a data set",
     "spaces": "a Space",
@@ -38,7 +37,7 @@ _VIEWS = frozenset({"blob", "resolve", "raw", "tree"})
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A model on the Hub as it was asked for.
+    """A model on the Hub as the caller named it.
 
     `revision`: a branch, tag or commit; None is the main branch. `quantization`: such as "Q4_K_M", in any case.
     `pattern`: a file of the repository, or a glob over its files. At most one of the last two is given; with neither, a
@@ -56,10 +55,10 @@ class Name:
 
 
 def parse(text: str, hosts: AbstractSet[str] = HUB_HOSTS) -> Name | None:
-    """What a text names on the Hub; None for what can only be the path of a file.
+    """Returns the name of a model on the Hub; None for a text that can only be the path of a file.
 
-    `owner/repo.gguf` is a path (`hf://owner/repo.gguf` is not). `hosts` are those whose addresses are the Hub's.
-    Raises ModelLoadError for an address that is no model's, with the right spelling.
+    `owner/repo.gguf` is a path (`hf://owner/repo.gguf` is not). `hosts`: the host names of the Hub. Raises
+    ModelLoadError for an address that is not a model's, with the right spelling.
     """
     if scheme := _SCHEME.fullmatch(text):
         if scheme["scheme"] == "hf":
@@ -94,11 +93,12 @@ def _name(found: re.Match[str]) -> Name:
 
 
 def _address(text: str, hosts: AbstractSet[str]) -> Name:
-    """The model of a page: https://huggingface.co/owner/repo, or .../blob/REVISION/FILE (resolve, raw, tree)."""
+    """Returns the model of a page: https://huggingface.co/owner/repo, or .../blob/REVISION/FILE (resolve, raw,
+    tree)."""
     address = urlsplit(text)
     if address.scheme not in ("http", "https") or (address.hostname or "") not in hosts:
         raise ModelLoadError(
-            f"{text} is no address of the Hugging Face Hub ({', '.join(sorted(hosts))}). Write a model there as "
+            f"{text} is not an address of the Hugging Face Hub ({', '.join(sorted(hosts))}). Write a model there as "
             f"{SPELLINGS}; download any other file first, and pass its path."
         )
     parts = [unquote(part) for part in address.path.split("/") if part]

@@ -1,7 +1,7 @@
-"""How a download is shown: bytes, speed and the time that is left.
+"""Shows a download: bytes, speed and the remaining time.
 
-Knows: what is said of a download, and how often. Does not know: the screen that it is said on, what is downloaded, or
-from where. Sizes are bytes, times seconds.
+Knows: the text shown for a download, and how often it changes. Does not know: the screen, what is downloaded, or from
+where. Sizes are bytes, times seconds.
 """
 
 import time
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from engine.hub.variants import size_text
 from engine.screens import Screen, duration_text
 
-_WINDOW = 10.0  # the speed is that of the last seconds, so that it follows the network
+_WINDOW = 10.0  # seconds over which the speed is measured, so that it follows the network
 
 
 class Progress:
-    """The progress of one download after another. With no screen nothing is shown."""
+    """The progress of one download after another. Without a screen nothing is shown."""
 
     def __init__(self, screen: Screen | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._screen = screen
@@ -26,26 +26,26 @@ class Progress:
         self._samples: deque[tuple[float, int]] = deque()
 
     def say(self, text: str) -> None:
-        """Show a text that stays."""
+        """Show a line that stays."""
         if self._screen:
             self._screen.line(text)
 
     def begin(self, name: str, total: int, done: int = 0) -> None:
-        """A download of `total` bytes begins, `done` of which are there already."""
+        """Begin a download of `total` bytes, `done` of which are in the cache already."""
         self._name, self._total, self._done, self._began_with = name, total, done, done
         self._began = self._clock()
         self._samples.clear()
         self._show(self._began)
 
     def at(self, done: int) -> None:
-        """So many bytes are there now."""
+        """Update the number of bytes received."""
         self._done = done
         now = self._clock()
         if self._screen and now - self._shown >= self._screen.every:
             self._show(now)
 
     def end(self) -> None:
-        """The download is complete."""
+        """Show that the download is complete."""
         seconds = max(self._clock() - self._began, 1e-3)
         came = self._done - self._began_with
         self.say(
@@ -53,7 +53,7 @@ class Progress:
         )
 
     def stopped(self) -> None:
-        """The download ended before it was complete; what is there is kept."""
+        """Show that the download stopped early; its bytes are kept."""
         self.say(
             f"{self._name}  stopped at {size_text(self._done)} of {size_text(self._total)}; the next attempt goes on "
             "from there"

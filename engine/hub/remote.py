@@ -1,6 +1,6 @@
-"""The Hugging Face Hub: what a repository has, the bytes of its files, and why it gives none.
+"""The Hugging Face Hub: the files of a repository, their bytes, and the errors if it refuses them.
 
-Knows: huggingface_hub, whose settings hold here (HF_ENDPOINT, HF_TOKEN and the token of `hf auth login`,
+Knows: huggingface_hub, whose settings apply here (HF_ENDPOINT, HF_TOKEN and the token of `hf auth login`,
 HF_HUB_OFFLINE, HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT, HF_HOME, HF_HUB_CACHE). The room's only importer of it.
 Does not know: GGUF, what is kept on disk.
 """
@@ -46,7 +46,7 @@ from engine.errors import ModelLoadError
 from engine.hub.names import HUB_HOSTS
 from engine.hub.variants import File
 
-# What the HTTP client raises: httpx's in huggingface_hub 1, httpx2's in 2; its own errors are derived from that.
+# The HTTP client's errors: httpx's in huggingface_hub 1, httpx2's in 2; its own errors are derived from them.
 _TRANSPORT: type[Exception] = HfHubHTTPError.__bases__[0]
 _PASSING = frozenset({408, 500, 502, 503, 504})
 _RANGE = re.compile(r"bytes (\d{1,20})-\d{1,20}/(\d{1,20}|\*)")
@@ -61,9 +61,9 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 class Unavailable(ModelLoadError):
-    """The Hub does not give what was asked for, now or to this caller; a copy in the cache will do.
+    """The Hub does not provide what was requested, now or to this caller; a copy in the cache will do.
 
-    `passing`: it may in a moment.
+    `passing`: a later attempt may succeed.
     """
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
@@ -73,7 +73,8 @@ class Unavailable(ModelLoadError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A repository at one commit. `repo` is what it is called now, which is another name after it was renamed."""
+    """A repository at one commit. `repo` is its present name, which differs from the requested one after it was
+    renamed."""
 
     repo: str
     commit: str
@@ -82,8 +83,8 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A file at one commit. `etag`: the SHA-256 of its bytes (large files), or their hash as git makes it; it names the
-    file in the cache."""
+    """A file at one commit. `etag`: the SHA-256 of its bytes (large files), or its git blob hash; the file's name in
+    the cache."""
 
     repo: str
     commit: str
@@ -93,8 +94,8 @@ class Blob:
 
 
 def listing(repo: str, revision: str | None) -> Listing:
-    """Ask for the files of a repository; None is its main branch. Raises ModelLoadError, of which Unavailable where a
-    copy in the cache will do."""
+    """Request the files of a repository; a revision of None is its main branch. Raises ModelLoadError; its subclass
+    Unavailable if a copy in the cache will do."""
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
@@ -111,7 +112,8 @@ def listing(repo: str, revision: str | None) -> Listing:
 
 
 def _info(repo: str, revision: str | None) -> dict[str, object]:
-    """What the Hub tells of a repository. huggingface_hub's own function reads an answer of any length, for ever."""
+    """Returns the Hub's record of a repository. huggingface_hub's own function would read a response of any length, for
+    any time."""
     at = f"/revision/{quote(revision, safe='')}" if revision else ""
     url, headers = f"{constants.ENDPOINT}/api/models/{repo}{at}?blobs=true", build_hf_headers(**_us())
     with (
@@ -125,25 +127,25 @@ def _info(repo: str, revision: str | None) -> dict[str, object]:
     if len(data) > _LARGEST_LISTING:
         raise _no_hub(f"more than {_LARGEST_LISTING:,} bytes about {repo}")
     try:
-        told = json.loads(data)
+        record = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise _no_hub(f"{type(error).__name__}: {error}") from error
-    if not isinstance(told, dict):
-        raise _no_hub("JSON that is no object")
-    return cast("dict[str, object]", told)
+    if not isinstance(record, dict):
+        raise _no_hub("JSON that is not an object")
+    return cast("dict[str, object]", record)
 
 
 def _file(sibling: object) -> File:
-    """A file of a listing. Raises Unavailable for what is none."""
-    told = cast("dict[str, object]", sibling) if isinstance(sibling, dict) else {}
-    path, size = told.get("rfilename"), told.get("size")
+    """Returns a file of a listing. Raises Unavailable for an entry that is not a file."""
+    fields = cast("dict[str, object]", sibling) if isinstance(sibling, dict) else {}
+    path, size = fields.get("rfilename"), fields.get("size")
     if not isinstance(path, str) or not (size is None or (type(size) is int and 0 <= size <= _LARGEST_FILE)):
         raise _no_hub(f"a file {path!r} of size {size!r}")
     return File(path, size)
 
 
 def _check(response: Any) -> None:
-    """Raises what the status of a response means. Of its body only a message's length is read: it may have no end."""
+    """Raise the error of a response's status. Reads only the beginning of the body, which may be endless."""
     if response.status_code < 400:
         return
     try:
@@ -157,7 +159,7 @@ def _check(response: Any) -> None:
 
 
 def _body(response: Any, most: int) -> bytes | None:
-    """The beginning of a response, longer than `most` bytes where there is more; None where it takes too long."""
+    """Returns the beginning of a response, longer than `most` bytes if there is more; None if it takes too long."""
     until, data = time.monotonic() + _LONGEST_ANSWER, bytearray()
     for piece in response.iter_bytes():
         data += piece
@@ -169,7 +171,7 @@ def _body(response: Any, most: int) -> bytes | None:
 
 
 def blob(repo: str, commit: str, path: str) -> Blob:
-    """Ask what a file's bytes are called and how many they are. Raises as `listing` does."""
+    """Request the etag and size of a file. Raises as `listing` does."""
     with _told(repo, commit, path):
         try:
             found = get_hf_file_metadata(_url(repo, commit, path), timeout=constants.HF_HUB_ETAG_TIMEOUT, **_us())
@@ -183,8 +185,8 @@ def blob(repo: str, commit: str, path: str) -> Blob:
 
 @contextmanager
 def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[bytes]]]:
-    """The bytes from `start` to before `stop`, in pieces as they come, and the position of the first one: 0 where the
-    server sends the whole file instead. Raises as `listing` does, while they are read, too."""
+    """Yields the position of the first byte and the bytes in pieces, from `start` to before `stop`; the position is 0
+    if the server sends the whole file instead. Raises as `listing` does, also while the pieces are read."""
     headers = {**build_hf_headers(**_us()), "Accept-Encoding": "identity", "Range": f"bytes={start}-{stop - 1}"}
     url, seconds = _url(file.repo, file.commit, file.path), constants.HF_HUB_DOWNLOAD_TIMEOUT
     with (
@@ -195,58 +197,59 @@ def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[b
         if response.status_code != 206:
             yield 0, response.iter_raw()
             return
-        told = response.headers.get("Content-Range", "")
-        found = _RANGE.fullmatch(told)
+        sent = response.headers.get("Content-Range", "")
+        found = _RANGE.fullmatch(sent)
         if found is None or int(found[1]) != start or found[2] not in ("*", str(file.size)):
-            raise _no_hub(f"Content-Range {told!r} of {file.path} for the bytes from {start:,} of {file.size:,}")
+            raise _no_hub(f"Content-Range {sent!r} of {file.path} for the bytes from {start:,} of {file.size:,}")
         yield start, response.iter_raw()
 
 
 def endpoint() -> str:
-    """The address of the Hub."""
+    """Returns the address of the Hub."""
     return constants.ENDPOINT
 
 
 def hosts() -> frozenset[str]:
-    """The hosts whose addresses are the Hub's."""
+    """Returns the host names of the Hub."""
     return HUB_HOSTS | {urlsplit(constants.ENDPOINT).hostname or ""}
 
 
 def is_offline() -> bool:
-    """Whether the caller wants no network (HF_HUB_OFFLINE)."""
+    """Whether the caller disabled the network (HF_HUB_OFFLINE)."""
     return constants.HF_HUB_OFFLINE
 
 
 def is_silent() -> bool:
-    """Whether the caller wants no progress (HF_HUB_DISABLE_PROGRESS_BARS)."""
+    """Whether the caller disabled progress output (HF_HUB_DISABLE_PROGRESS_BARS)."""
     return are_progress_bars_disabled()
 
 
 def cache_directory() -> Path:
-    """The directory in which all programs on this machine keep what they downloaded from the Hub."""
+    """Returns the directory in which all programs on this machine keep their downloads from the Hub."""
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
 def repository_directory(repo: str) -> Path:
-    """The directory of a model's repository in the cache."""
+    """Returns the directory of a model's repository in the cache."""
     return cache_directory() / repo_folder_name(repo_id=repo, repo_type="model")
 
 
 def has_links() -> bool:
-    """Whether the cache can hold symbolic links; else a file lies where otherwise a link to it would."""
+    """Whether the cache can hold symbolic links; otherwise files are stored in place of the links."""
     return are_symlinks_supported(cache_directory())
 
 
 def lock(repo: str, etag: str, seconds: float) -> AbstractContextManager[Any]:
-    """The lock under which huggingface_hub itself downloads a file, too. Raises TimeoutError after so many seconds."""
+    """Returns the lock under which huggingface_hub, too, downloads a file. Entering it raises TimeoutError after
+    `seconds`."""
     path = cache_directory() / ".locks" / repository_directory(repo).name / f"{etag}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     return WeakFileLock(path, timeout=seconds)
 
 
 def delete_cached(files: Collection[Path]) -> bool:
-    """Delete files of the cache as huggingface_hub does, which since 1.31 may keep bytes that several repositories have
-    in one place; false where it cannot (it is older, and has no such place)."""
+    """Delete files of the cache through huggingface_hub, which since 1.31 may store the bytes of several repositories
+    in one place. Returns False if it is older and cannot."""
     found = scan_cache_dir(cache_directory())
     delete = getattr(found, "delete_files", None)
     if delete is None:
@@ -265,7 +268,7 @@ def delete_cached(files: Collection[Path]) -> bool:
 
 
 def _us() -> dict[str, Any]:
-    """Who asks, as the Hub's statistics have it."""
+    """Returns the name and version of this package, for the Hub's statistics."""
     try:
         version = importlib.metadata.version("llama-engine")
     except importlib.metadata.PackageNotFoundError:
@@ -278,7 +281,7 @@ def _url(repo: str, commit: str, path: str) -> str:
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a path stays inside of its repository; it becomes one on this disk."""
+    """Whether a path stays inside its repository, since it becomes a path on this disk."""
     pure = PurePosixPath(path)
     return (
         path.isprintable()
@@ -292,12 +295,12 @@ def _is_inside(path: str) -> bool:
 
 @contextmanager
 def _told(repo: str, revision: str | None, path: str | None = None) -> Generator[None]:
-    """Errors of huggingface_hub and of its HTTP client as ours."""
+    """Raise errors of huggingface_hub and of its HTTP client as our own."""
     try:
         yield
     except OfflineModeIsEnabled as error:
         raise Unavailable(
-            f"HF_HUB_OFFLINE is set, and {_what(repo, revision, path)} is not in the cache, {cache_directory()}. Unset "
+            f"HF_HUB_OFFLINE is set, but {_what(repo, revision, path)} is not in the cache, {cache_directory()}. Unset "
             "it to download, or pass the path of a file."
         ) from error
     except HfHubHTTPError as error:
@@ -306,13 +309,13 @@ def _told(repo: str, revision: str | None, path: str | None = None) -> Generator
         reason = _line(error) or type(error).__name__
         raise Unavailable(
             f"{endpoint()} cannot be reached, or the connection broke ({reason}). Check the network, HTTPS_PROXY and "
-            "HF_ENDPOINT. What is in the cache can be used without a network.",
+            "HF_ENDPOINT. Models in the cache can be used without a network.",
             passing=True,
         ) from error
 
 
 def _refused(error: HfHubHTTPError, repo: str, revision: str | None, path: str | None) -> ModelLoadError:
-    """What the Hub's refusal means; the way out of it."""
+    """Returns the error for the Hub's refusal, with the way out."""
     status, page = error.response.status_code, f"{endpoint()}/{repo}"
     token = "the token in use does not give access to it, " if get_token() else ""
     if isinstance(error, GatedRepoError):
@@ -326,7 +329,7 @@ def _refused(error: HfHubHTTPError, repo: str, revision: str | None, path: str |
     if isinstance(error, RemoteEntryNotFoundError):
         return ModelLoadError(f"{_what(repo, revision, path)} is not there any more; see {page}/tree/main")
     if "Invalid credentials" in str(error):
-        return Unavailable(f"The Hub does not know the token in use: {_LOG_IN}; public models need none.")
+        return Unavailable(f"The Hub does not accept the token in use: {_LOG_IN}; public models need none.")
     if isinstance(error, RepositoryNotFoundError) or status in (401, 404):
         return Unavailable(
             f"There is no repository {repo} on {endpoint()}, or it is private; nor is there a file of this name here. "
@@ -334,7 +337,7 @@ def _refused(error: HfHubHTTPError, repo: str, revision: str | None, path: str |
         )
     if status == 429:
         return Unavailable(
-            f"{endpoint()} takes no more requests from here for a while (429). Try again later, or {_LOG_IN}.",
+            f"{endpoint()} refuses further requests for a while (status 429). Try again later, or {_LOG_IN}.",
             passing=True,
         )
     reason = _line(error.server_message or error)
@@ -350,7 +353,7 @@ def _what(repo: str, revision: str | None, path: str | None) -> str:
 
 
 def _line(told: object) -> str:
-    """What somebody else wrote, in one line of our own message: no control characters, and not too long."""
+    """Returns foreign text as one line for a message: without control characters, and not too long."""
     text = "".join(character if character.isprintable() else " " for character in str(told))
     return " ".join(text.split())[:300]
 
@@ -358,5 +361,5 @@ def _line(told: object) -> str:
 def _no_hub(told: str) -> Unavailable:
     return Unavailable(
         f"{endpoint()} did not answer as the Hugging Face Hub does ({_line(told)}). Check HF_ENDPOINT, and whether a "
-        "proxy or the login page of a network stands between."
+        "proxy or the login page of a network is in between."
     )

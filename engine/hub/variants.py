@@ -1,8 +1,8 @@
-"""Which GGUF files of a repository belong together, and which of them a name means.
+"""Finds which GGUF files of a repository belong together, and which of them a name means.
 
-Knows: how quantisations and the parts of split models are written in file names, which files are no chat models, and
-which quantisation to take where the caller names none: a screen by file sizes, before any header is read (what is
-chosen is planned when it is loaded). Does not know: where the files lie, or how they are fetched. Sizes are bytes.
+Knows: how file names contain quantisations and the parts of split models, which files are not chat models, and which
+quantisation to take if the caller names none: by file sizes, before any header is read (the loader plans its memory
+exactly). Does not know: where the files are, or how they are fetched. Sizes are bytes.
 """
 
 import re
@@ -19,7 +19,7 @@ PREFERRED = "Q4_K_M"
 
 _GGUF = ".gguf"
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
-# As llama.cpp's quantize tool, and those who publish models, write them; "UD-" are Unsloth's mixtures.
+# The spellings of llama.cpp's quantize tool and of publishers of models; "UD-" marks Unsloth's mixtures.
 _QUANTIZATION = re.compile(
     r"""(?<![A-Z0-9]) (?P<dynamic> UD- )?
         (?: (?P<quantized> I?Q(?P<bits>[1-8]) (?: _(?:[0-9]|K|KS|KSS|KT|NL|XXS|XS|S|M|L|XL|XXL|R[48]) )*
@@ -29,13 +29,13 @@ _QUANTIZATION = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"(?<![A-Z0-9])(mmproj|imatrix|lora|adapter|vocab)(?![A-Z0-9])", re.IGNORECASE)
-_SHOWN = 20  # of a list in a message
-_RESERVE = 512 << 20  # beside the weights: context, buffers, this process
+_SHOWN = 20  # maximum number of items of a list in a message
+_RESERVE = 512 << 20  # in addition to the weights: context, buffers, this process
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a repository: its path there, and its size where the Hub tells it."""
+    """A file of a repository: its path there, and its size if the Hub reports it."""
 
     path: str
     size: int | None = None
@@ -45,9 +45,9 @@ class File:
 class Variant:
     """One model of a repository: a GGUF file, or all parts of a split one, in order.
 
-    `quantization` is what the file name says, in the usual spelling ("Q4_K_M", "UD-Q4_K_XL", "BF16"); "" when it says
-    nothing. `lacking`: numbers of parts that are not there, the first 20. `is_model`: false for projectors, importance
-    matrices, adapters and vocabularies.
+    `quantization`: from the file name, in the usual spelling ("Q4_K_M", "UD-Q4_K_XL", "BF16"); "" if there is none.
+    `lacking`: numbers of missing parts, the first 20. `is_model`: false for projectors, importance matrices, adapters
+    and vocabularies.
     """
 
     quantization: str
@@ -62,13 +62,13 @@ class Variant:
 
     @property
     def size(self) -> int | None:
-        """Bytes of all files; None when the size of one is not known."""
+        """Bytes of all files; None if the size of one is not known."""
         sizes = [file.size for file in self.files if file.size is not None]
         return sum(sizes) if len(sizes) == len(self.files) else None
 
 
 def size_text(size: int | None) -> str:
-    """A size as the Hub's pages show it: decimal units, three digits."""
+    """Returns a size as the Hub's pages show it: decimal units, three digits."""
     if size is None:
         return "size unknown"
     amount, unit = float(size), "B"
@@ -80,27 +80,27 @@ def size_text(size: int | None) -> str:
 
 
 def quantization_of(path: str) -> str:
-    """The quantisation that a file's name tells, or else that of the folder it lies in; "" when neither does."""
+    """Returns the quantisation in a file's name, otherwise the one in its folder's name; "" if neither has one."""
     whole = PurePosixPath(path)
     for text in (whole.name, *(folder.name for folder in whole.parents)):
         found = list(_QUANTIZATION.finditer(text))
         if found:
-            # "f16.Q6_K": other tensors are F16, and the file is called by its quantisation.
+            # "f16.Q6_K": some tensors are F16, but the quantised type is the one that counts.
             quantized = [each for each in found if each["quantized"]]
             return (quantized or found)[-1][0].upper().replace("FP16", "F16").replace("FP32", "F32")
     return ""
 
 
 def base_of(variant: Variant) -> str:
-    """What a model's file is called but for its quantisation and part, in lower case: the same for all quantisations of
-    one model."""
+    """Returns a file's name without quantisation and part, in lower case: the same for all quantisations of one
+    model."""
     part = _PART.fullmatch(variant.path)
     name = PurePosixPath(part["stem"] if part else variant.path[: -len(_GGUF)]).name
     return re.sub(r"[^a-z0-9]", "", _QUANTIZATION.sub("", name).lower())
 
 
 def variants_of(files: Iterable[File]) -> list[Variant]:
-    """The models among the files of a repository, parts put together; by path."""
+    """Returns the models among the files of a repository, with the parts of split models together, sorted by path."""
     groups: dict[tuple[str, int], dict[int, File]] = {}
     for file in files:
         if not file.path.lower().endswith(_GGUF):
@@ -122,14 +122,15 @@ def variants_of(files: Iterable[File]) -> list[Variant]:
 def select(
     name: Name, variants: Sequence[Variant], memory: int | None, is_here: Callable[[Variant], bool]
 ) -> tuple[Variant, str]:
-    """The variant that a name means, and why it was chosen ("" where the name says it).
+    """Returns the variant that a name means, and why it was chosen ("" if the name contains the quantisation or file).
 
-    `memory`: bytes available, where no quantisation is named; None when that is not known. `is_here`: whether a variant
-    needs no download; those that fit come first then. Raises ModelLoadError when none is meant, or several.
+    `memory`: available bytes, used if no quantisation is named; None if not known. `is_here`: whether a variant needs
+    no download; such variants are preferred if they fit. Raises ModelLoadError if the name means no variant, or
+    several.
     """
     if not variants:
         raise ModelLoadError(
-            f"{name.repo} has no GGUF file. Repositories that hold this model as GGUF: "
+            f"{name.repo} has no GGUF file. Repositories with this model as GGUF: "
             f"https://huggingface.co/models?other=base_model:quantized:{name.repo}"
         )
     models = [variant for variant in variants if variant.is_model]
@@ -137,8 +138,8 @@ def select(
         return _whole(name, _by_pattern(name, name.pattern, variants)), ""
     if not models:
         raise ModelLoadError(
-            f"{name.repo} has no chat model among its GGUF files: {_paths(variants)}. To load one of them all the "
-            f"same, name the file: {name.repo}/{variants[0].path}"
+            f"{name.repo} has no chat model among its GGUF files: {_paths(variants)}. To load one of them anyway, "
+            f"name the file: {name.repo}/{variants[0].path}"
         )
     if name.quantization is not None:
         return _whole(name, _by_quantization(name, name.quantization, models)), ""
@@ -147,7 +148,7 @@ def select(
 
 
 def is_meant(name: Name, variant: Variant) -> bool:
-    """Whether a variant is one of those that a name with a quantisation or a pattern means."""
+    """Whether a name with a quantisation or a pattern means this variant."""
     if name.quantization is not None:
         return _plain(variant.quantization) == _plain(name.quantization)
     pattern = (name.pattern or "*").lower()
@@ -187,7 +188,7 @@ def _by_memory(
         smallest = min(models, key=lambda model: model.size or 0)
         raise ModelLoadError(
             f"No quantisation of {name.repo} fits into the memory available, {size_text(memory)}: it has "
-            f"{_quantizations(models)}. Free memory, choose a smaller model, or name one to load it all the same: "
+            f"{_quantizations(models)}. Free memory, choose a smaller model, or name one to load it anyway: "
             f"{spelling(name.repo, smallest, models)}"
         )
     here = [model for model in fitting if is_here(model)]
@@ -206,8 +207,8 @@ def _fits(variant: Variant, memory: int | None) -> bool:
 
 
 def _preference(variant: Variant) -> tuple[int, bool, bool, int]:
-    """Lower is better: Q4_K_M, as the field's other programs take; others in four bits, those with K-quants first and
-    larger ones before smaller; then more bits, the fewest first; then fewer, the most first."""
+    """Returns a sort key, lower is better: Q4_K_M first, as other programs choose; then others with four bits, K-quants
+    before others and larger before smaller; then more bits, the fewest first; then fewer bits, the largest first."""
     bits, size = _bits(variant.quantization), variant.size or 0
     if bits == 4:
         blocks = "_K" in variant.quantization or "FP4" in variant.quantization
@@ -218,7 +219,7 @@ def _preference(variant: Variant) -> tuple[int, bool, bool, int]:
 
 
 def _bits(quantization: str) -> int:
-    """Bits per weight, roughly, as the name tells them; 0 for no name."""
+    """Returns roughly the bits per weight, from the name; 0 for no name."""
     found = _QUANTIZATION.fullmatch(quantization)
     if found is None:
         return 0
@@ -231,8 +232,8 @@ def _whole(name: Name, variant: Variant) -> Variant:
     if variant.lacking:
         parts = ", ".join(str(number) for number in variant.lacking)
         raise ModelLoadError(
-            f"{name.repo} lacks part {parts} of the split model {variant.path}; tell its owner, or take another "
-            "quantisation or repository."
+            f"{name.repo} lacks part {parts} of the split model {variant.path}; use another quantisation or "
+            "repository, or tell its owner."
         )
     return variant
 
@@ -257,13 +258,13 @@ def _quantizations(models: Sequence[Variant]) -> str:
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """The first of many, and how many more there are."""
+    """Returns the first items as text, and how many more there are."""
     every = list(texts)
     more = f" and {len(every) - _SHOWN:,} more" if len(every) > _SHOWN else ""
     return ", ".join(every[:_SHOWN]) + more
 
 
 def spelling(repo: str, variant: Variant, among: Sequence[Variant]) -> str:
-    """The shortest name of a variant."""
+    """Returns the shortest name of a variant."""
     unique = sum(each.quantization == variant.quantization for each in among) == 1
     return f"{repo}:{variant.quantization}" if variant.quantization and unique else f"{repo}/{variant.path}"

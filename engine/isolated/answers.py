@@ -1,11 +1,11 @@
-"""What a model's child process answers, as bytes that cannot execute anything in the process that reads them.
+"""Replies of a model's child process, as bytes that cannot execute anything in the process that reads them.
 
-A frame is JSON, and behind it the bytes that occur in it (a saved state may have gigabytes). JSON makes nothing but
-values; a record is made from its class's annotations by pydantic, and only the classes listed here are made. A
-restricted unpickler would be shorter and was rejected: reading a pickle calls what it names and sets attributes, those
-of classes too, so that each class on the list is one more claim to prove.
+A frame is JSON, followed by the bytes values that occur in it (a saved state may have gigabytes). JSON contains only
+values. Pydantic makes each record from its class's annotations, and only the classes listed here are made. A restricted
+unpickler would be shorter and was rejected: reading a pickle calls what it names and sets attributes, those of classes
+too, so that each class on the list would have to be proved harmless.
 
-Knows: the classes that are answers, or parts of one. Does not know: who sends or reads them.
+Knows: the classes of replies and of their parts. Does not know: who sends or reads them.
 """
 
 import builtins
@@ -59,14 +59,15 @@ _LENGTH = struct.Struct(">Q")
 
 
 def encoded(answer: object) -> bytes:
-    """A record, or a list of records, as a frame. Raises TypeError for what is none."""
+    """Returns a record, or a list of records, as a frame. Raises TypeError for anything else."""
     attached: list[bytes] = []
     text = json.dumps(_plain(answer, attached)).encode()
     return b"".join((_LENGTH.pack(len(text)), text, *attached))
 
 
 def decoded(frame: bytes) -> Any:
-    """What was encoded; sequences are tuples where the record says so. Raises ValueError for anything else."""
+    """Returns what was encoded; sequences are tuples if the record declares them so. Raises ValueError for anything
+    else."""
     start = _LENGTH.size
     (length,) = _LENGTH.unpack_from(frame)
     attached = memoryview(frame)[start + length :]
@@ -78,7 +79,7 @@ def decoded(frame: bytes) -> Any:
         if name == _BYTES:
             data = bytes(attached[position : position + int(value)])
             if len(data) != value:
-                raise ValueError(f"{value} bytes are said to follow, and {len(data)} do")
+                raise ValueError(f"the frame announces {value} bytes, but {len(data)} follow")
             position += len(data)
             return data
         if name == _ERROR:
@@ -103,12 +104,12 @@ def _plain(value: Any, attached: list[bytes]) -> Any:
         return {_ERROR: [kind.__name__, _plain_arguments(value), getattr(value, "reason", None)]}
     if isinstance(value, Path | str):
         return str(value)
-    raise TypeError(f"a {kind.__name__} is no part of an answer")
+    raise TypeError(f"a {kind.__name__} cannot be part of a reply")
 
 
 @cache
 def _names(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a record, in order."""
+    """Returns the names of a record's fields, in order."""
     if issubclass(kind, BaseModel):
         return tuple(kind.model_fields)
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else kind._fields  # a NamedTuple's
@@ -122,22 +123,22 @@ def _adapter(kind: type[Any]) -> "TypeAdapter[Any]":
 def _made(name: str, values: list[Any]) -> Any:
     kind = _RECORDS.get(name)
     if kind is None:
-        raise ValueError(f"{name!r} is no record of an answer")
+        raise ValueError(f"{name!r} is not a record of a reply")
     return _adapter(kind).validate_python(dict(zip(_names(kind), values, strict=True)))
 
 
 def _plain_arguments(error: Exception) -> list[Any]:
-    """What the error was raised with, where another process can have it; else what it says."""
+    """Returns the error's arguments if another process can read them, otherwise its message."""
     plain = all(type(item) in _SCALARS for item in error.args)
     return list(error.args) if plain else [str(error)]
 
 
 def _error(name: str, arguments: list[Any], reason: str | None) -> Exception:
-    """An error of ours or of Python's own; any other is an EngineError that names it."""
+    """Returns an error of this package or of Python's builtins; any other becomes an EngineError that names it."""
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     if not isinstance(kind, type) or not issubclass(kind, Exception):
         return EngineError(f"{name}: {', '.join(map(str, arguments))}")
     try:
         return kind(*arguments) if reason is None else kind(*arguments, reason)
-    except (TypeError, ValueError):  # a UnicodeDecodeError, say, is made of bytes
+    except (TypeError, ValueError):  # for example UnicodeDecodeError, which takes bytes
         return EngineError(f"{name}: {', '.join(map(str, arguments))}")

@@ -1,9 +1,9 @@
-"""A model in a child process: what `llama` and `runner` are in this one.
+"""A model in a child process: takes the place of `llama` and `runner` in this process.
 
-Knows: what of a request stays here (callables), and what becomes of requests when the child does not answer. Does not
-know: how a child is started and ended (`engine.child`), what it does with an order (`engine.isolated.worker`). A native
-fault ends only the child; and Python threads of the caller cannot hold up its decodes, since it has an interpreter lock
-of its own. It may execute nothing here: its answers are read as plain data (`engine.isolated.answers`).
+Knows: which parts of a request stay here (callables), and what happens to requests when the child does not reply. Does
+not know: how a child is started and ended (`engine.child`), what it does with an order (`engine.isolated.worker`). A
+native fault ends only the child. Python threads of the caller cannot slow its decodes down, since it has its own GIL.
+The child can execute nothing here: its replies are read as plain data (`engine.isolated.answers`).
 """
 
 import logging
@@ -31,12 +31,12 @@ from engine.runtime.state_file import Origin
 _Answer = TypeVar("_Answer")
 _log = logging.getLogger("engine.isolation")
 _GRACE = 1.0
-"""Seconds that a child has, after a deadline or after `close`, to say how its requests ended."""
+"""Seconds that a child has, after a deadline or after `close`, to report how its requests ended."""
 _LOGGERS = ("engine", "engine.llama", "engine.runner")
 
 
 class _Link:
-    """The child and both directions. `receive` has one caller at a time."""
+    """The child and both directions of communication. Only one thread at a time may call `receive`."""
 
     def __init__(self) -> None:
         self.child = Child("engine.isolated.worker", "The model's process", "load with isolated=False", as_here=True)
@@ -44,12 +44,13 @@ class _Link:
         weakref.finalize(self, self.orders.close)
 
     def send(self, order: object) -> None:
-        """Leave an order. Raises EngineError in a fork of this process. When the child is gone, its reader says so."""
+        """Queue an order. Raises EngineError in a fork of this process. If the child is gone, `receive` raises the
+        error."""
         self.child.check_owner()
         self.orders.send(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
 
     def receive(self) -> Any:
-        """The next answer. Raises EngineError when the child is gone, or what it says cannot be read."""
+        """Returns the next reply. Raises EngineError if the child is gone, or if its reply cannot be read."""
         while True:
             try:
                 answer = decoded(self.child.receive())
@@ -57,8 +58,8 @@ class _Link:
                 raise EngineError(f"{str(error).removesuffix('.')}; load the model again.") from error
             except Exception as error:
                 self.child.kill()
-                said = f"The model's process sent what cannot be read ({type(error).__name__}: {error})"
-                raise EngineError(f"{said}; load the model again.") from error
+                message = f"The model's process sent an unreadable reply ({type(error).__name__}: {error})"
+                raise EngineError(f"{message}; load the model again.") from error
             if not isinstance(answer, Line):
                 return answer
             logger = logging.getLogger(answer.logger)
@@ -66,13 +67,14 @@ class _Link:
                 logger.handle(logger.makeRecord(answer.logger, answer.level, "", 0, answer.text, (), None))
 
     def close(self) -> None:
-        """Let the child end, and end it if it does not; twice is fine."""
+        """Let the child end, and kill it if it does not; may be called twice."""
         self.orders.close()
         self.child.close()
 
 
 class IsolatedModel:
-    """Weights, loaded in a child process; their vocabulary is read here too. A context manager, like `Model`."""
+    """Weights, loaded in a child process; their vocabulary is loaded in this process too. A context manager, like
+    `Model`."""
 
     def __init__(self, link: _Link, info: ModelInfo) -> None:
         self._link = link
@@ -83,7 +85,7 @@ class IsolatedModel:
     def load(
         cls, path: str | Path, options: ModelOptions, *, progress: Callable[[float], bool | None] | None = None
     ) -> Self:
-        """Raises what `Model.load` raises, and EngineError when the child dies."""
+        """Load the weights. Raises what `Model.load` raises, and EngineError if the child dies."""
         link = _Link()
         try:
             level = min(logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS)
@@ -106,12 +108,12 @@ class IsolatedModel:
         return self._vocabulary.vocab
 
     def backend(self, options: ContextOptions | None = None) -> "IsolatedContext":
-        """A context there, the only one. Raises what `Model.backend` raises, and EngineError when the child dies."""
+        """Make the child's only context. Raises what `Model.backend` raises, and EngineError if the child dies."""
         self._link.send(Open(options or ContextOptions()))
         return IsolatedContext(self._link, self.vocab, _expected(Opened, self._link.receive()))
 
     def close(self) -> None:
-        """Free both; twice is fine."""
+        """Free the child and the vocabulary; may be called twice."""
         self._link.close()
         self._vocabulary.close()
 
@@ -132,7 +134,7 @@ class _Vocabulary:
         handle = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not handle:
             raise ModelLoadError(
-                f"The vocabulary of {path} could not be read a second time; is the file being changed?"
+                f"The vocabulary of {path} could not be read a second time; check whether the file is being changed."
             )
         shared = Shared(handle, lib.llama_model_free)
         self._free = weakref.finalize(self, shared.close, ModelLoadError("The model is closed; load it again."))
@@ -143,7 +145,7 @@ class _Vocabulary:
 
 
 class IsolatedContext:
-    """What a service needs to know of the child's context."""
+    """What a service needs to know about the child's context."""
 
     def __init__(self, link: _Link, vocab: LlamaVocab, opened: Opened) -> None:
         self._link = link
@@ -152,15 +154,16 @@ class IsolatedContext:
         self.origin: Origin = opened.origin
 
     def runner(self, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions) -> "IsolatedRunner":
-        """Let the child's loop run."""
+        """Start the loop in the child."""
         self._link.send(Start(options))
         return IsolatedRunner(self._link, deliver)
 
 
 class IsolatedRunner:
-    """The runner in the child: submits, and delivers what comes, in a thread of its own; as `Runner` does.
+    """The runner in the child, with the methods of `Runner`: submits requests, and delivers replies in a thread of its
+    own.
 
-    What the child does not end in time is ended here: a request whose deadline is over, and all of them on `close`.
+    Ends here what the child does not end in time: a request whose deadline is over, and all requests on `close`.
     """
 
     def __init__(self, link: _Link, deliver: Callable[[Sequence[Reply]], None]) -> None:
@@ -175,22 +178,22 @@ class IsolatedRunner:
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """Accept a request. Raises EngineError after `close`, or when the child died; RequestError for one that cannot
-        be sent."""
+        """Accept a request. Raises EngineError after `close`, or when the child died; RequestError if the request
+        cannot be pickled."""
         checked = getattr(request.parser, "checked", None)
         parcel = Parcel(request.id, _pickled(request))
         self._accept(parcel, request.id, _Kept(None if checked is None else checked()), request.deadline)
 
     def save(self, id_: int, pin: int) -> None:
-        """Ask for the state of what request `pin` pinned. Raises EngineError like `submit`."""
+        """Ask for the state of the prefix that request `pin` pinned. Raises EngineError like `submit`."""
         self._accept(Save(id_, pin), id_, _Kept())
 
     def unpin(self, id_: int) -> None:
-        """What a request pinned need not stay."""
+        """Allow what a request pinned to be forgotten."""
         self._tell(Unpin(id_))
 
     def cancel(self, id_: int) -> None:
-        """End a request at the next chunk boundary. One that is over is left alone."""
+        """End a request at the next chunk boundary. Does nothing if it is over."""
         self._tell(Cancel(id_))
 
     def end_reasoning(self, id_: int) -> None:
@@ -199,15 +202,15 @@ class IsolatedRunner:
 
     @property
     def closed(self) -> bool:
-        """Whether `submit` refuses: after `close`, or when the child died."""
+        """Whether `submit` refuses requests: after `close`, or when the child died."""
         return self._refusal is not None
 
     def close(self) -> None:
-        """Cancel what runs, end the child, join the thread; twice is fine. A child that is stuck is ended by force."""
+        """Cancel what runs, end the child, join the thread; may be called twice. A child that is stuck is killed."""
         with self._gate:
             self._closed = True
             self._refusal = self._refusal or EngineError("The engine is closed; load it again.")
-        self._link.orders.close()  # by which the child knows
+        self._link.orders.close()  # which tells the child to end
         if threading.current_thread() is not self._thread:
             self._thread.join(_GRACE)
             if self._thread.is_alive():
@@ -236,24 +239,24 @@ class IsolatedRunner:
                     self._deliver([completed for reply in replies for completed in self._completed(reply)])
         except EngineError as error:
             self._over(error)
-        except BaseException as fault:  # noqa: BLE001 - whatever broke it, those who wait must hear of it
+        except BaseException as fault:  # noqa: BLE001 - whatever broke it, all waiting requests must end
             _log.error("The thread that reads from the model's process broke.", exc_info=fault)
             self._link.child.kill()
             self._over(EngineError(f"The engine broke ({type(fault).__name__}: {fault}); load the model again."))
 
     def _over(self, error: EngineError) -> None:
-        """The child is gone: tell everyone who waits."""
+        """End all waiting requests after the child is gone."""
         with self._gate:
-            self._refusal = said = self._refusal or error
+            self._refusal = reported = self._refusal or error
             left, self._waiting = self._waiting, {}
         for kept in left.values():
             kept.forget()
         with self._delivering:
-            self._deliver([ending(id_, "cancelled") if self._closed else refusal(id_, said) for id_ in left])
+            self._deliver([ending(id_, "cancelled") if self._closed else refusal(id_, reported) for id_ in left])
         self._link.close()
 
     def _expired(self, id_: int) -> None:
-        """A deadline and its grace are over, and the child has not ended the request."""
+        """End a request that the child has not ended, after its deadline and the grace period."""
         with self._delivering:
             with self._gate:
                 if self._waiting.pop(id_, None) is None:
@@ -262,7 +265,8 @@ class IsolatedRunner:
         self._tell(Cancel(id_))
 
     def _completed(self, reply: Reply) -> Sequence[Reply]:
-        """The reply with what stayed here; none to a request that has ended by what went wrong in that."""
+        """Returns the reply, its events completed by the callables that stayed here; an error reply if they fail, and
+        nothing for a request that has ended."""
         kept = self._waiting.get(reply.id)
         if kept is None:
             return ()
@@ -278,7 +282,8 @@ class IsolatedRunner:
 
 
 class _Kept(NamedTuple):
-    """What stays here of a request: what completes its events, and what takes its deadline back."""
+    """The parts of a request that stay here: `checked` completes its events, `forget` cancels the timer of its
+    deadline."""
 
     checked: Callable[[Any], Any] | None = None
     forget: Callable[[], object] = int
@@ -288,7 +293,7 @@ def _expected(kind: type[_Answer], answer: Any) -> _Answer:
     if isinstance(answer, Failed):
         raise answer.error
     if not isinstance(answer, kind):
-        raise EngineError(f"The model's process sent a {type(answer).__name__} in place of a {kind.__name__}.")
+        raise EngineError(f"The model's process sent a {type(answer).__name__} instead of a {kind.__name__}.")
     return answer
 
 
@@ -298,5 +303,5 @@ def _pickled(request: Request) -> bytes:
     except Exception as error:
         raise RequestError(
             f"The request cannot be sent to the model's own process ({error}). A logits processor must be a function "
-            "of a module, neither a lambda nor a closure; or load with isolated=False."
+            "defined in a module, neither a lambda nor a closure; or load with isolated=False."
         ) from error

@@ -1,6 +1,6 @@
-"""What the preflight's child process does: decode on the built-in model, try a file, or tell facts about the library.
+"""The preflight's child process: decodes on the built-in model, tries a file, or returns facts about the library.
 
-Knows: the orders, one for each child, and what answers them; both are JSON. Does not know: what becomes of the answer
+Knows: the orders, one for each child, and their replies; both are JSON. Does not know: what is done with the reply
 (`engine.diagnose.preflight`, `engine.diagnose.doctor`). A native fault here ends only the child.
 """
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from engine.llama.context import LlamaBackend
 
 Order: TypeAlias = dict[str, Any]
-"""What is to be done: its "task", and what that needs to know."""
+"""What to do: a "task", and its parameters."""
 
 BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
-LONGEST = 13  # tokens of a prompt beside the first; small, since a shared pool holds all of them
-TRIED = 16  # rows of a file's first batch: few, since weights of any size are multiplied with them
+LONGEST = 13  # maximum tokens of each prompt but the first; small, since a shared pool holds all of them
+TRIED = 16  # rows of a file's first batch: few, since the weights may be of any size
 _SURROGATES = range(0xD800, 0xE000)
 
 
 def decode(order: Order) -> Any:
-    """Load the model, decode one batch of 64 tokens, single tokens, prompts of different lengths in all sequences that
-    there are, and tokens of all of these at once; "ok" when it lived."""
+    """Load the model, decode one batch of 64 tokens, single tokens, prompts of different lengths in all sequences, and
+    tokens of all sequences at once. Returns "ok" if the process survives."""
     from engine.llama.model import Model
     from engine.runtime.backend import Row
     from engine.runtime.options import ContextOptions, ModelOptions
@@ -46,8 +46,8 @@ def decode(order: Order) -> Any:
 
 
 def _decode_several(context: "LlamaBackend") -> None:
-    """Prompts of different lengths in all sequences, and tokens of all of them at once; with `device_sampling` each is
-    drawn where the model computes."""
+    """Decode prompts of different lengths in all sequences, then tokens of all of them at once; with `device_sampling`
+    each token is drawn on the device."""
     from engine.runtime.backend import Row
     from engine.types import SamplingParams
 
@@ -73,8 +73,8 @@ def _decode_several(context: "LlamaBackend") -> None:
 
 
 def try_file(order: Order) -> Any:
-    """Load a file, tokenise each character once, detokenise each token, decode a batch and a single token. "ok" when
-    that went well; an error of ours as text, since the parent will meet it itself."""
+    """Load a file, tokenise each character once, detokenise each token, decode a batch and a single token. Returns
+    "ok", or an EngineError as text, which the parent will run into itself."""
     from engine.errors import EngineError
     from engine.llama.model import Model
     from engine.runtime.backend import Row
@@ -101,21 +101,21 @@ def try_file(order: Order) -> Any:
 
 
 def tell(_order: Order) -> Any:
-    """The facts about the library."""
+    """Returns the facts about the library."""
     return asdict(lib.facts())
 
 
 _TASKS: Mapping[str, Callable[[Order], Any]] = {"decode": decode, "try": try_file, "tell": tell}
-"""What may be ordered, by the order's "task"; the answer is sent as JSON."""
+"""The tasks by name; their results are sent as JSON."""
 
 
 def carry_out(order: Order) -> Any:
-    """Do what is ordered; the answer is JSON, but for paths."""
+    """Carry out an order. Returns JSON values, or paths."""
     return _TASKS[order["task"]](order)
 
 
 def main() -> int:
-    """Carry out one order; an ordinary error is a traceback on standard error and exit code 1."""
+    """Carry out one order; an ordinary error prints a traceback on standard error, with exit code 1."""
     orders, answers = ends()
     _no_core_dump()
     write_frame(answers, json.dumps(carry_out(json.loads(read_frame(orders))), default=str).encode())
@@ -123,7 +123,8 @@ def main() -> int:
 
 
 def _limit_memory(size: int) -> None:
-    """So that a file which makes llama.cpp take all memory ends this process, and no other. 0 is no limit."""
+    """Limit this process's memory, so that a file which makes llama.cpp take all memory ends only this process. 0 is no
+    limit."""
     if size and sys.platform == "linux":
         import resource
 

@@ -1,7 +1,7 @@
-"""What goes between a process and the child that its model runs in, beside requests and replies, and how.
+"""The records and pipes between a process and the child that its model runs in, in addition to requests and replies.
 
-Knows: the records, and that no sender waits. Orders are pickles: the child trusts its parent. Answers are not, see
-`engine.isolated.answers`. Does not know: who is at which end.
+Knows: the records, and that no sender waits. Orders are pickles: the child trusts its parent. Replies are not, see
+`engine.isolated.answers`. Does not know: which process is at which end.
 """
 
 import threading
@@ -20,7 +20,8 @@ from engine.types import FinishReason
 
 
 class Load(NamedTuple):
-    """Load the weights; answered by their ModelInfo. `level`: of the log records that are wanted."""
+    """Load the weights; the reply is their ModelInfo. `level`: minimum level of the log records to send. `tells`:
+    report the progress of loading."""
 
     path: Path
     options: ModelOptions
@@ -29,7 +30,7 @@ class Load(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Make a context; answered by `Opened`."""
+    """Make a context; the reply is `Opened`."""
 
     options: ContextOptions
 
@@ -41,7 +42,7 @@ class Start(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """A request, pickled by itself: one that cannot be read there fails alone."""
+    """A request, pickled by itself, so that one which cannot be read in the child fails alone."""
 
     id: int
     request: bytes
@@ -55,19 +56,19 @@ class Opened(NamedTuple):
 
 
 class Loading(NamedTuple):
-    """So much of the weights is there."""
+    """The fraction of the weights that is loaded, 0 to 1."""
 
     fraction: float
 
 
 class Failed(NamedTuple):
-    """What was ordered could not be done."""
+    """An order failed with this error."""
 
     error: Exception
 
 
 class Line(NamedTuple):
-    """Something to log, with its traceback if it has one."""
+    """A log record, its traceback included in `text`."""
 
     logger: str
     level: int
@@ -75,10 +76,10 @@ class Line(NamedTuple):
 
 
 class Channel:
-    """Frames into a pipe, from any thread; no sender waits.
+    """Writes frames into a pipe, from any thread; no sender waits.
 
-    A thread writes them: a sender may be a destructor or a signal handler that interrupts another sender, and the other
-    end may wait for us to read before it reads.
+    A thread of its own writes them: a sender may be a destructor or a signal handler that interrupts another sender,
+    and the other end may wait for us to read before it reads.
     """
 
     def __init__(self, pipe: FileIO) -> None:
@@ -88,16 +89,16 @@ class Channel:
         self._thread.start()
 
     def send(self, frame: bytes) -> None:
-        """Leave a frame. What is sent when the other end is gone is lost; so is what a fork sends, which has no thread
-        of ours."""
+        """Queue a frame. The frame is lost if the other end is gone, or in a fork, which does not have the writing
+        thread."""
         self._queue.put(frame)
 
     def close(self) -> None:
-        """Tells the other end, after all that was sent, that nothing follows. Does not wait; twice is fine."""
+        """Close the pipe after all queued frames. Does not wait; may be called twice."""
         self._queue.put(None)
 
     def join(self, seconds: float | None = None) -> None:
-        """Wait until all is written, after `close`."""
+        """Wait until everything is written, after `close`."""
         self._thread.join(seconds)
 
     def _write(self) -> None:
@@ -107,15 +108,15 @@ class Channel:
                 if not lost:
                     write_frame(self._pipe, frame)
             except (OSError, ValueError):
-                lost = True  # the other end is gone, as whoever reads from it hears
+                lost = True  # the other end is gone; the reader of its replies reports that
         self._pipe.close()
 
 
 def ending(id_: int, reason: FinishReason) -> Reply:
-    """The last reply to a request that the child did not end."""
+    """Returns the last reply to a request that the child did not end."""
     return Reply(id_, (Finished(reason),), final=True)
 
 
 def refusal(id_: int, error: Exception) -> Reply:
-    """The only reply to a request that was not started."""
+    """Returns the only reply to a request that was not started."""
     return Reply(id_, (Finished("error"),), final=True, error=error)

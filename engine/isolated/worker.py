@@ -1,8 +1,8 @@
-"""The child process that a model runs in: orders in on standard input, answers out on standard output.
+"""The child process that a model runs in: takes orders on standard input, sends replies on standard output.
 
-Knows: the order of things (load, open, start, then requests), and that orders are pickles and answers are not. Does not
-know: who asks (`engine.isolated.parent`), what a step does. It ends when its orders end, so that none outlives its
-parent.
+Knows: the sequence of orders (load, open, start, then requests), and that orders are pickles and replies are not. Does
+not know: who sends orders (`engine.isolated.parent`), what a step does. The process ends when its orders end, so that
+it never outlives its parent.
 """
 
 import logging
@@ -29,7 +29,7 @@ from engine.runtime.request import Cancel, EndReasoning, Reply, Save, Unpin
 
 
 class _Forwarding(logging.Handler):
-    """Log records go to the parent, whose loggers decide about them."""
+    """Sends log records to the parent, whose loggers handle them."""
 
     def __init__(self, answers: Channel) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _Worker:
         self._answers = answers
 
     def run(self) -> None:
-        """Until the orders end."""
+        """Serve until the orders end."""
         from engine.llama.model import Model
         from engine.runtime.runner import Runner
 
@@ -65,7 +65,7 @@ class _Worker:
                 runner.close()
 
     def _serve(self, runner: Any) -> None:
-        """Pass on what comes, to the end."""
+        """Pass orders on to the runner until they end."""
         while True:
             try:
                 order: Any = self._next()
@@ -89,7 +89,7 @@ class _Worker:
                 self._deliver([refusal(order.id, error)])
 
     def _next(self) -> Any:
-        """The next order. Raises EOFError when there are no more."""
+        """Returns the next order. Raises EOFError when there are no more."""
         return pickle.loads(read_frame(self._orders))
 
     def _told(self, fraction: float) -> None:
@@ -105,7 +105,7 @@ def _opened(request: bytes) -> Any:
     except Exception as error:
         raise RequestError(
             f"The request cannot be read in the model's own process ({type(error).__name__}: {error}). A logits "
-            "processor must be a function of a module that can be imported there; or load with isolated=False."
+            "processor must be defined in a module that can be imported there; or load with isolated=False."
         ) from error
 
 
@@ -118,7 +118,7 @@ def main() -> int:
     except EngineError as error:
         answers.send(encoded(Failed(error)))
     except EOFError:
-        return 1  # the parent has gone before it had all it wanted
+        return 1  # the parent ended before `Start`
     answers.close()
     answers.join()
     return 0

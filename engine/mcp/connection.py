@@ -1,7 +1,7 @@
 """One connection to an MCP server: the protocol's client, in a thread with an event loop of its own.
 
-Knows: how a connection begins and ends, what tells that it is lost, when the list of tools has changed. Does not know:
-our tools; who reconnects.
+Knows: how a connection begins and ends, which errors mean that it is lost, when the list of tools has changed. Does not
+know: our tools; who reconnects.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ Sample = Callable[[Any], Awaitable[Any]]
 
 
 class Lost(Exception):
-    """The server has gone, or never came; the message says what is known of it."""
+    """The connection to the server is lost, or was never made; the message says why, as far as known."""
 
 
 class Connection:
-    """A connection that begins when this is made; `ready` is done once the server's tools are listed, or holds the
-    EngineError that says why there is none."""
+    """A connection, which begins when this object is made. `ready` is done once the server's tools are listed, or holds
+    the EngineError that says why there is no connection."""
 
     def __init__(self, target: Target, seconds: float, sample: Sample | None) -> None:
         self.ready: Future[None] = Future()
@@ -54,34 +54,35 @@ class Connection:
 
     @property
     def is_up(self) -> bool:
-        """Whether its tools are listed, and nothing told yet that it is lost."""
+        """Whether its tools are listed, and it is not known to be lost."""
         return self.ready.done() and self.ready.exception() is None and not self.lost
 
     def call(self, name: str, arguments: dict[str, Any]) -> "Future[CallToolResult]":
-        """The tool's result. Raises Lost through the future where the server has gone; the server's own refusal as
-        `mcp.MCPError`. Cancelling the future cancels the call, and the server is told."""
+        """Returns a future of the tool's result. The future raises Lost if the connection is lost, `mcp.MCPError` if
+        the server refuses the call. Cancelling the future cancels the call and notifies the server."""
         return self._submit(self._called(name, arguments))
 
     def relist(self) -> "Future[None]":
-        """Ask for the tools again; `listed` has them then. Raises as `call` does."""
+        """Request the list of tools again; `listed` holds it when the future is done. The future raises what `call`'s
+        does."""
         self.changed = False
         return self._submit(self._relist())
 
     def close(self, *, wait: bool = True) -> None:
-        """End the connection, and a process that was started for it."""
+        """End the connection, and the process that was started for it."""
         with suppress(RuntimeError):  # its loop is closed: it has ended
             self._loop.call_soon_threadsafe(self._stop.set)
         if wait:
             self._thread.join(_CLOSE_SECONDS)
             if self._thread.is_alive():
-                _log.warning("%s has not ended in %g seconds; it is left behind.", self._target.label, _CLOSE_SECONDS)
+                _log.warning("%s has not ended in %g seconds; it keeps running.", self._target.label, _CLOSE_SECONDS)
 
     def _submit(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
-        """Do it on the connection's loop."""
+        """Run a coroutine on the connection's loop."""
         future: Future[Any] = Future()
 
         async def settled() -> None:
-            """Tells the future what came of it; the task itself fails for nobody."""
+            """Put the outcome into the future; the task itself raises only a cancellation."""
             try:
                 result = await work
             except BaseException as error:
@@ -114,7 +115,7 @@ class Connection:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
                 runner.run(self._life())
-            except BaseException as error:  # noqa: BLE001 - told to whoever waits, and to the log
+            except BaseException as error:  # noqa: BLE001 - raised by `ready`, and logged
                 self.lost = True
                 _log.debug("%s: the connection ended by %r", self._target.label, error)
                 reason = error
@@ -154,15 +155,15 @@ class Connection:
         return Client(
             self._target.transport(self._stderr),
             sampling_callback=answer if sample is not None else None,
-            message_handler=self._heard,
+            message_handler=self._on_message,
             cache=None,
         )
 
     async def _relist(self) -> None:
-        """All pages of the list. A server that never ends it, or lists without bound, is cut off."""
+        """Read all pages of the list. Raises EngineError if the list has too many tools or pages."""
         client = self._connected()
-        # The client would match results against schemas that the server wrote, patterns and all, by an engine without
-        # bounds. The model is the reader of results; it needs no such proof.
+        # The client would match results against the server's own schemas, whose patterns it matches without a bound on
+        # time. Only the model reads results, and it does not need that check.
         client.session.validate_tool_result = _unchecked
         tools: list[Tool] = []
         cursor: str | None = None
@@ -174,7 +175,7 @@ class Connection:
             if cursor is None or len(tools) > _MOST_TOOLS:
                 break
         if cursor is not None or len(tools) > _MOST_TOOLS:
-            raise EngineError(f"it lists more than {_MOST_TOOLS:,} tools, or on more than {_MOST_PAGES} pages")
+            raise EngineError(f"it lists more than {_MOST_TOOLS:,} tools, or more than {_MOST_PAGES} pages of them")
         self.listed = tuple(tools)
 
     async def _called(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
@@ -189,16 +190,17 @@ class Connection:
             raise Lost("its connection is closed")
         return self._client
 
-    async def _heard(self, message: object) -> None:
+    async def _on_message(self, message: object) -> None:
         from mcp.types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
             self.changed = True
         elif isinstance(message, Exception):
-            self._unreadable = f". What it sent last cannot be read: {reason_of(message)}"
+            self._unreadable = f". Its last message cannot be read: {reason_of(message)}"
 
     async def _listen(self, client: "Client") -> None:
-        """Newer servers tell of changes to whoever subscribes; older ones to everybody (`_heard`)."""
+        """Subscribe to changes of the tools. Newer servers notify subscribers; older ones notify all clients
+        (`_on_message`)."""
         tools = client.server_capabilities.tools
         if tools is None or not tools.list_changed:
             return
@@ -207,17 +209,17 @@ class Connection:
                 async for _ in subscription:
                     self.changed = True
         except Exception as error:  # noqa: BLE001 - then changes are seen at the next connection
-            _log.debug("%s: changes of its tools are not told: %r", self._target.label, error)
+            _log.debug("%s does not report changes of its tools: %r", self._target.label, error)
 
     def _no_start(self, error: BaseException) -> EngineError:
-        told = self._stderr.last_words()
-        wrote = f" It wrote: {told.rstrip('.')}." if told else ""
+        last = self._stderr.last_words()
+        wrote = f" It wrote: {last.rstrip('.')}." if last else ""
         what = f"{_capital(self._target.label)} cannot be used: {reason_of(error)}.{wrote}"
         return EngineError(f"{what} Start it by hand to see what is wrong, or leave it out.")
 
 
 class _Watching:
-    """Turns what tells of a lost connection into `Lost`, and remembers it."""
+    """Turns errors that mean a lost connection into `Lost`, and marks the connection as lost."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -247,7 +249,7 @@ def _is_loss(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, its first one where it is a group, without the dot at its end."""
+    """Returns the message of an error, or of the first error of a group, without the full stop at its end."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     text = " ".join(str(error).split()).rstrip(".")[:400]

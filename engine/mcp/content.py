@@ -1,6 +1,6 @@
-"""The result of an MCP tool as the text that a model reads.
+"""Converts the result of an MCP tool into the text that a model reads.
 
-Knows: the kinds of content there are, and how much of a result is shown. Does not know: servers, calls.
+Knows: the kinds of content, and how much of a result is shown. Does not know: servers, calls.
 """
 
 import json
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def outcome_of(result: "CallToolResult", most: int) -> ToolOutcome:
-    """What the model reads of a result, `most` characters of it at most. `isError` makes it a tool's error."""
+    """Returns the first `most` characters of a result, as the model reads it. `isError` makes it a tool's error."""
     text = _text(result.content)
     if not text and result.structured_content is not None:
         text = json.dumps(result.structured_content, ensure_ascii=False)
     if result.is_error:
-        return ToolOutcome(error_text(cut(text or "the tool failed and did not say why.", most)), error=True)
+        return ToolOutcome(error_text(cut(text or "the tool failed and gave no reason.", most)), error=True)
     return ToolOutcome(cut(text or "(The tool returned nothing.)", most))
 
 
 def cut(text: str, most: int) -> str:
-    """The text's first `most` characters; if that is not all, a line after them says so."""
+    """Returns the text's first `most` characters; if there are more, a line after them says so."""
     text = whole_characters(text)
     if len(text) <= most:
         return text
@@ -37,7 +37,7 @@ def _text(blocks: "Sequence[ContentBlock]") -> str:
 
 
 def _shown(block: "ContentBlock") -> str:
-    """One piece of content. What is no text is named, so that the model knows that it was there."""
+    """Returns one piece of content as text. Content other than text is named, so that the model knows about it."""
     match block.type:
         case "text":
             return block.text

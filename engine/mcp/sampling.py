@@ -1,7 +1,8 @@
-"""A server's sampling requests, answered by the model of a run within limits, or refused as the protocol says.
+"""A server's sampling requests: the run's model answers them within limits, or they are refused as the protocol
+requires.
 
-Knows: which requests a text model can answer, how much of them a run pays for, that a server's text is a stranger's.
-Does not know: connections, engines; it is given a function that answers.
+Knows: which requests a text model can answer, how many of them a run answers, that a server's text is not trusted. Does
+not know: connections, engines; it gets a function that answers.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ _MODEL = "llama-engine"
 
 
 class Budget:
-    """What one run answers: `requests` in all, and `tokens` generated for them in all."""
+    """The limits of one run: `requests` answered in all, and `tokens` generated for them in all."""
 
     def __init__(self, answer: Answer, requests: int, tokens: int) -> None:
         self._answer = answer
@@ -30,9 +31,9 @@ class Budget:
         self._over = False
 
     async def answer(self, asked: "CreateMessageRequestParams") -> "CreateMessageResult | ErrorData":
-        """The answer, or the error that the protocol wants. Called on one event loop only."""
+        """Returns the answer, or the error that the protocol requires. Called on one event loop only."""
         if self._over or self._requests < 1:
-            return refusal("User rejected sampling request: this run answers no more of them.")
+            return refusal("User rejected sampling request: this run answers no more requests.")
         if self._tokens < 1:
             return refusal("User rejected sampling request: the tokens that this run answers with are used up.")
         try:
@@ -41,7 +42,7 @@ class Budget:
             return _error(str(error))
         self._requests -= 1
         most = max(min(asked.max_tokens, self._tokens), 1)
-        self._tokens -= most  # given back below, as far as they were not used
+        self._tokens -= most  # unused tokens are given back below
         used = most
         options = {"max_tokens": most, "temperature": asked.temperature, "stop": tuple(asked.stop_sequences or ())}
         work = asyncio.ensure_future(self._answer(messages, **options))
@@ -64,7 +65,7 @@ class Budget:
         return _result(completion)
 
     def end(self) -> None:
-        """The run is over: nothing more is generated for it. From any thread."""
+        """End the budget with its run: nothing more is generated. May be called from any thread."""
         self._over = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop)
@@ -75,7 +76,7 @@ class Budget:
 
 
 def refusal(reason: str) -> "ErrorData":
-    """The error for a request that the user does not allow."""
+    """Returns the error for a request that the user does not allow."""
     from mcp.types import ErrorData
 
     return ErrorData(code=_REFUSED, message=reason)
@@ -88,8 +89,8 @@ def _error(reason: str) -> "ErrorData":
 
 
 def _messages(asked: "CreateMessageRequestParams") -> list[Message]:
-    """The request as a conversation. The server's system prompt becomes the beginning of the first user message: the
-    engine trusts system messages as the application's own, and guards a user's text."""
+    """Returns the request as a conversation. The server's system prompt becomes the beginning of the first user
+    message, because the engine trusts system messages as the application's own, and guards a user's text."""
     if asked.tools:
         raise RequestError("Sampling with tools is not supported; leave `tools` out.")
     messages: list[Message] = []

@@ -1,7 +1,7 @@
 """`MCP`: a server of the Model Context Protocol as a source of tools.
 
-Knows: what its tools are called here and what the model reads of their results, who uses the connection and when it is
-made anew. Does not know: the protocol (`connection`), the agent loop.
+Knows: the names of its tools here and what the model reads of their results, who uses the connection and when to
+reconnect. Does not know: the protocol (`connection`), the agent loop.
 """
 
 import asyncio
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.mcp")
 _PREFIX = re.compile(r"[\w./-]{0,64}")
-_LONGEST_TOOL = 50_000  # characters of one tool's description and schema: every prompt holds them
+_LONGEST_TOOL = 50_000  # characters of one tool's description and schema, which are part of every prompt
 
 
 class MCP:
     """A server of the Model Context Protocol, whose tools a run may call: `llm.run("...", [MCP("python server.py")])`.
 
-    `server` is a command (a text, or a list of words), which is started and spoken to over its standard input and
-    output; the URL of a server that speaks streamable HTTP; or a server object of the `mcp` package, in this process.
-    A run connects it and disconnects it at its end. Within `with server:` or `async with server:` it stays connected,
-    for many runs, and `server.tools()` are its tools.
+    `server` is a command (a string, or a list of words), which is started and connected over its standard input and
+    output; the URL of a server that speaks streamable HTTP; or a server object of the `mcp` package, in this process. A
+    run connects the server and disconnects it at its end. Within `with server:` or `async with server:` it stays
+    connected, for many runs, and `server.tools()` returns its tools.
 
     - `prefix`: put before the names of its tools, for servers whose tools have the same names.
-    - `only`: names of the tools to take (the server's own names); the others are not shown to the model.
+    - `only`: names of the tools to use (the server's own names); the others are not shown to the model.
     - `timeout`: seconds that one call may take; `connect_timeout`: seconds until it has listed its tools.
-    - `max_result`: characters of a result that the model reads; what is longer is cut, and says so.
-    - `env`, `cwd`: further environment variables and the folder of a command. It gets PATH, HOME and the like from this
-      process, and nothing else. `headers`: of the requests to a URL.
-    - `allow_sampling`: let the server ask this run's model (its sampling requests): `sampling_requests` times in a run
-      at most, for `sampling_tokens` generated tokens together. Otherwise such requests are refused.
+    - `max_result`: maximum number of characters of a result; a longer result is cut, with a note that says so.
+    - `env`, `cwd`: further environment variables and the working directory of a command. It gets PATH, HOME and the
+      like from this process, and nothing else. `headers`: sent with the requests to a URL.
+    - `allow_sampling`: let the server ask this run's model (its sampling requests): at most `sampling_requests` times
+      in a run, for `sampling_tokens` generated tokens together. Otherwise such requests are refused.
 
-    What goes wrong in a call is a result that the model reads. If the server is lost, that call fails, and each later
-    call tries once to connect again. Descriptions, schemas and results are the server's words: a tool whose name or
-    schema cannot be used is left out with an EngineWarning, and nothing of it becomes a control token in a prompt.
+    An error in a call becomes a result that the model reads. If the connection is lost, that call fails, and each later
+    call tries once to reconnect. Descriptions, schemas and results are the server's text: a tool whose name or schema
+    cannot be used is left out with an EngineWarning, and no part of that text becomes a control token in a prompt.
 
-    Raises RequestError for options that are not valid, EngineError where the `mcp` package is not installed; connecting
+    Raises RequestError for options that are not valid, EngineError if the `mcp` package is not installed; connecting
     raises EngineError for a server that does not start, answer or list tools.
     """
 
@@ -98,12 +98,12 @@ class MCP:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The server's name in messages."""
         return self._target.label
 
     def tools(self) -> tuple[Tool, ...]:
-        """Its tools, as it listed them last. Raises EngineError while it is not connected, RequestError for a name in
-        `only` that it does not list."""
+        """Returns the tools that the server listed last. Raises EngineError while it is not connected, RequestError for
+        a name in `only` that the server does not list."""
         with self._lock:
             connection = self._open_connection()
             if self._made is None:
@@ -113,7 +113,7 @@ class MCP:
             return self._made[1]
 
     def refresh(self) -> None:
-        """List the tools again, if the server said that they changed. One that does not answer keeps its old list."""
+        """List the tools again, if the server reported a change. If it does not answer, the old list stays."""
         with self._lock:
             connection = self._open_connection()
         if connection.changed and connection.is_up:
@@ -123,7 +123,8 @@ class MCP:
                 _log.warning("%s did not list its tools again: %s", self.label, reason_of(error))
 
     def open_for(self, answer: Answer | None) -> Callable[[], None]:
-        """Connect, unless it is connected, for a run whose model is `answer`; returns what ends that use of it."""
+        """Connect, unless connected already, for a run whose model is `answer`. Returns a function that ends this
+        use."""
         with self._lock:
             self._uses += 1
             if self._connection is None or self._connection.lost:
@@ -140,7 +141,7 @@ class MCP:
                 self._leave(budget)
 
         try:
-            connection.ready.result()  # it has a time limit of its own
+            connection.ready.result()  # connecting has a time limit of its own
             _ = self.tools()
         except BaseException:
             end()
@@ -148,7 +149,7 @@ class MCP:
         return end
 
     def close(self) -> None:
-        """End what `with` began."""
+        """Leave the innermost `with`."""
         if self._withs:
             self._withs.pop()()
 
@@ -187,11 +188,11 @@ class MCP:
         return self._connection
 
     async def _sampled(self, asked: Any) -> Any:
-        """A sampling request, answered by the run that began last."""
+        """Answer a sampling request, by the run that began last."""
         with self._lock:
             budget = self._budgets[-1] if self._budgets else None
         if budget is None:
-            return refusal("User rejected sampling request: no run is under way that could answer it.")
+            return refusal("User rejected sampling request: there is no run that could answer it.")
         return await budget.answer(asked)
 
     def _tools_of(self, listed: "Sequence[Listed]", *, first: bool) -> tuple[Tool, ...]:
@@ -208,7 +209,7 @@ class MCP:
             try:
                 made = self._tool_of(tool)
                 if made.name in found:
-                    raise RequestError("it lists two of that name")
+                    raise RequestError("the server lists two tools of that name")
                 found[made.name] = made
             except RequestError as error:
                 text = f"The tool {cut(tool.name, 128)!r} of {self.label} is left out: {cut(str(error), 600)}"
@@ -216,15 +217,16 @@ class MCP:
         return tuple(found.values())
 
     def _tool_of(self, listed: "Listed") -> Tool:
-        """Raises RequestError for a name, description or schema that no tool may have."""
+        """Returns a listed tool as a record. Raises RequestError for a name, description or schema that is not
+        allowed."""
         description = listed.description or listed.title or ""
         try:
             size = len(description) + len(json.dumps(listed.input_schema))
         except (ValueError, RecursionError):
-            size = 0  # judged below
+            size = 0  # `as_tool` reports it
         if size > _LONGEST_TOOL:
             raise RequestError(
-                f"its description and schema have {size:,} characters, and {_LONGEST_TOOL:,} are allowed."
+                f"its description and schema have {size:,} characters, but only {_LONGEST_TOOL:,} are allowed."
             )
         name = listed.name
 
@@ -232,12 +234,12 @@ class MCP:
             return await self._call(name, arguments)
 
         schema = {"type": "object", **listed.input_schema}
-        # Judged as a caller's schema is: JSON, not too deep, JSON Schema, references within it.
-        judged = as_tool({"name": self._prefix + name, "description": description, "parameters": schema})
-        return judged.model_copy(update={"function": call})
+        # Checked like a caller's schema: JSON, not too deep, valid JSON Schema, only references within it.
+        checked = as_tool({"name": self._prefix + name, "description": description, "parameters": schema})
+        return checked.model_copy(update={"function": call})
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> ToolOutcome:
-        """What the model reads of a call. Raises nothing but the cancellation of whoever waits."""
+        """Returns what the model reads of a call. Raises only the cancellation of the waiting task."""
         from mcp import MCPError
 
         try:
@@ -246,7 +248,7 @@ class MCP:
                 try:
                     await _waited(connection)
                 except EngineError as error:
-                    return _failed(f"the server is lost, and connecting again failed: {error}")
+                    return _failed(f"the connection to the server was lost, and reconnecting failed: {error}")
                 result = await asyncio.wrap_future(connection.call(name, arguments))
         except TimeoutError:
             return _failed(
@@ -254,8 +256,8 @@ class MCP:
             )
         except Lost as error:
             return _failed(
-                f"the server was lost during the call ({reason_of(error)}), and what came of it is not known. The next "
-                "call of its tools connects again."
+                f"the connection to the server was lost during the call ({reason_of(error)}), so its result is not "
+                "known. The next call of its tools reconnects."
             )
         except MCPError as error:
             return _failed(cut(error.message, self._max_result))
@@ -264,7 +266,7 @@ class MCP:
         return outcome_of(result, self._max_result)
 
     def _reconnected(self) -> Connection:
-        """The connection; a new one where it was lost. Calls that come together share it."""
+        """Returns the connection; a new one if it was lost. Concurrent calls share it."""
         with self._lock:
             connection = self._open_connection()
             if connection.lost:
@@ -274,11 +276,11 @@ class MCP:
 
 
 async def _waited(connection: Connection) -> None:
-    """Wait until it is ready, without ending it for those who wait beside this one. Raises what `ready` holds."""
+    """Wait until the connection is ready, without cancelling it for other waiting calls. Raises what `ready` holds."""
     ready = asyncio.wrap_future(connection.ready)
     ready.add_done_callback(
         lambda done: done.cancelled() or done.exception()
-    )  # taken note of, if nobody waits any more
+    )  # reads the exception, so that asyncio does not report it as never retrieved
     await asyncio.shield(ready)
 
 
@@ -294,12 +296,14 @@ def _check_seconds(**options: Any) -> None:
 
 def _check_names(prefix: Any, only: Any) -> None:
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
-        raise RequestError(f"prefix={prefix!r} is not valid; give letters, digits, and _ . / -, like 'files_'.")
+        raise RequestError(
+            f"prefix={prefix!r} is not valid; give at most 64 letters, digits, and _ . / -, like 'files_'."
+        )
     if isinstance(only, str) or not all(isinstance(name, str) for name in only or ()):
-        raise RequestError(f"only={only!r} is not valid; give the names of tools in a list.")
+        raise RequestError(f"only={only!r} is not valid; give a list of tool names.")
 
 
 def _check_counts(**options: Any) -> None:
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise RequestError(f"{name}={value!r} is not valid; give a number, at least 1.")
+            raise RequestError(f"{name}={value!r} is not valid; give an integer, at least 1.")

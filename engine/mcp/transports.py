@@ -1,7 +1,7 @@
-"""What a caller names as an MCP server, made into a connection's transport.
+"""Makes a connection's transport from what a caller gives as an MCP server.
 
-Knows: commands, addresses and servers of this process; what a server's process writes to its standard error. Does not
-know: the protocol.
+Knows: commands, addresses and server objects; what a server's process writes to its standard error. Does not know: the
+protocol.
 """
 
 import logging
@@ -23,7 +23,7 @@ _READ_SECONDS = 24 * 3600.0  # calls have time limits of their own
 
 
 class Stderr:
-    """The standard error of a server's process: its last lines, for messages, and every line in the log (DEBUG)."""
+    """The standard error of a server's process: keeps its last lines for messages, and logs every line (DEBUG)."""
 
     def __init__(self) -> None:
         self._tail = ""
@@ -31,7 +31,7 @@ class Stderr:
 
     @asynccontextmanager
     async def pipe(self) -> AsyncGenerator[Any, None]:
-        """A file to write to, as a process needs one. At its end the last lines are waited for."""
+        """Open a file for the process to write to. On exit, waits for the last lines."""
         reading, writing = os.pipe()
         self._reader = threading.Thread(target=self._read, args=(reading,), name="llama-engine mcp stderr", daemon=True)
         self._reader.start()
@@ -39,7 +39,7 @@ class Stderr:
             with os.fdopen(writing, "w") as file:
                 yield file
         finally:
-            self._reader.join(1.0)  # longer only where the process left one of its own that still holds the pipe
+            self._reader.join(1.0)  # takes longer only if a child of the process still holds the pipe
 
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb", buffering=0) as file:
@@ -49,7 +49,7 @@ class Stderr:
                 self._tail = (self._tail + text)[-_KEPT:]
 
     def last_words(self) -> str:
-        """What the server wrote last; "" where it wrote nothing, or has no process. For a server that has ended."""
+        """Returns the end of what a server that has ended wrote; "" if it wrote nothing or has no process."""
         if self._reader is not None:
             self._reader.join(1.0)
         return self._tail.strip()
@@ -57,9 +57,10 @@ class Stderr:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a server is: a command and its arguments, a URL, or a server object of the `mcp` package.
+    """The server to connect to: a command and its arguments, a URL, or a server object of the `mcp` package.
 
-    `environment`, `folder`: of the command. `headers`: of every HTTP request.
+    `environment`, `folder`: environment variables and working directory of the command. `headers`: of every HTTP
+    request.
     """
 
     server: Any
@@ -69,7 +70,7 @@ class Target:
     headers: Mapping[str, str] | None = field(default=None, repr=False)
 
     def transport(self, stderr: Stderr) -> Any:
-        """What `mcp.Client` takes; for one connection."""
+        """Returns the argument for `mcp.Client`; for one connection."""
         if isinstance(self.server, tuple):
             return _process(self, stderr)
         if isinstance(self.server, str):
@@ -83,8 +84,8 @@ def target_of(
     folder: str | Path | None,
     headers: Mapping[str, str] | None,
 ) -> Target:
-    """What the caller means. Raises RequestError for what cannot be a server, and for options that do not belong to
-    it."""
+    """Returns the target of the caller's options. Raises RequestError for what cannot be a server, and for options that
+    do not belong to it."""
     kind, found, label = _read(server)
     for name, value, owner in (
         ("env", environment, "command"),
@@ -92,12 +93,13 @@ def target_of(
         ("headers", headers, "URL"),
     ):
         if value is not None and kind != owner:
-            raise RequestError(f"{name}= is for a server given as a {owner}, and {label} is none; leave it out.")
+            raise RequestError(f"{name}= is for a server given as a {owner}, which {label} is not; leave it out.")
     return Target(found, label, environment, folder, headers)
 
 
 def _read(server: object) -> tuple[str, Any, str]:
-    """Which kind of server it is, the server, and what messages call it. An address loses what may be secret in it."""
+    """Returns the kind of server, the server, and its name in messages. The name of a URL leaves out what may be secret
+    in it."""
     if isinstance(server, str) and server.strip().startswith(("http://", "https://")):
         address = server.strip()
         parts = urlsplit(address)
@@ -107,15 +109,15 @@ def _read(server: object) -> tuple[str, Any, str]:
         words = _words(server) if isinstance(server, str) else list(cast("Sequence[Any]", server))
         if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
             raise RequestError(
-                f"{server!r} is no command; give one like 'python server.py' or ['python', 'server.py']."
+                f"{server!r} is not a command; give one like 'python server.py' or ['python', 'server.py']."
             )
         shown = shlex.join(words)
         return "command", tuple(words), f"the MCP server `{shown if len(shown) <= 80 else f'{shown[:77]}...'}`"
     if hasattr(server, "run") and hasattr(server, "name"):
         return "object", server, f"the MCP server {server.name!r}"  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     raise RequestError(
-        f"{server!r:.80} is no MCP server; give a command ('python server.py'), a URL ('http://localhost:8000/mcp') or "
-        "a server object of the mcp package."
+        f"{server!r:.80} is not an MCP server; give a command ('python server.py'), a URL "
+        "('http://localhost:8000/mcp') or a server object of the mcp package."
     )
 
 

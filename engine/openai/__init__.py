@@ -1,11 +1,11 @@
-"""OpenAI's wire format and this package's own records, each made of the other.
+"""Converts between OpenAI's wire format and this package's own records, in both directions.
 
     client = engine.openai.OpenAI(llm)  # the real `openai` client, over an engine in this process
     client = openai.OpenAI(http_client=httpx.Client(transport=engine.openai.transport(llm)), ...)
 
-Knows: Chat Completions, as a client of a server (`engine.openai.chat`) and as what a client of OpenAI's talks to. Does
-not know: sockets, models. Only `OpenAI` and `AsyncOpenAI` need the `openai` package, and `transport` one of httpx and
-httpx2; they are imported when called.
+Knows: Chat Completions and Responses, as a client of a server (`engine.openai.chat`, Chat Completions only) and as the
+server of an OpenAI client. Does not know: sockets, models. `OpenAI` and `AsyncOpenAI` need the `openai` package,
+`transport` needs httpx or httpx2; each is imported when called.
 """
 
 from engine.openai.client import AsyncOpenAI, OpenAI

@@ -1,7 +1,7 @@
-"""Which request gets what: methods and paths, models by name, and the endpoints that this process serves.
+"""Routes requests: methods and paths, models by name, and the endpoints that this process serves.
 
 Knows: OpenAI's paths, and what a body must be before an endpoint reads it. Does not know: HTTP libraries, threads,
-event loops; what travels and how is `engine.openai.transport`'s.
+event loops: `engine.openai.transport` carries requests and responses.
 """
 
 import time
@@ -28,12 +28,12 @@ SERVED = (
     "GET /models",
     "GET /models/{model}",
 )
-"""The endpoints that there are; every other is refused by name."""
+"""The endpoints served here; any other request is refused with an error that names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that needs no model."""
+    """A response that needs no model."""
 
     body: Json
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An answer that a model gives."""
+    """A response that a model generates."""
 
     ask: Ask
     projection: Projection
@@ -51,7 +51,7 @@ class Turn:
 
 
 class Api:
-    """The endpoints over one engine, which goes by any name, or over several, each by its own."""
+    """The endpoints over one engine, which accepts any model name, or over several, each under its own name."""
 
     def __init__(self, engines: EngineLike | Mapping[str, EngineLike]) -> None:
         self._created = int(time.time())
@@ -61,12 +61,13 @@ class Api:
         if isinstance(engines, Mapping):
             self._engines = dict(engines)
             if not self._engines:
-                raise RequestError('There is no engine to talk to; give one, or {"name": engine, ...}.')
+                raise RequestError('The dictionary of engines is empty; pass an engine, or {"name": engine, ...}.')
         else:
             self._engines = {model_name(engines): engines}
 
     def handle(self, method: str, path: str, query: Mapping[str, str], content: bytes) -> Answer | Turn:
-        """What becomes of a request. Raises Problem for one that gets nothing."""
+        """Returns the response to a request, or the turn that will give it. Raises Problem for a request that is
+        refused."""
         steps = _steps(path)
         match method, steps:
             case "POST", ["chat", "completions"]:
@@ -84,7 +85,7 @@ class Api:
                 return Answer(_page(self._store.get(id_).own, query))
             case "POST", ["responses", id_, "cancel"]:
                 self._store.get(id_)
-                raise bad("Only background responses are cancelled so, and there are none; close the stream.", None)
+                raise bad("Only background responses can be cancelled, and there are none; close the stream.", None)
             case "GET", ["models"]:
                 return Answer({"object": "list", "data": [self._model(name) for name in self._engines]})
             case "GET", ["models", *rest] if rest:
@@ -116,7 +117,7 @@ class Api:
         return Turn(ask, answer, request.stream, logprobs=False, headers=_warned(request.ignored))
 
     def _find(self, name: str | None) -> tuple[str, EngineLike]:
-        """The engine of that name, and the name that it says."""
+        """Returns the name under which a model is served, and its engine."""
         if self._any_name:
             return next(iter(self._engines.items()))
         known = ", ".join(map(repr, self._engines))
@@ -133,7 +134,7 @@ class Api:
 
 
 def model_name(engine: EngineLike) -> str:
-    """What a model calls itself: the name in its file, the file's name, or its family's."""
+    """Returns a model's name: the one in its file, the file's name, or its family's."""
     try:
         info = engine.info
     except RequestError:
@@ -142,14 +143,14 @@ def model_name(engine: EngineLike) -> str:
 
 
 def _page(items: Sequence[Json], query: Mapping[str, str]) -> Json:
-    """One page of a list. Raises Problem for a limit that is none, and for an unknown `after`."""
+    """Returns one page of a list. Raises Problem for a limit that is not valid, and for an unknown `after`."""
     limit, after = query.get("limit", "20"), query.get("after")
     if not limit.isdecimal() or not 1 <= int(limit) <= 100:
         raise bad(f"limit={limit!r} is not valid; ask for 1 to 100 items.", "limit")
     listed = list(items) if query.get("order") == "asc" else [*reversed(items)]
     ids = [item["id"] for item in listed]
     if after is not None and after not in ids:
-        raise bad(f"after={after!r} is no item of this list.", "after")
+        raise bad(f"after={after!r} is not the id of an item in this list.", "after")
     start = 0 if after is None else ids.index(after) + 1
     data = listed[start : start + int(limit)]
     edges = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
@@ -157,7 +158,7 @@ def _page(items: Sequence[Json], query: Mapping[str, str]) -> Json:
 
 
 def _steps(path: str) -> list[str]:
-    """A path's steps after the base address, whatever that is: it ends with a version, if it has one."""
+    """Returns a path's segments after the base address: after "v1" if the path has that."""
     steps = [unquote(step) for step in path.split("/") if step]
     return steps[steps.index("v1") + 1 :] if "v1" in steps else steps
 
@@ -165,18 +166,18 @@ def _steps(path: str) -> list[str]:
 def _refused(method: str, steps: list[str]) -> Problem:
     return Problem(
         404,
-        f"{method} /{'/'.join(steps)} is not served in this process; what is: {', '.join(SERVED)}.",
+        f"{method} /{'/'.join(steps)} is not served in this process; use one of: {', '.join(SERVED)}.",
         code="unsupported_endpoint",
     )
 
 
 def _warned(ignored: tuple[str, ...]) -> dict[str, str]:
-    """The header that names the fields which did nothing, after a warning that does."""
+    """Warn about fields that have no effect. Returns the header that names them."""
     if not ignored:
         return {}
     names = ", ".join(ignored)
     warnings.warn(
-        f"These fields of the request do nothing here: {names} (docs/openai.md says why, and what does instead).",
+        f"These fields of the request have no effect here: {names} (see docs/openai.md for reasons and alternatives).",
         EngineWarning,
         stacklevel=2,
     )

@@ -1,7 +1,7 @@
-"""The parts of one turn in their order, as events; its tool calls put together from their deltas.
+"""Emits the parts of one turn in order, as events; puts tool calls together from their deltas.
 
-Knows: that a part ends before the next begins, that reasoning of white space only is none, and how deltas say which
-call they belong to (OpenAI API reference, "The chat completion chunk object": by `index`; and what other servers leave
+Knows: that a part ends before the next begins, that reasoning which is only white space does not count, and how deltas
+identify their call (OpenAI API reference, "The chat completion chunk object": by `index`; and what other servers leave
 out or repeat). Does not know: chunks.
 """
 
@@ -19,7 +19,7 @@ from engine.types import Tool
 
 
 class Parts:
-    """Text and calls in, events out."""
+    """Takes text and calls, emits events."""
 
     def __init__(self, tools: Mapping[str, Tool] | None) -> None:
         self._emitter = Emitter(tools)
@@ -30,11 +30,11 @@ class Parts:
 
     @property
     def calls(self) -> int:
-        """How many calls began."""
+        """Number of calls begun."""
         return self._emitter.calls
 
     def text(self, kind: Kind, text: str) -> None:
-        """More text; of another kind than before, it begins a part."""
+        """Add text; if its kind differs from the previous text's, it begins a part."""
         if not text:
             return
         if kind != self._kind:
@@ -49,12 +49,12 @@ class Parts:
         self._emitter.delta(kind, text, self._part)
 
     def call(self, name: str, id_: str) -> CallEmitter:
-        """Begin a call. Without an id, its end brings one."""
+        """Begin a call. Without an id, the event of its end carries one."""
         self._end_text()
         return self._emitter.call(name, id_ or None, id_follows=True)
 
     def forward(self, event: Event) -> None:
-        """An event of a parser's, other than reasoning; it numbers parts and calls by itself."""
+        """Emit a parser's event, other than reasoning, with part and call numbers of this turn."""
         match event:
             case ContentDelta(text):
                 self.text("content", text)
@@ -69,7 +69,7 @@ class Parts:
                 pass
 
     def drain(self) -> list[Event]:
-        """The events since the last drain."""
+        """Returns the events since the last drain."""
         return self._emitter.drain()
 
     def _emit_moved(self, event: ToolCallStart | ToolCallDelta | ToolCallEnd) -> None:
@@ -81,14 +81,14 @@ class Parts:
 
 
 class _Text(NamedTuple):
-    """Text that came after a call that may yet go on."""
+    """Text that arrived while an earlier call was still open."""
 
     kind: Kind
     text: str
 
 
 class _JsonEnd:
-    """Whether a text that comes in fragments is one whole JSON value."""
+    """Finds out whether a text that arrives in fragments is one complete JSON value."""
 
     def __init__(self) -> None:
         self._reader = Reader()
@@ -119,7 +119,7 @@ def _ignore(text: str) -> None:
 
 @dataclass(slots=True)
 class _Call:
-    """One call, as far as it came."""
+    """The state of one call so far."""
 
     id: str = ""
     name: str = ""
@@ -138,10 +138,10 @@ class _Call:
 
 
 class Calls:
-    """Deltas of calls in, one call after the other out.
+    """Takes deltas of calls, emits one call after the other.
 
-    The first call streams. What comes after it waits until it is over: when something follows and its arguments are a
-    whole JSON value, or at the end of the turn.
+    The first call streams. Everything after it waits until it is over: when something follows and its arguments are a
+    complete JSON value, or at the end of the turn.
     """
 
     def __init__(self, parts: Parts, diagnostics: Diagnostics) -> None:
@@ -155,16 +155,16 @@ class Calls:
 
     @property
     def open(self) -> bool:
-        """Whether a call may go on."""
+        """Whether a call may still continue."""
         return bool(self._queue)
 
     def text(self, kind: Kind, text: str) -> None:
-        """Text while a call is open."""
+        """Add text while a call is open."""
         self._queue.append(_Text(kind, text))
         self._pump()
 
     def delta(self, delta: Mapping[str, Any]) -> None:
-        """An item of `tool_calls`."""
+        """Add an item of `tool_calls`."""
         inner: object = delta.get("function") or delta.get("custom") or {}
         if not isinstance(inner, Mapping):
             self._diagnostics.report("a tool call without a function", dict(delta))
@@ -185,19 +185,19 @@ class Calls:
         self._pump()
 
     def close(self, *, cut: bool) -> None:
-        """The turn is over. `cut`: before its proper end, so that arguments that are not JSON are truncated."""
+        """End the turn. `cut`: it ended early, so that arguments that are not JSON are marked as truncated."""
         while self._queue:
             self._pump()
             if self._queue:
                 head = self._queue.pop(0)
-                assert isinstance(head, _Call)  # texts leave as soon as they are first
+                assert isinstance(head, _Call)  # a text at the head of the queue is emitted at once
                 self._finish(head, cut=cut)
 
     def _which(self, index: int | None, id_: str, name: str) -> _Call:
-        """The call that a delta belongs to.
+        """Returns the call that a delta belongs to.
 
-        By its index; but some servers number every call 0, or none: then another id with a name begins a call, and so
-        does a name after arguments. An id that changes without a name means nothing.
+        Calls are found by their index. But some servers number every call 0, or send no index: then a different id with
+        a name begins a call, and so does a name after arguments. An id that changes without a name is ignored.
         """
         call = self._by_index.get(index) if index is not None else self._last
         if index is None and id_:
@@ -216,13 +216,13 @@ class Calls:
         return call
 
     def _pump(self) -> None:
-        """Emit what can be: the first in the queue, and what follows it once it is over."""
+        """Emit what can be emitted: the head of the queue, and what follows it once it is over."""
         while self._queue:
             head = self._queue[0]
             if isinstance(head, _Text):
                 self._parts.text(head.kind, head.text)
             elif not head.arguments:
-                return  # its name may go on
+                return  # the next delta may continue its name
             else:
                 self._send(head)
                 if not (head.end.complete and len(self._queue) > 1):
@@ -251,7 +251,7 @@ class Calls:
         self._ids.add(call.id)
         whole = "".join(call.arguments)
         if not call.sent and whole.strip() not in ("", "null"):
-            emitter.write(whole)  # the beginning of a null that never was one
+            emitter.write(whole)  # a beginning of "null" that did not become one
         if cut and not _is_json(whole):
             emitter.end("truncated", call.id)
         else:
@@ -263,7 +263,7 @@ def _text(value: object) -> str:
 
 
 def _arguments(value: object) -> str:
-    """Arguments as text; some servers send the object itself."""
+    """Returns arguments as text; some servers send the object itself."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""Chat Completions from elsewhere: a server's stream as our events, our messages as a server's request.
+"""Chat Completions of other servers: a server's stream becomes our events, our messages become a server's request.
 
-Knows: what may be handed in. Does not know: transports; the caller brings one (an `openai` client, httpx, a file).
+Knows: what callers may pass. Does not know: transports; the caller brings one (an `openai` client, httpx, a file).
 
     body = chat.request(messages, tools, model="qwen3", reasoning=False)
     for event in chat.events(client.chat.completions.create(**chat.client_arguments(body))):
@@ -67,29 +67,30 @@ def events(
     family: str | Family | Format | None = None,
     in_reasoning: bool = False,
 ) -> Events | AsyncEvents:
-    """The events of a Chat Completions stream: sync in, sync out; async in, async out.
+    """Returns the events of a Chat Completions stream: a sync iterator for sync chunks, an async one for async chunks.
 
-    chunks: dictionaries, objects of an SDK (`model_dump`), lines of server-sent events (text or bytes, with their ends
-        or without), or blocks of them cut anywhere; also a whole response, not streamed.
-    tools: what was declared, if calls are to be judged (`unknown_tool`, `invalid_arguments`); None judges JSON only.
-    choice: which of several (`n` > 1) to follow.
-    family: read the content as this family's raw output, for servers that parse nothing (calls in it too); None knows
-        `<think>` and its like at the start.
-    in_reasoning: the prompt ended inside reasoning, and the server sends what follows as it is: no opening marker.
+    chunks: dictionaries, objects of an SDK (`model_dump`), lines of server-sent events (text or bytes, with line ends
+        or without), or blocks of them cut anywhere; also a complete response that was not streamed.
+    tools: the tools of the request, to check calls against (`unknown_tool`, `invalid_arguments`); None checks only that
+        arguments are JSON.
+    choice: the index of the choice to read (`n` > 1).
+    family: parse the content as this family's raw output, calls included, for servers that parse nothing; None parses
+        only `<think>` and similar markup at the start.
+    in_reasoning: the prompt ended inside reasoning, and the server sends the output without the opening marker.
 
-    Reasoning is found wherever the server puts it: in a field of its own (`reasoning_content`, `reasoning`, `thinking`,
-    `reasoning_details`; the first that has text is followed), inline in the content, or in both, which gives one copy.
-    Each call's events come together: a later call's wait until the earlier is over. A call's id comes with its end
-    where the server sends it late or never.
+    Reasoning may be in a field of its own (`reasoning_content`, `reasoning`, `thinking`, `reasoning_details`; the first
+    that has text is read), inline in the content, or in both, which gives one copy. The events of a call are not
+    interleaved with others: a later call's wait until the earlier is over. If the server sends a call's id late or
+    never, the id comes with the call's end.
 
-    The last event is `Finished`. "content_filter" becomes "error", as does a reason that is not known; a stream that
-    ends without any is "stop" after `[DONE]` and else "error", since it was cut. Arguments that are no JSON are
-    `truncated` after an end other than "stop" and "tool_calls", else `malformed`. The usage is None when the server
-    sent none.
+    The last event is `Finished`. "content_filter" and unknown reasons become "error". A stream without a finish reason
+    becomes "stop" after `[DONE]`, otherwise "error", since it was cut. Arguments that are not JSON are `truncated` if
+    the turn ended by anything but "stop" and "tool_calls", otherwise `malformed`. The usage is None if the server sent
+    none.
 
-    What makes no sense (data that is not JSON, fields of a wrong type) is left out with a `MalformedEventWarning` and
-    counted in `malformed`. Raises RemoteError when the server sends an error, RequestError for chunks that are none of
-    the above; what the transport raises passes through.
+    Malformed input (data that is not JSON, fields of a wrong type) is left out with a `MalformedEventWarning` and
+    counted in `malformed`. Raises RemoteError if the server sends an error, RequestError for chunks of any other kind;
+    errors of the transport pass through.
     """
     diagnostics = Diagnostics()
     reader = TurnReader(diagnostics, tools=tools, choice=choice, family=family, in_reasoning=in_reasoning)
@@ -97,8 +98,8 @@ def events(
         return Events(cast("Iterable[object]", chunks), reader, diagnostics)
     if isinstance(cast("object", chunks), AsyncIterable):
         return AsyncEvents(chunks, reader, diagnostics)
-    wrong = "await it first" if inspect.isawaitable(chunks) else "hand over the stream that the server's client gives"
-    raise RequestError(f"chunks is {chunks!r}, which is no stream: {wrong}.")
+    remedy = "await it first" if inspect.isawaitable(chunks) else "pass the stream that the server's client returns"
+    raise RequestError(f"chunks is {chunks!r}, which is not a stream: {remedy}.")
 
 
 def completion(
@@ -109,10 +110,10 @@ def completion(
     family: str | Family | Format | None = None,
     in_reasoning: bool = False,
 ) -> Completion:
-    """A whole response (a dictionary, an object of an SDK, JSON text), or a sync stream read to its end, as a
-    completion.
+    """Returns the completion of a complete response (a dictionary, an object of an SDK, JSON text), or of a sync
+    stream, which is read to its end.
 
-    Options, finish reasons and errors are those of `events`; a whole response without a finish reason is "error".
+    Options, finish reasons and errors are those of `events`; a complete response without a finish reason is "error".
     """
     chunks = cast("Iterable[object]", response)
     return fold(events(chunks, tools=tools, choice=choice, family=family, in_reasoning=in_reasoning))

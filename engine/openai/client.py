@@ -1,7 +1,7 @@
-"""The real `openai` package's clients over engines in this process.
+"""The `openai` package's own clients, over engines in this process.
 
-Knows: which arguments of the SDK's clients must be others where there is no server. Does not know: what the SDK sends,
-or how it is served. The `openai` package is optional and imported when a client is made.
+Knows: which arguments of the SDK's clients need other defaults without a server. Does not know: what the SDK sends, or
+how it is served. The `openai` package is optional and imported when a client is made.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ BASE_URL = "http://in-process/v1"
 
 
 def OpenAI(engines: EngineLike | Mapping[str, EngineLike], **options: Any) -> "Client":  # noqa: N802 - the SDK's
-    """The `openai` package's client over an engine, or over `{name: engine}`.
+    """Returns the `openai` package's client over an engine, or over `{name: engine}`.
 
-    options: the SDK's own; `max_retries` is 0 and `timeout` None where they are not given, because an answer on a CPU
-    may take longer than the SDK's 600 seconds, and a retry would generate it again. Raises EngineError where `openai`
-    is not installed, RequestError for `http_client`, whose place the engine takes.
+    options: the SDK's own. `max_retries` defaults to 0 and `timeout` to None, because an answer on a CPU may take
+    longer than the SDK's 600 seconds, and a retry would generate it again. Raises EngineError if `openai` is not
+    installed, RequestError for `http_client`, which the engine replaces.
     """
     sdk = _sdk(options)
     http = sdk.DefaultHttpxClient(transport=transport(engines), trust_env=False)
@@ -35,7 +35,7 @@ def OpenAI(engines: EngineLike | Mapping[str, EngineLike], **options: Any) -> "C
 def AsyncOpenAI(  # noqa: N802 - the SDK's name
     engines: EngineLike | Mapping[str, EngineLike], **options: Any
 ) -> "AsyncClient":
-    """`OpenAI` for asyncio."""
+    """Returns the same client for asyncio."""
     sdk = _sdk(options)
     http = sdk.DefaultAsyncHttpxClient(transport=transport(engines), trust_env=False)
     return sdk.AsyncOpenAI(**_defaults(options), http_client=http)
@@ -44,8 +44,8 @@ def AsyncOpenAI(  # noqa: N802 - the SDK's name
 def _sdk(options: Mapping[str, Any]) -> Any:
     if "http_client" in options:
         raise RequestError(
-            "http_client is the engine's place; for a client of your own use engine.openai.transport(llm) as its "
-            "transport, and give that to openai.OpenAI."
+            "http_client= cannot be given, because the engine takes its place; to use a client of your own, give it "
+            "engine.openai.transport(llm) as its transport, and pass it to openai.OpenAI."
         )
     try:
         import openai

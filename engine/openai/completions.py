@@ -1,4 +1,4 @@
-"""Chat Completions: a request's body as what the engine is asked for, and turns as chunks or one object.
+"""Chat Completions: reads a request's body into engine options, and writes turns as chunks or as one object.
 
 Knows: OpenAI API reference, "Create chat completion", "The chat completion object" and "The chat completion chunk
 object"; and `reasoning_content`, the field that DeepSeek's API added for reasoning. Does not know: transports, models.
@@ -27,12 +27,12 @@ FINISH: Mapping[FinishReason, str] = {
     "tool_calls": "tool_calls",
     "deadline": "length",
 }
-"""OpenAI's words; the other ends are errors."""
+"""OpenAI's finish reasons; any other end of a turn is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A body, read. `options` are the engine's, `names` tell which field gave each."""
+    """A body that was read. `options` are the engine's options, `names` the request field that each came from."""
 
     model: str | None
     messages: list[Json]
@@ -48,7 +48,7 @@ class ChatRequest:
 
 
 def read_chat(body: Json) -> ChatRequest:
-    """A body of `POST /chat/completions`. Raises Problem for what is missing, not valid, or not supported."""
+    """Read a body of `POST /chat/completions`. Raises Problem for what is missing, not valid, or not supported."""
     given = given_fields(CHAT_FIELDS, body)
     values = given.values
     if not values.get("messages"):
@@ -74,7 +74,7 @@ def read_chat(body: Json) -> ChatRequest:
 
 
 def _options(values: Json) -> tuple[Json, dict[str, str], tuple[Tool, ...]]:
-    """The engine's options, the field that each came from, and the tools."""
+    """Returns the engine's options, the field that each came from, and the tools."""
     tools = read_tools(values.get("tools", []), "tools")
     found: Json = {}
     names: dict[str, str] = {}
@@ -86,7 +86,7 @@ def _options(values: Json) -> tuple[Json, dict[str, str], tuple[Tool, ...]]:
 
 
 def _of_openai(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str, object]]:
-    """Options of the engine, the fields of OpenAI's that gave them, and their values."""
+    """Yields an engine option, the OpenAI field that gave it, and its value."""
     for field in ("max_tokens", "max_completion_tokens"):
         if field in values:
             yield "max_tokens", field, values[field]
@@ -105,7 +105,7 @@ def _of_openai(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str, 
 
 
 def _of_servers(values: Json) -> Iterator[tuple[str, str, object]]:
-    """The same of fields that other servers added to OpenAI's, and of the engine's own names."""
+    """Yields the same for fields that other servers added to OpenAI's, and for the engine's own names."""
     variables = dict(cast("Json", values.get("chat_template_kwargs", {})))
     if isinstance(thinks := variables.get("enable_thinking"), bool):
         yield "reasoning", "chat_template_kwargs", thinks
@@ -121,7 +121,7 @@ def _of_servers(values: Json) -> Iterator[tuple[str, str, object]]:
 
 
 def _samplers(names: object) -> object:
-    """llama.cpp's server says "typ_p"."""
+    """Replace "typ_p", the name in llama.cpp's server."""
     if not isinstance(names, list):
         return names
     return ["typical_p" if name == "typ_p" else name for name in cast("list[object]", names)]
@@ -131,13 +131,13 @@ def _include_usage(options: Json | None, *, stream: bool) -> bool:
     if options is None:
         return False
     if not stream:
-        raise bad("stream_options is for streams; leave it out, or say stream=true.", "stream_options")
+        raise bad("stream_options is for streams; leave it out, or set stream=true.", "stream_options")
     for name, value in options.items():
         if name not in ("include_usage", "include_obfuscation"):
             raise bad(f"stream_options has no field {name!r}.", f"stream_options.{name}", "unknown_parameter")
         if not isinstance(value, bool | None):
             raise bad(
-                f"stream_options.{name} is true or false, not {value!r}.", f"stream_options.{name}", "invalid_type"
+                f"stream_options.{name} must be true or false, not {value!r}.", f"stream_options.{name}", "invalid_type"
             )
     return bool(options.get("include_usage"))
 
@@ -146,7 +146,7 @@ def _biases(given: Mapping[str, float]) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError as error:
-        raise bad(f"The keys of logit_bias are token numbers: {error}.", "logit_bias") from error
+        raise bad(f"The keys of logit_bias must be token numbers: {error}.", "logit_bias") from error
 
 
 def _logprobs(values: Json) -> int | None:
@@ -158,7 +158,7 @@ def _logprobs(values: Json) -> int | None:
 
 
 class _Call:
-    """What one call's chunks have said so far."""
+    """The state of one call in a stream."""
 
     def __init__(self, start: ToolCallStart) -> None:
         self._start = start
@@ -169,7 +169,8 @@ class _Call:
         return _calls({"index": self._start.index, "id": id_, "type": "function", "function": function})
 
     def more(self, text: str) -> Json | None:
-        """A fragment. A call whose id comes at its end waits for that, as its id is said with its name."""
+        """Returns the delta for a fragment. A call without an id at its start is sent at its end, since id and name go
+        together."""
         return self._fragment(self._text.more(text)) if self._start.id else None
 
     def end(self, event: ToolCallEnd) -> Json | None:
@@ -185,7 +186,7 @@ def _calls(item: Json) -> Json:
 
 
 class _Choice:
-    """What one choice's stream has said so far."""
+    """The state of one choice in a stream."""
 
     def __init__(self, index: int, field: ReasoningField) -> None:
         self._index = index
@@ -199,7 +200,7 @@ class _Choice:
         return {"index": self._index, "delta": delta, "logprobs": found, "finish_reason": finish}
 
     def delta(self, event: Event) -> Json | None:
-        """What an event adds to the message; None for nothing."""
+        """Returns what an event adds to the message; None for nothing."""
         match event:
             case ReasoningDelta(text, part):
                 between = "\n" if self._reasoning_part not in (None, part) else ""
@@ -220,12 +221,12 @@ class _Choice:
                 return None
 
     def last(self, finish: str, logprobs: Sequence[TokenLogprob]) -> Json:
-        """The chunk that ends the choice; an answer of nothing has the content ""."""
+        """Returns the chunk that ends the choice; an empty answer has the content ""."""
         return self.chunk({"content": ""} if self._empty else {}, finish, logprobs)
 
 
 class ChatAnswer:
-    """The projection of one request: turns as chunks, or as one object. `model`: the name that it says."""
+    """The projection of one request: turns as chunks, or as one object. `model`: the name in the response."""
 
     def __init__(self, request: ChatRequest, model: str) -> None:
         self._request = request
@@ -291,7 +292,7 @@ class ChatAnswer:
 
 
 def message_object(completion: Completion, reasoning_field: ReasoningField) -> Json:
-    """OpenAI's message of a turn, with the reasoning in the one field that was asked for."""
+    """Returns OpenAI's message of a turn, with the reasoning in the requested field."""
     message: Json = {"role": "assistant", "content": completion.content or None}
     if completion.reasoning:
         message[reasoning_field] = completion.reasoning
@@ -303,12 +304,12 @@ def message_object(completion: Completion, reasoning_field: ReasoningField) -> J
 
 
 def call_object(call: ToolCall) -> Json:
-    """OpenAI's call, with an id and no white space around its arguments."""
+    """Returns OpenAI's call, with an id and no white space around its arguments."""
     return call.model_copy(update={"id": call.id or made_id(), "arguments": call.arguments.strip()}).openai()
 
 
 def logprobs_object(entries: Sequence[TokenLogprob]) -> Json | None:
-    """OpenAI's log-probabilities of the tokens drawn."""
+    """Returns OpenAI's log-probabilities of the tokens drawn."""
     if not entries:
         return None
     return {
@@ -318,12 +319,12 @@ def logprobs_object(entries: Sequence[TokenLogprob]) -> Json | None:
 
 
 def _logprob(entry: TokenLogprob) -> Json:
-    # JSON has no infinity; OpenAI says -9999 for what has no probability.
+    # JSON has no infinity; OpenAI uses -9999 for a probability of 0.
     return {"token": entry.text, "bytes": list(entry.bytes), "logprob": max(entry.logprob, -9999.0)}
 
 
 def usage_object(usages: Iterable[Usage | None]) -> Json:
-    """OpenAI's usage of all choices of a request: the prompt counts once."""
+    """Returns OpenAI's usage of all choices of a request; the prompt counts once."""
     known = [usage for usage in usages if usage is not None]
     prompt = max((usage.prompt_tokens for usage in known), default=0)
     drawn = sum(usage.completion_tokens for usage in known)

@@ -1,8 +1,8 @@
-"""What becomes of each field of a request: one table for each endpoint, as data.
+"""Which fields of a request are honoured, ignored or refused: one table for each endpoint, as data.
 
 Knows: the names and types of OpenAI's parameters (API reference, "Create chat completion"), which of them mean
-something for a text model in this process, and the engine's own options, which a request may name too. Does not know:
-what a field's value turns into; `engine.openai.completions` and its like do that.
+something for a text model in this process, and the engine's own options, which a request may use too. Does not know:
+how a field's value becomes an option (`engine.openai.completions`, `engine.openai.responses`).
 """
 
 import json
@@ -22,8 +22,8 @@ Metadata: TypeAlias = dict[str, str]
 
 
 class Field(NamedTuple):
-    """One field. `kind`: the type of its values. `note`: what it does, or why it does nothing. `neutral`: values that
-    ask for nothing, so that they are neither refused nor reported as ignored (None always is one)."""
+    """One field. `kind`: the type of its values. `note`: what it does, or why it has no effect. `neutral`: values that
+    request nothing, which are neither refused nor reported as ignored (None always is one)."""
 
     name: str
     rule: Rule
@@ -36,7 +36,7 @@ Table: TypeAlias = Mapping[str, Field]
 
 
 class Given(NamedTuple):
-    """The fields of one request that are honoured, and the names of those that were ignored."""
+    """The honoured fields of one request, and the names of its ignored fields."""
 
     values: Json
     ignored: tuple[str, ...]
@@ -45,11 +45,11 @@ class Given(NamedTuple):
 _EFFORT = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _OF_CHAT = (
     Field("messages", "honoured", list[Json], "the conversation; text only"),
-    Field("model", "honoured", str, "one engine answers to any name; several go by theirs, else 404"),
+    Field("model", "honoured", str, "one engine accepts any name; several are chosen by name, otherwise 404"),
     Field("frequency_penalty", "honoured", float, "as the engine's option"),
-    Field("logit_bias", "honoured", dict[str, float], "token number to what is added to its logit"),
+    Field("logit_bias", "honoured", dict[str, float], "token numbers, and what to add to their logits"),
     Field("logprobs", "honoured", bool, "of every token drawn: reasoning, markers and the end token too"),
-    Field("max_completion_tokens", "honoured", int, "tokens drawn at most, reasoning included"),
+    Field("max_completion_tokens", "honoured", int, "maximum tokens drawn, reasoning included"),
     Field("max_tokens", "honoured", int, "the older name of `max_completion_tokens`"),
     Field("n", "honoured", int, "1 to 128 choices, computed together"),
     Field("parallel_tool_calls", "honoured", bool, "false: one call a turn", (True,)),
@@ -73,13 +73,13 @@ _OF_CHAT = (
     Field("metadata", "ignored", Metadata, "nothing is stored", ({},)),
     Field("prediction", "ignored", Json, "load with `draft_max` to guess ahead"),
     Field("prompt_cache_key", "ignored", str, "prefixes are found by their tokens"),
-    Field("prompt_cache_options", "ignored", Json, "prefixes are kept as long as there is room"),
-    Field("prompt_cache_retention", "ignored", str, "prefixes are kept as long as there is room"),
+    Field("prompt_cache_options", "ignored", Json, "prefixes are kept while there is room"),
+    Field("prompt_cache_retention", "ignored", str, "prefixes are kept while there is room"),
     Field("safety_identifier", "ignored", str, "there is one user"),
     Field("service_tier", "ignored", str, "use the engine's `priority`", ("auto", "default")),
     Field("store", "ignored", bool, "nothing is stored", (False,)),
     Field("user", "ignored", str, "there is one user"),
-    Field("verbosity", "ignored", str, "say it in the prompt", ("medium",)),
+    Field("verbosity", "ignored", str, "ask for it in the prompt", ("medium",)),
     Field("audio", "refused", Json, "text models only"),
     Field("function_call", "refused", str | Json, "write `tool_choice`"),
     Field("functions", "refused", list[Json], "write `tools`", ([],)),
@@ -102,7 +102,7 @@ _OWN = (
         "reasoning_field",
         "honoured",
         Literal["reasoning_content", "reasoning"],
-        "the field that reasoning comes back in",
+        "the field in which reasoning is returned",
     ),
     _RESTORE,
 )
@@ -120,15 +120,15 @@ _NOT_IN_JSON = frozenset({"logits_processors", "progress", "template_kwargs"})
 
 _OF_RESPONSES = (
     Field("input", "honoured", str | list[Json], "messages, reasoning, function_call, function_call_output; text only"),
-    Field("model", "honoured", str, "one engine answers to any name; several go by theirs, else 404"),
+    Field("model", "honoured", str, "one engine accepts any name; several are chosen by name, otherwise 404"),
     Field("include", "honoured", list[str], "`reasoning.encrypted_content`; everything else is refused", ([],)),
     Field("instructions", "honoured", str, "a system message before the input; not kept for the next response"),
-    Field("max_output_tokens", "honoured", int, "tokens drawn at most, reasoning included"),
+    Field("max_output_tokens", "honoured", int, "maximum tokens drawn, reasoning included"),
     Field("metadata", "honoured", Metadata, "kept with the response"),
     Field("parallel_tool_calls", "honoured", bool, "false: one call a turn", (True,)),
-    Field("previous_response_id", "honoured", str, "404 where it is not stored, or no longer"),
+    Field("previous_response_id", "honoured", str, "404 if it is not stored, or not any more"),
     Field("reasoning", "honoured", Json, "`effort` as in Chat Completions; there are no summaries"),
-    Field("store", "honoured", bool, "true if not said: kept in this process, 1,000 responses or 64 MiB of them"),
+    Field("store", "honoured", bool, "true by default: kept in this process, 1,000 responses or 64 MiB of them"),
     Field("stream", "honoured", bool, "server-sent events"),
     Field("stream_options", "honoured", Json, "`include_obfuscation` does nothing"),
     Field("temperature", "honoured", float, "as the engine's option; the model's family has a default"),
@@ -137,16 +137,16 @@ _OF_RESPONSES = (
     Field("tools", "honoured", list[Json], "functions only"),
     Field("top_p", "honoured", float, "above 0"),
     Field("truncation", "honoured", Literal["auto", "disabled"], "auto leaves out the oldest turns"),
-    Field("max_tool_calls", "ignored", int, "it bounds OpenAI's own tools, of which there are none"),
+    Field("max_tool_calls", "ignored", int, "it limits OpenAI's own tools, of which there are none here"),
     Field("prompt_cache_key", "ignored", str, "prefixes are found by their tokens"),
-    Field("prompt_cache_options", "ignored", Json, "prefixes are kept as long as there is room"),
-    Field("prompt_cache_retention", "ignored", str, "prefixes are kept as long as there is room"),
+    Field("prompt_cache_options", "ignored", Json, "prefixes are kept while there is room"),
+    Field("prompt_cache_retention", "ignored", str, "prefixes are kept while there is room"),
     Field("safety_identifier", "ignored", str, "there is one user"),
     Field("service_tier", "ignored", str, "use the engine's `priority`", ("auto", "default")),
     Field("user", "ignored", str, "there is one user"),
     Field("access_programs", "refused", Json, "there are none"),
-    Field("background", "refused", bool, "a response is made while somebody waits for it", (False,)),
-    Field("background_options", "refused", Json, "a response is made while somebody waits for it"),
+    Field("background", "refused", bool, "a response is only made while its client waits", (False,)),
+    Field("background_options", "refused", Json, "a response is only made while its client waits"),
     Field("context_management", "refused", list[Json], "nothing is compacted", ([],)),
     Field("conversation", "refused", str | Json, "use `previous_response_id`"),
     Field("image", "refused", Json, "text models only"),
@@ -157,7 +157,7 @@ _OF_RESPONSES = (
 
 
 def _table(*rows: Field, without: Collection[str] = ()) -> Table:
-    """The rows, and those of the engine's options that go under their own names."""
+    """Returns the rows, and a row for each engine option under its own name."""
     table = {row.name: row for row in rows}
     for name in sorted(TurnOptions.__optional_keys__ - table.keys() - _NOT_IN_JSON - {*without}):
         table[name] = Field(name, "honoured", Any, "the engine's option")
@@ -176,23 +176,23 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def read_body(content: bytes) -> Json:
-    """A request's body. Raises Problem for what is no JSON object."""
+    """Returns a request's body. Raises Problem if it is not a JSON object."""
     try:
         body: Any = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise bad(f"The body of the request is not JSON: {error}.", code="invalid_json") from error
     if not isinstance(body, dict):
-        raise bad(f"The body of a request is a JSON object, and this is a {type(body).__name__}.", code="invalid_json")
+        raise bad(f"The body of a request must be a JSON object, not a {type(body).__name__}.", code="invalid_json")
     return cast("Json", body)
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def given_fields(table: Table, body: Json) -> Given:
-    """The body's fields as the endpoint's table has them. Raises Problem for one that is unknown, refused, or of
-    another type than its row says."""
+    """Returns the body's fields, sorted by the endpoint's table. Raises Problem for a field that is unknown, refused,
+    or of a wrong type."""
     values: Json = {}
     ignored: list[str] = []
     for name, value in body.items():
@@ -227,6 +227,6 @@ def _check(row: Field, value: object) -> None:
 
 
 def engine_options(values: Json, taken: Mapping[str, object]) -> Json:
-    """Those of the fields that are options of the engine under the same name."""
+    """Returns the fields that are engine options under the same name, except those in `taken`."""
     names = TurnOptions.__optional_keys__ - _NOT_IN_JSON
     return {name: value for name, value in values.items() if name in names and name not in taken}

@@ -1,7 +1,7 @@
-"""Which of the three ways a server hands reasoning over, found out while it does.
+"""Finds out, while a stream is read, in which of three ways a server sends reasoning.
 
-Knows: a field of its own, inline in the content between markers, both at once ("deepseek-legacy" of llama.cpp's server,
-README of tools/server, `--reasoning-format`). Does not know: field names, chunks, calls.
+Knows: the three ways: a field of its own, inline in the content between markers, or both at once ("deepseek-legacy" of
+llama.cpp's server, README of tools/server, `--reasoning-format`). Does not know: field names, chunks, calls.
 """
 
 from collections import deque
@@ -16,15 +16,15 @@ Source = Literal["separate", "inline"]
 
 
 class Inline:
-    """Reasoning from two sources becomes one.
+    """Merges reasoning from two sources into one.
 
-    - Content that begins with reasoning markup, when no separate reasoning came before: the markup is reasoning, and a
-      separate copy that comes later is dropped as far as it is one.
-    - Separate reasoning first: markup at the start of the content is a copy when its text is the same, and dropped;
-      else it is content, as written. Until that is decided such content is held back, and no other is.
+    - If the content begins with reasoning markup and no separate reasoning came before, the markup is reasoning. A
+      separate copy that comes later is dropped as far as it is the same.
+    - If separate reasoning comes first, markup at the start of the content is dropped if its text is the same.
+      Otherwise it is content, as written. Only content with such markup is held back, until that is decided.
 
-    `only_at_start`: the parser's format has no markup but reasoning at the start, so that it is done with at the first
-    other text.
+    `only_at_start`: the parser's format has only reasoning markup at the start, so that the parser is finished at the
+    first other text.
     """
 
     def __init__(self, parts: Parts, parser: Parser, *, only_at_start: bool) -> None:
@@ -40,7 +40,7 @@ class Inline:
         self._some_inline = False
 
     def content(self, text: str) -> None:
-        """More of the content, as the server sent it."""
+        """Add content, as the server sent it."""
         if self._parser is None:
             self._parts.text("content", text)
             return
@@ -49,7 +49,7 @@ class Inline:
         self._take(self._parser.feed(text))
 
     def reasoning(self, text: str) -> None:
-        """More of the reasoning that the server sent by itself. White space only is none."""
+        """Add reasoning that the server sent in a field of its own. White space alone does not count."""
         if not self._separate:
             self._lead += text
             if not self._lead.strip():
@@ -72,12 +72,12 @@ class Inline:
                 self._parts.text("reasoning", beyond)
 
     def settle(self, reason: FinishReason = "stop") -> None:
-        """No more content is markup: a call begins, or the turn is over."""
+        """Treat no further content as markup: a call begins, or the turn is over."""
         if self._parser is None:
             return
         self._take(self._parser.close(reason))
         if self._undecided:
-            # The copy has no end of its own, so it was cut: what it has more than the other is all that counts.
+            # The inline copy has no closing marker, so it was cut: only what goes beyond the separate copy counts.
             self._confirm()
         self._parser = None
 
@@ -117,7 +117,7 @@ class Inline:
         self._parts.text("reasoning", beyond)
 
     def _decide(self) -> None:
-        """The content's own text begins."""
+        """Decide whether the markup was a copy, at the start of the content's own text."""
         assert self._pair is not None  # it is kept while nothing is decided
         if self._some_inline and self._pair.waiting("separate").strip():
             self._release()
@@ -125,7 +125,7 @@ class Inline:
         self._confirm()
 
     def _confirm(self) -> None:
-        """The markup was a copy, or there was none."""
+        """Treat the markup, if any, as a copy."""
         assert self._pair is not None  # it is kept while nothing is decided
         self._undecided = False
         self._raw.clear()
@@ -136,15 +136,14 @@ class Inline:
             self._pair = None
 
     def _release(self) -> None:
-        """The markup is none of the server's making: content, as written."""
+        """Treat the markup as content, as written: the server did not add it."""
         self._undecided, self._parser, self._pair = False, None, None
         self._parts.text("content", "".join(self._raw))
         self._raw.clear()
 
 
 class _Pair:
-    """Two copies of one text that come at different paces, compared as they come; white space at the start does not
-    count."""
+    """Compares two copies of one text that arrive at different paces; white space at the start does not count."""
 
     def __init__(self) -> None:
         self._ahead: deque[str] = deque()
@@ -154,7 +153,8 @@ class _Pair:
         self.differs = False
 
     def feed(self, source: Source, text: str) -> str:
-        """More of one copy. Answers what of it the other has not brought yet; when they differ, from there on."""
+        """Add to one copy. Returns the part that the other copy has not brought yet; if they differ, everything from
+        there on."""
         if source not in self._begun:
             text = text.lstrip()
             self._begun.add(source)
@@ -176,5 +176,5 @@ class _Pair:
         return text
 
     def waiting(self, source: Source) -> str:
-        """What this copy has and the other has not."""
+        """Returns what this copy has beyond the other."""
         return "".join(self._ahead)[self._offset :] if self._owner == source else ""

@@ -1,4 +1,4 @@
-"""The items of a Responses request, as messages and as they are stored.
+"""Converts the items of a Responses request into messages, and into the form in which they are stored.
 
 Knows: OpenAI API reference, "Create a model response", the input items that a local text model can honour. Does not
 know: the other fields, responses, models.
@@ -21,9 +21,9 @@ _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reason
 
 
 class Seal:
-    """Reasoning as `encrypted_content`: opaque text that only the process which made it takes back.
+    """Encodes reasoning as `encrypted_content`: opaque text that only the process which made it accepts.
 
-    It is authenticated, not secret: the reasoning stands beside it anyway.
+    The text is authenticated, not secret: the response contains the reasoning anyway.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Seal:
         return base64.b64encode(self._digest(data) + data).decode()
 
     def opened(self, sealed: object, param: str) -> str:
-        """Raises Problem for what this did not make."""
+        """Returns the reasoning. Raises Problem for text that this object did not make."""
         try:
             raw = base64.b64decode(cast("str", sealed), validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
@@ -52,8 +52,8 @@ def _not_ours(param: str) -> Exception:
 
 
 def stored_items(given: str | Sequence[Json]) -> list[Json]:
-    """The items of an input with ids and their content as lists, as they are kept and listed. Raises Problem for an
-    item that cannot be honoured."""
+    """Returns the items of an input as they are stored and listed: with ids, and content as lists. Raises Problem for
+    an item that cannot be honoured."""
     if isinstance(given, str):
         return [_message({"role": "user", "content": given}, "input")]
     return [_stored(item, f"input[{number}]") for number, item in enumerate(given)]
@@ -65,7 +65,7 @@ def _stored(item: Json, param: str) -> Json:
             return _message(item, param)
         case "reasoning":
             if not isinstance(item.get("summary") or [], list) or not isinstance(item.get("content") or [], list):
-                raise bad(f"{param}: summary and content of a reasoning item are lists.", param, "invalid_type")
+                raise bad(f"{param}: summary and content of a reasoning item must be lists.", param, "invalid_type")
             return {**item, "id": _id(item, "rs")}
         case "function_call":
             _need_texts(item, ("call_id", "name", "arguments"), param)
@@ -89,13 +89,13 @@ def _id(item: Json, prefix: str) -> str:
 def _need_texts(item: Json, names: Iterable[str], param: str) -> None:
     for name in names:
         if not isinstance(item.get(name), str):
-            raise bad(f"{param}.{name} is a text, not {item.get(name)!r}.", f"{param}.{name}", "invalid_type")
+            raise bad(f"{param}.{name} must be a string, not {item.get(name)!r}.", f"{param}.{name}", "invalid_type")
 
 
 def _message(item: Json, param: str) -> Json:
     role = item.get("role")
     if role not in _ROLES:
-        raise bad(f"{param}.role is one of {', '.join(_ROLES)}, not {role!r}.", f"{param}.role")
+        raise bad(f"{param}.role must be one of {', '.join(_ROLES)}, not {role!r}.", f"{param}.role")
     text = _text(item.get("content"), f"{param}.content")
     part: Json = {"type": "input_text", "text": text}
     if role == "assistant":
@@ -104,11 +104,11 @@ def _message(item: Json, param: str) -> Json:
 
 
 def _text(content: object, param: str) -> str:
-    """The text of a content, which is one, or a list of parts."""
+    """Returns the text of a content, which is a string or a list of parts."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise bad(f"{param} is a text or a list of parts, not {content!r}.", param, "invalid_type")
+        raise bad(f"{param} must be a string or a list of parts, not {content!r}.", param, "invalid_type")
     texts: list[str] = []
     for number, part in enumerate(cast("list[Any]", content)):
         match part:
@@ -124,9 +124,9 @@ def _text(content: object, param: str) -> str:
 
 
 def messages_of(before: Sequence[Json], items: Sequence[Json], seal: Seal, instructions: str | None) -> list[Message]:
-    """The conversation of stored items: those before the input, and the input's. What the assistant reasoned, said and
-    called between two messages of others is one message, in that order. Raises Problem for an `encrypted_content` that
-    is not ours."""
+    """Returns the conversation of stored items: those before the input, then the input's. What the assistant reasoned,
+    wrote and called between two messages of others becomes one message, in that order. Raises Problem for an
+    `encrypted_content` that is not ours."""
     found: list[Message] = []
     turn: list[Part] = []
 
@@ -156,14 +156,14 @@ def messages_of(before: Sequence[Json], items: Sequence[Json], seal: Seal, instr
 
 
 def _reasoning(item: Json, seal: Seal, param: str) -> str:
-    """A reasoning item's text: its content, else what is sealed, else its summary."""
+    """Returns a reasoning item's text: its content, otherwise what is sealed, otherwise its summary."""
     sealed = item.get("encrypted_content")
     opened = "" if sealed is None else seal.opened(sealed, param)
     return _text(item.get("content") or [], param) or opened or _text(item.get("summary") or [], param)
 
 
 def _instructed(messages: list[Message], instructions: str | None) -> list[Message]:
-    """Instructions stand first, before what the first system message says: templates take one."""
+    """Put instructions first, joined with the first system message: templates accept only one."""
     if not instructions:
         return messages
     if messages and messages[0].role in ("system", "developer"):

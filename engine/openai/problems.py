@@ -1,7 +1,7 @@
-"""What is wrong with a request, as OpenAI's API says it: a status, a message, and which parameter is meant.
+"""Errors in the form of OpenAI's API: a status, a message, and the parameter at fault.
 
-Knows: the shape of OpenAI's error object (API reference, "Error codes"), the codes of it that mean something here, and
-which of them each of the engine's errors is. Does not know: transports, requests.
+Knows: the shape of OpenAI's error object (API reference, "Error codes"), the codes of it that apply here, and which
+code each of the engine's errors gets. Does not know: transports, requests.
 """
 
 import re
@@ -25,11 +25,11 @@ _OF_TOOLS = re.compile(r"(The )?[Tt]ools? ")
 
 
 class Problem(Exception):
-    """A request that gets no completion.
+    """A request that is refused or failed.
 
-    status: of HTTP; the `openai` package makes a class of its own of each (400 BadRequestError, 404 NotFoundError, 429
-    RateLimitError, from 500 on InternalServerError). param: the field of the request that is meant. code: a word for
-    programs.
+    status: the HTTP status; the `openai` package raises a class of its own for each (400 BadRequestError, 404
+    NotFoundError, 429 RateLimitError, from 500 on InternalServerError). param: the field of the request at fault. code:
+    a word for programs.
     """
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -41,7 +41,7 @@ class Problem(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's word for the kind of error."""
+        """OpenAI's name for the kind of error."""
         if self.status == 429:
             return "rate_limit_error"
         return "server_error" if self.status >= 500 else "invalid_request_error"
@@ -52,12 +52,12 @@ class Problem(Exception):
 
 
 def bad(message: str, param: str | None = None, code: str = "invalid_value") -> Problem:
-    """A request that the caller must change."""
+    """Returns the problem of a request that the caller must change."""
     return Problem(400, message, param=param, code=code)
 
 
 def problem_of(error: EngineError, names: Mapping[str, str]) -> Problem:
-    """What an engine's error is to a client. `names`: an option's name in the engine to the field that gave it."""
+    """Returns the problem that an engine's error is for a client. `names`: the request field for each engine option."""
     text, messages = str(error), names.get("messages", "messages")
     match error:
         case QueueFullError():
@@ -77,7 +77,7 @@ def problem_of(error: EngineError, names: Mapping[str, str]) -> Problem:
 
 
 def _param(text: str, names: Mapping[str, str]) -> str | None:
-    """The field that gave what a message is about: messages begin with the option's name."""
+    """Returns the field that a message is about: messages begin with the option's name."""
     if _OF_TOOLS.match(text):
         return "tools"
     found = _NAMED.match(text)

@@ -1,9 +1,9 @@
-"""One choice of a Chat Completions stream, read chunk by chunk into events.
+"""Reads one choice of a Chat Completions stream, chunk by chunk, into events.
 
-Knows: the fields of chunks and of whole responses, and what servers make of them. Sources: OpenAI API reference ("The
+Knows: the fields of chunks and of complete responses, and how servers vary them. Sources: OpenAI API reference ("The
 chat completion chunk object", "The chat completion object"); README of llama.cpp's tools/server (`reasoning_content`,
 `timings`, errors); the public API documentation of DeepSeek, OpenRouter and Mistral for the other spellings of
-reasoning and of usage. Does not know: transports, event streams, how reasoning from two sources becomes one, how calls
+reasoning and of usage. Does not know: transports, event streams, how reasoning from two sources is merged, how calls
 are put together.
 """
 
@@ -24,7 +24,8 @@ from engine.types import FinishReason, Usage
 
 
 def usage_of(chunk: Chunk, known: Usage | None, diagnostics: Diagnostics) -> Usage | None:
-    """What is known after this chunk; its numbers win, since servers that report at each chunk report totals."""
+    """Returns the usage known after this chunk. Its numbers replace earlier ones, since servers that report in each
+    chunk report totals."""
     usage = _record(chunk, "usage", diagnostics)
     timings = _record(chunk, "timings", diagnostics)
     if not usage and not timings:
@@ -43,7 +44,7 @@ def usage_of(chunk: Chunk, known: Usage | None, diagnostics: Diagnostics) -> Usa
 
 def _of_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     prompt, answer = _inner(usage, "prompt_tokens_details"), _inner(usage, "completion_tokens_details")
-    told = {
+    found = {
         "prompt_tokens": usage.get("prompt_tokens"),
         "completion_tokens": usage.get("completion_tokens"),
         "cached_tokens": prompt.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
@@ -51,12 +52,13 @@ def _of_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     }
     accepted, rejected = answer.get("accepted_prediction_tokens"), answer.get("rejected_prediction_tokens")
     if isinstance(accepted, int) and isinstance(rejected, int) and accepted + rejected:
-        told |= {"accepted_tokens": accepted, "drafted_tokens": accepted + rejected}
-    return {name: value for name, value in told.items() if value is not None}
+        found |= {"accepted_tokens": accepted, "drafted_tokens": accepted + rejected}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _of_timings(timings: Mapping[str, Any]) -> dict[str, Any]:
-    """Times are milliseconds here. The prompt's tokens are those evaluated and those found in the cache."""
+    """Returns the usage in `timings`, with times in milliseconds. The prompt's tokens are the evaluated and the cached
+    ones."""
     cached, evaluated = timings.get("cache_n"), timings.get("prompt_n")
     both = cached + evaluated if isinstance(cached, int) and isinstance(evaluated, int) else evaluated
     return {
@@ -105,7 +107,7 @@ _REASONS: Mapping[str, FinishReason] = {
 
 
 class TurnReader:
-    """Chunks in, events out; `close` ends the turn."""
+    """Takes chunks, returns events; `close` ends the turn."""
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class TurnReader:
         self._usage: Usage | None = None
 
     def feed(self, chunk: Chunk) -> list[Event]:
-        """More of the stream. Raises RemoteError when the chunk is the server's error."""
+        """Read a chunk and return its events. Raises RemoteError if the chunk is an error of the server."""
         _raise_error(chunk)
         self._calls.salt = self._calls.salt or _text(chunk.get("id"))
         self._usage = usage_of(chunk, self._usage, self._diagnostics)
@@ -143,7 +145,7 @@ class TurnReader:
         return self._parts.drain()
 
     def close(self, *, done: bool = False, cancelled: bool = False) -> list[Event]:
-        """The stream is over. `done`: the server said so; a stream that just ends without a finish reason is an
+        """End the stream. `done`: the server sent `[DONE]`; a stream that just ends without a finish reason is an
         error."""
         reason: FinishReason = "cancelled" if cancelled else self._reason or ("stop" if done else "error")
         whole = reason in ("stop", "tool_calls")
@@ -157,7 +159,7 @@ class TurnReader:
     def _read(self, choice: Mapping[str, Any]) -> None:
         delta = self._record(choice, "delta")
         if delta is None and not self._some_delta:
-            # A whole response; or the last chunk of servers that repeat everything in it.
+            # A complete response; or the last chunk of a server that repeats the whole message in it.
             delta = self._record(choice, "message")
         if delta:
             self._some_delta = True
@@ -165,12 +167,12 @@ class TurnReader:
         if reason := choice.get("finish_reason"):
             self._reason = _REASONS.get(str(reason))
             if self._reason is None:
-                self._diagnostics.report("a finish reason that is not known, taken for an error", str(reason))
+                self._diagnostics.report("an unknown finish reason, treated as an error", str(reason))
                 self._reason = "error"
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         for name in _REASONING_FIELDS:
-            # One field is believed for the whole turn, since some servers send the same text in two.
+            # Only one field is read for the whole turn, since some servers send the same text in two.
             if self._reasoning_field in ("", name) and (text := _reasoning_text(delta.get(name))):
                 self._reasoning_field = name
                 self._write("reasoning", text)
@@ -197,7 +199,7 @@ class TurnReader:
         self._calls.delta(delta)
 
     def _content(self, value: object) -> Iterator[tuple[Kind, str]]:
-        """Content is text; or parts, some of which may be reasoning (Mistral)."""
+        """Yields the kind and text of a content: a string, or parts, some of which may be reasoning (Mistral)."""
         if isinstance(value, str):
             yield "content", value
         elif isinstance(value, list):
@@ -215,7 +217,7 @@ class TurnReader:
             self._diagnostics.report("content that is not text", value)
 
     def _items(self, record: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
-        """The items of a list of objects; none when it is absent or null."""
+        """Yields the items of a list of objects; nothing if it is absent or null."""
         value: object = record.get(name)
         items = cast("list[object]", value) if isinstance(value, list) else [] if value is None else [str(value)]
         for item in items:
@@ -234,7 +236,7 @@ class TurnReader:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """The value as an object's fields; none when it is no object."""
+    """Returns the fields of an object; an empty mapping for anything else."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
@@ -246,12 +248,12 @@ def _format_of(family: str | Family | Format | None) -> Format:
 
 def _opening(format_: Format) -> str:
     if format_.reasoning is None:
-        raise RequestError("in_reasoning=True, and this family has no reasoning in its content: leave the option out.")
+        raise RequestError("in_reasoning=True, but this family has no reasoning in its content: leave the option out.")
     return format_.reasoning.open
 
 
 def _salt() -> str:
-    """Where the server gives its response no id, made ids must still differ from turn to turn."""
+    """Returns a random salt: made ids must differ between turns even if the server gives its responses no id."""
     return secrets.token_hex(8)
 
 
@@ -260,7 +262,8 @@ def _text(value: object) -> str:
 
 
 def _reasoning_text(value: object) -> str:
-    """The text of a reasoning field: itself, or joined from its parts (`reasoning_details`: text and summaries)."""
+    """Returns the text of a reasoning field: a string, or joined from its parts (`reasoning_details`: text and
+    summaries)."""
     if not isinstance(value, list):
         return _text(value)
     found: list[str] = []
@@ -276,12 +279,12 @@ def _raise_error(record: Mapping[str, Any]) -> None:
         error = record
     if not error:
         return
-    told = _mapping(error) or {"message": str(error)}
-    code, type_, message = told.get("code"), told.get("type"), told.get("message")
+    fields = _mapping(error) or {"message": str(error)}
+    code, type_, message = fields.get("code"), fields.get("type"), fields.get("message")
     kind = ", ".join(str(item) for item in (code, type_) if item)
-    said = str(message or dict(told)).rstrip(".")
+    text = str(message or dict(fields)).rstrip(".")
     raise RemoteError(
-        f"The server answered with an error{f' ({kind})' if kind else ''}: {said}. What came before it is valid; "
+        f"The server answered with an error{f' ({kind})' if kind else ''}: {text}. What came before it is valid; "
         "correct the request, or send it again if the server was at fault.",
         code,
         type_,

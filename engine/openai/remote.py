@@ -1,7 +1,7 @@
-"""A remote server in place of a model: the same turns and the same agent loop, over the caller's own transport.
+"""A remote server instead of a model: the same turns and the same agent loop, over the caller's own transport.
 
 Knows: how a turn is sent and read (`request`, `reader`), when a source is read, left and closed. Does not know:
-transports, what chunks mean, how the loop goes.
+transports, what chunks mean, how the loop works.
 """
 
 import inspect
@@ -33,7 +33,7 @@ from engine.types import Completion, MessagesLike
 
 
 class _Reading:
-    """What reading a stream keeps, and each step of it; no iteration here."""
+    """The state of reading a stream, and each step of it, without the iteration."""
 
     def __init__(self, reader: TurnReader, diagnostics: Diagnostics) -> None:
         self._reader = reader
@@ -55,7 +55,7 @@ class _Reading:
 
 
 class Events(Iterator[Event]):
-    """The events of a stream as it is read; leaving early and `close` close the source, if it can be closed."""
+    """The events of a stream while it is read. Leaving early and `close` close the source, if it can be closed."""
 
     def __init__(self, chunks: Iterable[object], reader: TurnReader, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
@@ -64,7 +64,7 @@ class Events(Iterator[Event]):
 
     @property
     def malformed(self) -> int:
-        """How many events or fields made no sense and were left out; each was warned of."""
+        """Number of malformed events or fields that were left out, each with a warning."""
         return self._diagnostics.count
 
     def __iter__(self) -> Self:
@@ -74,16 +74,16 @@ class Events(Iterator[Event]):
         return next(self._run)
 
     def cancel(self) -> None:
-        """End at the next chunk, with reason "cancelled"; from any thread."""
+        """End at the next chunk, with reason "cancelled"; may be called from any thread."""
         self._reading.cancelled = True
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._run.close()
 
 
 class AsyncEvents(AsyncIterator[Event]):
-    """The events of an async stream as it is read; `aclose` closes the source, if it can be closed."""
+    """The events of an async stream while it is read; `aclose` closes the source, if it can be closed."""
 
     def __init__(self, chunks: AsyncIterable[object], reader: TurnReader, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
@@ -92,7 +92,7 @@ class AsyncEvents(AsyncIterator[Event]):
 
     @property
     def malformed(self) -> int:
-        """How many events or fields made no sense and were left out; each was warned of."""
+        """Number of malformed events or fields that were left out, each with a warning."""
         return self._diagnostics.count
 
     def __aiter__(self) -> Self:
@@ -102,16 +102,16 @@ class AsyncEvents(AsyncIterator[Event]):
         return await anext(self._run)
 
     def cancel(self) -> None:
-        """End at the next chunk, with reason "cancelled"; from any thread."""
+        """End at the next chunk, with reason "cancelled"; may be called from any thread."""
         self._reading.cancelled = True
 
     async def aclose(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         await self._run.aclose()
 
 
 def _run(chunks: Iterable[object], reading: _Reading) -> Generator[Event, None, None]:
-    # One thing that is itself iterable (a text, a whole response) is one item.
+    # A single item may itself be iterable (a text, a complete response).
     whole = isinstance(chunks, str | bytes | bytearray | Mapping) or hasattr(chunks, "model_dump")
     source = [cast("object", chunks)] if whole else cast("Iterable[object]", chunks)
     try:
@@ -149,17 +149,17 @@ Send: TypeAlias = Callable[[dict[str, Any]], Sent]
 
 
 class RemoteRunOptions(RequestOptions, RunArguments, total=False):
-    """What the agent loop takes: the options of its requests, and its own (`engine.agent.options.RunOptions`)."""
+    """Options of the agent loop: those of its requests, and its own (`engine.agent.options.RunOptions`)."""
 
 
 class Remote:
     """A remote server, with the methods that `Engine` has for a turn and for the agent loop.
 
-    send: the transport: takes the body of a request and gives the stream of its answer, for example
+    send: the transport: takes the body of a request and returns the stream of its response, for example
         `lambda body: client.chat.completions.create(**chat.client_arguments(body))`, or a generator over
-        `response.iter_lines()`. An async one (a coroutine function, an async generator) serves `async for` and `await`,
-        a sync one `for` and `result`.
-    family, in_reasoning: how the answers are read; see `chat.events`.
+        `response.iter_lines()`. An async one (a coroutine function, an async generator) works with `async for` and
+        `await`, a sync one with `for` and `result`.
+    family, in_reasoning: how responses are read; see `chat.events`.
     defaults: options of every request; see `chat.request`.
     """
 
@@ -179,13 +179,15 @@ class Remote:
     def chat(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[RequestOptions]
     ) -> Completion:
-        """One turn, whole. Raises what `stream` raises, and RemoteError where the server answers with an error."""
+        """Returns the completion of one turn. Raises what `stream` raises, and RemoteError if the server answers with
+        an error."""
         return self.stream(messages, tools, **options).result()
 
     def stream(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[RequestOptions]
     ) -> "RemoteTurn":
-        """One turn; it is sent when it is first read. Raises RequestError for a request that is not valid."""
+        """Returns one turn, which is sent when it is first read. Raises RequestError for a request that is not
+        valid."""
         known = as_tools(tools)
         body = request(messages, known, **{**self._defaults, **options})
         diagnostics = Diagnostics()
@@ -199,7 +201,7 @@ class Remote:
         max_steps: int = 8,
         **options: Unpack[RemoteRunOptions],
     ) -> Run:
-        """The agent loop: turns and tools until the model answers, `max_steps` turns at most. Raises what `chat`
+        """Run the agent loop: turns and tools until the model answers, at most `max_steps` turns. Raises what `chat`
         raises."""
         return self.stream_run(messages, tools, max_steps, **options).result()
 
@@ -210,7 +212,8 @@ class Remote:
         max_steps: int = 8,
         **options: Unpack[RemoteRunOptions],
     ) -> RunStream:
-        """The agent loop as it goes: `for`, `async for`, `await` (the Run), `with`. Each event carries its `step`."""
+        """Returns the agent loop as a stream: `for`, `async for`, `await` (the Run), `with`. Each event carries its
+        `step`."""
         toolbox = Toolbox(tools)
         policy, own = run_options(max_steps, options, RequestOptions)
         conversation = messages if isinstance(messages, Transcript) else conversation_of(messages)
@@ -233,20 +236,22 @@ class RemoteTurn(GeneratedStream[Completion]):
 
     @property
     def completion(self) -> Completion:
-        """What came so far; the whole turn after its last event. Cut before that, its reason is "cancelled"."""
+        """The completion so far; the complete turn after its last event. Before that, its finish reason is
+        "cancelled"."""
         ended = bool(self._events) and isinstance(self._events[-1], Finished)
         return fold(self._events if ended else [*self._events, Finished("cancelled")])
 
     @property
     def malformed(self) -> int:
-        """How many events or fields made no sense and were left out."""
+        """Number of malformed events or fields that were left out."""
         return self._diagnostics.count
 
     def _whole(self) -> Completion:
         return self.completion
 
     def cancel(self) -> None:
-        """End at the next chunk, with reason "cancelled"; from any thread. A turn not yet sent is not sent."""
+        """End at the next chunk, with reason "cancelled"; may be called from any thread. A turn not yet sent is never
+        sent."""
         self._cancelled = True
         if self._source is not None:
             self._source.cancel()
@@ -256,7 +261,7 @@ class RemoteTurn(GeneratedStream[Completion]):
         if not isinstance(sent, Iterable):
             if inspect.iscoroutine(sent):
                 sent.close()
-            raise RequestError("The transport is async; read the turn with `async for` or `await`, or give a sync one.")
+            raise RequestError("The transport is async; read the turn with `async for` or `await`, or use a sync one.")
         source = Events(cast("Iterable[object]", sent), self._reader, self._diagnostics)
         self._begin(source)
         try:
@@ -271,7 +276,7 @@ class RemoteTurn(GeneratedStream[Completion]):
         if inspect.isawaitable(sent):
             sent = await sent
         if not isinstance(sent, AsyncIterable):
-            raise RequestError("The transport is sync; read the turn with `for` or `result()`, or give an async one.")
+            raise RequestError("The transport is sync; read the turn with `for` or `result()`, or use an async one.")
         source = AsyncEvents(cast("AsyncIterable[object]", sent), self._reader, self._diagnostics)
         self._begin(source)
         try:

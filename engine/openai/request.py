@@ -1,8 +1,8 @@
-"""Our messages, tools and options as the body of a Chat Completions request.
+"""Builds the body of a Chat Completions request from our messages, tools and options.
 
 Knows: which field carries what. Sources: OpenAI API reference ("Create chat completion"); README of llama.cpp's
-tools/server, for what goes beyond it: the samplers' names, `chat_template_kwargs`, `reasoning_effort`,
-`reasoning_content` in history. Does not know: transports, which server it is for.
+tools/server, for fields beyond it: the samplers' names, `chat_template_kwargs`, `reasoning_effort`, `reasoning_content`
+in history. Does not know: transports, the server.
 """
 
 import json
@@ -35,19 +35,19 @@ _SAMPLERS = {"typical_p": "typ_p"}
 
 
 class RequestOptions(SamplingOptions, total=False):
-    """What a request may say beside messages and tools.
+    """The options of a request in addition to messages and tools.
 
-    - `model`: the server's name for it; left out when None (llama-server has one).
+    - `model`: the server's name for the model; left out when None (llama-server has only one).
     - `tool_choice`: a `ToolName` goes out as OpenAI's object; llama-server knows only the three words.
-    - `response_format`: a record, or OpenAI's dictionary as it is.
+    - `response_format`: a record, or OpenAI's dictionary, which is sent unchanged.
     - `reasoning`: True and False become `chat_template_kwargs: {"enable_thinking": ...}` (llama-server, vLLM, SGLang;
       OpenAI's own API refuses that field), "low", "medium" and "high" become `reasoning_effort`. None leaves it to the
       server.
-    - `reasoning_field`: where earlier reasoning goes back, "reasoning_content" if not said; one field only, since
-      servers and frameworks double it otherwise. None drops it, as OpenAI's own API wants.
-    - `template_kwargs`: variables for the server's chat template, which win over `reasoning`.
-    - `stream`: True if not said, and then the usage is asked for too.
-    - `extra`: fields of the body, as they are; they win.
+    - `reasoning_field`: the field for earlier reasoning, by default "reasoning_content"; one field only, since
+      servers and frameworks double it otherwise. None drops it, as OpenAI's own API requires.
+    - `template_kwargs`: variables for the server's chat template, which override `reasoning`.
+    - `stream`: by default True, which requests the usage too.
+    - `extra`: fields of the body, sent unchanged; they override all others.
     """
 
     model: str | None
@@ -68,14 +68,14 @@ def request(
     sampling: SamplingParams | None = None,
     **options: Unpack[RequestOptions],
 ) -> dict[str, Any]:
-    """The body of a request, for any OpenAI-compatible server: plain dictionaries, ready for JSON.
+    """Returns the body of a request, for any OpenAI-compatible server: plain dictionaries, ready for JSON.
 
     messages: a user's text, one message, a list. tools: functions, pydantic models, `Tool`s, dictionaries. sampling: a
-    record in place of its fields, or beneath them; only what was set in it is sent, under OpenAI's names where it has
-    them, llama-server's for the rest.
+    record of sampling options, which single options override; only fields that were set are sent, under OpenAI's names
+    where it has them, llama-server's for the rest.
 
-    Arguments of earlier calls that are no JSON object go as `{"arguments": "<what the model wrote>"}`, since servers
-    refuse the whole request for them. Raises RequestError for messages, tools or options that are not valid.
+    Arguments of earlier calls that are not a JSON object are sent as `{"arguments": "<what the model wrote>"}`, since
+    servers would refuse the whole request. Raises RequestError for messages, tools or options that are not valid.
     """
     refuse_unknown(options, RequestOptions.__optional_keys__)
     known = as_tools(tools)
@@ -100,8 +100,8 @@ def request(
 
 
 def client_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A request's body as arguments of the `openai` client's `chat.completions.create`, which refuses fields that are
-    not OpenAI's own unless they come in `extra_body`."""
+    """Returns a request's body as arguments of the `openai` client's `chat.completions.create`, which accepts fields
+    that are not OpenAI's own only in `extra_body`."""
     named = {"model": "", **{name: body[name] for name in ("model", "messages", "stream") if name in body}}
     rest = {name: value for name, value in body.items() if name not in named}
     return {**named, "extra_body": rest} if rest else named
@@ -123,11 +123,12 @@ def _arguments(text: str) -> str:
 def _choice(choice: ToolChoice, names: Sequence[str]) -> str | dict[str, Any] | None:
     name = choice.name if isinstance(choice, ToolName) else None
     if name is None and choice not in ("auto", "none", "required"):
-        raise RequestError(f'tool_choice={choice!r} is none of "auto", "none", "required", ToolName(name="...").')
+        raise RequestError(f'tool_choice={choice!r} must be "auto", "none", "required" or ToolName(name="...").')
     missing = name not in names if name is not None else choice == "required" and not names
     if missing:
         raise RequestError(
-            f"tool_choice={choice!r} asks for a tool that is not given; the tools are: {', '.join(names) or 'none'}."
+            f"tool_choice={choice!r} asks for a tool that the request does not have; its tools: "
+            f"{', '.join(names) or 'none'}."
         )
     if name is not None:
         return {"type": "function", "function": {"name": name}}
@@ -148,7 +149,7 @@ def _response_format(format_: ResponseFormat | Mapping[str, Any] | None) -> dict
 def _sampling(sampling: SamplingParams | None, options: Mapping[str, Any]) -> dict[str, Any]:
     both = {**_given(sampling), **_given(sampling_params(options))}
     if both.pop("logits_processors", None):
-        raise RequestError("logits_processors are functions, which no request can carry; use logit_bias, or Engine.")
+        raise RequestError("logits_processors are functions and cannot be sent; use logit_bias, or a local Engine.")
     body: dict[str, Any] = {}
     for name, value in both.items():
         carried = _CARRIED.get(name)
@@ -157,7 +158,7 @@ def _sampling(sampling: SamplingParams | None, options: Mapping[str, Any]) -> di
 
 
 def _given(sampling: SamplingParams | None) -> dict[str, Any]:
-    """What was set by the caller: defaults are the server's to choose."""
+    """Returns the fields that the caller set; the server chooses the defaults."""
     if sampling is None:
         return {}
     return {name: value for name in sampling.model_fields_set if (value := getattr(sampling, name)) is not None}
@@ -169,7 +170,7 @@ def _listed(name: str) -> Callable[[Any], dict[str, Any]]:
 
 _CARRIED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "stop": _listed("stop"),
-    "stop_in": lambda _: {},  # no server has a choice: each matches all of its output
+    "stop_in": lambda _: {},  # servers have no such option: each searches its whole output
     "stop_tokens": _listed("stop_tokens"),
     "dry_breakers": _listed("dry_breakers"),
     "samplers": lambda names: {"samplers": [_SAMPLERS.get(name, name) for name in names]},

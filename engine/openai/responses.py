@@ -1,7 +1,7 @@
-"""Responses: a request's body as what the engine is asked for, and a turn as events or one object.
+"""Responses: reads a request's body into engine options, and writes a turn as events or as one object.
 
-Knows: OpenAI API reference, "Create a model response", "The response object" and "Streaming events": which events
-come in which order. Does not know: transports, models, where responses are kept.
+Knows: OpenAI API reference, "Create a model response", "The response object" and "Streaming events": which events come
+in which order. Does not know: transports, models, where responses are stored.
 """
 
 import json
@@ -26,8 +26,8 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 @dataclass(frozen=True, slots=True)
 class ResponsesRequest:
-    """A body, read. `items` are the input's; `options` are the engine's, `names` tell which field gave each; `echo` is
-    what the response repeats of its request."""
+    """A body that was read. `items` are the input's; `options` are the engine's options, `names` the request field that
+    each came from; `echo` is the part of the request that the response repeats."""
 
     model: str | None
     items: list[Json]
@@ -44,11 +44,11 @@ class ResponsesRequest:
 
 
 def read_responses(body: Json) -> ResponsesRequest:
-    """A body of `POST /responses`. Raises Problem for what is missing, not valid, or not supported."""
+    """Read a body of `POST /responses`. Raises Problem for what is missing, not valid, or not supported."""
     given = given_fields(RESPONSES_FIELDS, body)
     values = given.values
     if "input" not in values and "previous_response_id" not in values:
-        raise bad("input is missing; give a text or a list of items.", "input", "missing_required_parameter")
+        raise bad("input is missing; pass a string or a list of items.", "input", "missing_required_parameter")
     for name in values.get("include", ()):
         if name != _ENCRYPTED:
             raise bad(f"include={name!r} is not supported; {_ENCRYPTED!r} is.", "include", "unsupported_parameter")
@@ -75,14 +75,14 @@ def _check_stream_options(values: Json) -> None:
     if options is None:
         return
     if not values.get("stream"):
-        raise bad("stream_options is for streams; leave it out, or say stream=true.", "stream_options")
+        raise bad("stream_options is for streams; leave it out, or set stream=true.", "stream_options")
     for name in options:
         if name != "include_obfuscation":
             raise bad(f"stream_options has no field {name!r}.", f"stream_options.{name}", "unknown_parameter")
 
 
 def _options(values: Json) -> tuple[Json, dict[str, str], tuple[Tool, ...]]:
-    """The engine's options, the field that each came from, and the tools."""
+    """Returns the engine's options, the field that each came from, and the tools."""
     tools = read_tools(values.get("tools", []), "tools")
     found: Json = {}
     names = {"messages": "input"}
@@ -119,7 +119,7 @@ def _effort(given: Json) -> str | None:
             raise bad(f"reasoning has no field {name!r} here.", f"reasoning.{name}", "unknown_parameter")
     effort = given.get("effort")
     if effort is not None and effort not in _EFFORTS:
-        raise bad(f"reasoning.effort is one of {', '.join(_EFFORTS)}, not {effort!r}.", "reasoning.effort")
+        raise bad(f"reasoning.effort must be one of {', '.join(_EFFORTS)}, not {effort!r}.", "reasoning.effort")
     return effort
 
 
@@ -155,7 +155,7 @@ def _tool(item: Json) -> Json:
 
 
 class _Open:
-    """The item that is being written. `part` numbers it among the turn's parts."""
+    """The item that is being written. `part`: its index among the turn's parts."""
 
     def __init__(self, item: Json, index: int, part: int) -> None:
         self.item = item
@@ -172,8 +172,8 @@ class _Open:
 class ResponsesAnswer:
     """The projection of one request: a turn as events, or as one object.
 
-    model: the name that it says. seal: what makes `encrypted_content`, where it was asked for. finished: told the
-    response that is over, whether it was streamed or not.
+    model: the name in the response. seal: makes `encrypted_content`, if requested. finished: called with the finished
+    response, streamed or not.
     """
 
     def __init__(self, request: ResponsesRequest, model: str, seal: Seal, finished: Callable[[Json], None]) -> None:
@@ -221,7 +221,7 @@ class ResponsesAnswer:
                 pass
 
     def closing(self) -> Iterator[bytes]:
-        assert self._end is not None  # `Reading` closes a turn that finished, and no other
+        assert self._end is not None  # `Reading` calls this only after `Finished`
         status = _status(self._end.reason)
         response = self._response(status, self._end.usage, self._output)
         self._finished(response)
@@ -277,7 +277,7 @@ class ResponsesAnswer:
             yield self._event("response.function_call_arguments.delta", {**now.place, "delta": text})
 
     def _call_end(self, event: ToolCallEnd) -> Iterator[bytes]:
-        """A call whose id comes at its end begins here, as an item's ids are said when it begins."""
+        """End a call. A call whose id comes at its end begins here, since an item's ids are sent when it begins."""
         if self._late is not None:
             yield from self._add(_call_item(self._late.name, event.id or made_id()), event.part)
             self._late = None
@@ -286,7 +286,7 @@ class ResponsesAnswer:
             yield from self._close(_call_status(event.error))
 
     def _close(self, status: str) -> Iterator[bytes]:
-        """End the item that is open."""
+        """End the open item."""
         now, self._open = self._open, None
         if now is None:
             return
@@ -294,13 +294,13 @@ class ResponsesAnswer:
         done = _ended(now.item, text, status, self._seal)
         self._output.append(done)
         if done["type"] == "function_call":
-            told = {**now.place, "name": done["name"], "arguments": text}
-            yield self._event("response.function_call_arguments.done", told)
+            data = {**now.place, "name": done["name"], "arguments": text}
+            yield self._event("response.function_call_arguments.done", data)
         else:
             reasoning = done["type"] == "reasoning"
             logprobs: Json = {} if reasoning else {"logprobs": []}
-            told = {**now.place, "content_index": 0, "text": text, **logprobs}
-            yield self._event(f"response.{'reasoning_text' if reasoning else 'output_text'}.done", told)
+            data = {**now.place, "content_index": 0, "text": text, **logprobs}
+            yield self._event(f"response.{'reasoning_text' if reasoning else 'output_text'}.done", data)
             part = {**now.place, "content_index": 0, "part": _part(done, text)}
             yield self._event("response.content_part.done", part)
         yield self._event("response.output_item.done", {"output_index": now.index, "item": done})
@@ -360,7 +360,7 @@ def _part(item: Json, text: str) -> Json:
 
 
 def _ended(item: Json, text: str, status: str, seal: Seal | None) -> Json:
-    """An item that is over."""
+    """Returns a finished item."""
     if item["type"] == "function_call":
         return {**item, "status": status, "arguments": text}
     sealed = {"encrypted_content": seal.closed(text)} if seal is not None and item["type"] == "reasoning" else {}
@@ -368,7 +368,7 @@ def _ended(item: Json, text: str, status: str, seal: Seal | None) -> Json:
 
 
 def usage_object(usage: Usage) -> Json:
-    """OpenAI's usage of a response."""
+    """Returns OpenAI's usage of a response."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},

@@ -1,4 +1,4 @@
-"""Responses that were made, for `previous_response_id`: the last used, in this process's memory.
+"""Stores responses for `previous_response_id`: the most recently used, in this process's memory.
 
 Knows: counts and sizes. Does not know: what is in a response.
 """
@@ -17,7 +17,7 @@ MOST_BYTES = 64 << 20
 
 
 class Stored(NamedTuple):
-    """A response; `before` are the items of the conversation that it answered, `own` those that its request gave."""
+    """A response. `before`: the earlier items of its conversation; `own`: the items of its request."""
 
     response: Json
     before: Sequence[Json]
@@ -25,12 +25,12 @@ class Stored(NamedTuple):
 
     @property
     def conversation(self) -> list[Json]:
-        """What the next request goes on from."""
+        """The items that the next request continues."""
         return [*self.before, *self.own, *self.response["output"]]
 
 
 class ResponseStore:
-    """The responses last made or asked for. Safe to use from any thread."""
+    """The most recently used responses. May be used from any thread."""
 
     def __init__(self, responses: int = MOST_RESPONSES, size: int = MOST_BYTES) -> None:
         self._most, self._room = responses, size
@@ -38,8 +38,8 @@ class ResponseStore:
         self._kept: OrderedDict[str, tuple[Stored, int]] = OrderedDict()
 
     def put(self, stored: Stored) -> None:
-        """Keep a response, with its whole conversation; the longest unused go to make room. One that is larger than
-        all the room is not kept."""
+        """Store a response with its whole conversation; the least recently used ones make room. A response larger than
+        the whole store is not kept."""
         size = len(json.dumps([stored.response, [*stored.before, *stored.own]]))
         with self._lock:
             self._kept[stored.response["id"]] = stored, size
@@ -48,20 +48,20 @@ class ResponseStore:
                 self._room += self._kept.popitem(last=False)[1][1]
 
     def get(self, id_: str, param: str | None = None) -> Stored:
-        """Raises Problem for one that is not kept."""
+        """Returns a response. Raises Problem if it is not stored."""
         with self._lock:
             if id_ in self._kept:
                 self._kept.move_to_end(id_)
                 return self._kept[id_][0]
         raise Problem(
             404,
-            f"There is no response {id_!r}: it was not stored, or made room for others. Send the conversation itself.",
+            f"There is no response {id_!r}: it was not stored, or made room for others. Send the whole conversation.",
             param=param,
             code="previous_response_not_found" if param else "response_not_found",
         )
 
     def delete(self, id_: str) -> None:
-        """Raises Problem for one that is not kept."""
+        """Delete a response. Raises Problem if it is not stored."""
         self.get(id_)
         with self._lock:
             if found := self._kept.pop(id_, None):

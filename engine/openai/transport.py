@@ -1,9 +1,9 @@
-"""The transport of an HTTP client that ends in this process: requests in, answers out, no socket.
+"""An HTTP client's transport that ends in this process: takes requests, returns responses, uses no socket.
 
-Knows: what httpx and httpx2 ask of a transport (both alike), and how an answer is read by threads and by event loops,
-with a read timeout, and left early. Does not know: endpoints, the `openai` package. The engine's own thread generates;
-whoever reads a body waits for that thread's queue, so that closing the body, or cancelling the task that waits, cancels
-the turns at once: no other thread and no task stands between.
+Knows: what httpx and httpx2 require of a transport (the same), and how threads and event loops read a response, with a
+read timeout, and leave it early. Does not know: endpoints, the `openai` package. The engine's own thread generates. The
+reader of a body waits for that thread's queue, so closing the body, or cancelling the task that waits, cancels the
+turns at once: there is no other thread or task in between.
 """
 
 import asyncio
@@ -32,18 +32,18 @@ _More: TypeAlias = Callable[[], Coroutine[Any, Any, Iterable[bytes] | None]]
 
 
 def transport(engines: EngineLike | Mapping[str, EngineLike]) -> Any:
-    """The transport for an HTTP client of httpx or httpx2, sync or async, under which a client of OpenAI's API talks to
-    engines in this process: `httpx.Client(transport=transport(llm))`.
+    """Returns the transport for an HTTP client of httpx or httpx2, sync or async, with which a client of OpenAI's API
+    talks to engines in this process: `httpx.Client(transport=transport(llm))`.
 
-    engines: one, which goes by any model name, or `{name: engine}`. Closing the client cancels no turn that somebody
-    still reads, and closes no engine. Raises EngineError where neither library is installed.
+    engines: one, which accepts any model name, or `{name: engine}`. Closing the client cancels no turn that is still
+    being read, and closes no engine. Raises EngineError if neither library is installed.
     """
     return _transport_class()(Api(engines))
 
 
 @cache
 def _transport_class() -> Any:
-    """A class that is a transport of every library that is installed."""
+    """Returns a class that is a transport for each installed library."""
     libraries = [import_module(name) for name in _LIBRARIES if find_spec(name)]
     if not libraries:
         raise EngineError("Neither httpx2 nor httpx is installed: pip install 'llama-engine[openai]'.")
@@ -53,7 +53,7 @@ def _transport_class() -> Any:
 
 @cache
 def _body_class(library: ModuleType, kind: type) -> Any:
-    """A class of ours that the library takes for a stream of bytes of its own."""
+    """Returns a subclass of `kind` that the library accepts as a stream of bytes."""
     base = library.AsyncByteStream if kind is _AsyncBody else library.SyncByteStream
     return type(kind.__name__.strip("_"), (kind, base), {})
 
@@ -96,7 +96,7 @@ class _InProcess:
 
 
 class _Timer:
-    """The read timeout of a request, and the library that it came from."""
+    """The read timeout of a request, and the HTTP library that made the request."""
 
     def __init__(self, request: Any) -> None:
         self._request = request
@@ -107,12 +107,13 @@ class _Timer:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the answer must be there."""
+        """Seconds until the response must be complete."""
         return None if self.seconds is None else max(0.0, self.seconds - (monotonic() - self._begun))
 
     def late(self) -> Exception:
         error: Exception = self.library.ReadTimeout(
-            f"The engine gave nothing for {self.seconds} s, so the turn was cancelled.", request=self._request
+            f"The engine sent nothing for {self.seconds} s, so the turn was cancelled; use a longer read timeout.",
+            request=self._request,
         )
         return error
 
@@ -142,7 +143,7 @@ def _reading(turn: Turn, streams: Sequence[TurnStream]) -> Reading:
 
 
 class _Body:
-    """A streamed answer, read by a thread."""
+    """A streamed response, read by a thread."""
 
     def __init__(self, reading: Reading, timer: _Timer) -> None:
         self._reading = reading
@@ -165,7 +166,7 @@ class _Body:
             reading.cancel()
 
     def _one(self) -> Iterator[bytes]:
-        """The only turn; an event that does not come in time ends it."""
+        """Yields the data of the only turn; an event that does not come in time ends it."""
         source, seconds = iter(self._reading.streams[0]), self._timer.seconds
         while True:
             undo = None if seconds is None else call_later(seconds, self._give_up)
@@ -179,7 +180,8 @@ class _Body:
             yield from self._reading.event(0, event)
 
     def _several(self) -> Iterator[bytes]:
-        """Turns whose events come in between one another's; where none comes in time all of them end."""
+        """Yields the data of several turns, whose events are interleaved; if no event comes in time, all of them
+        end."""
         bell: SimpleQueue[None] = SimpleQueue()
         for stream in self._reading.streams:
             stream.listen(lambda: bell.put(None))
@@ -200,7 +202,7 @@ class _Body:
 
 
 class _AsyncBody:
-    """A streamed answer, read by a task."""
+    """A streamed response, read by a task."""
 
     def __init__(self, reading: Reading, timer: _Timer) -> None:
         self._reading = reading
@@ -228,7 +230,7 @@ class _AsyncBody:
     # What waits are coroutines, not generators: a generator within this one would be closed by a task of its own.
 
     def _one(self) -> _More:
-        """The only turn."""
+        """Yields the data of the only turn."""
         source = aiter(self._reading.streams[0])
 
         async def more() -> Iterable[bytes] | None:
@@ -238,11 +240,11 @@ class _AsyncBody:
         return more
 
     def _several(self) -> _More:
-        """Turns whose events come in between one another's."""
+        """Yields the data of several turns, whose events are interleaved."""
         loop, bell = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and its reader gone
+            with suppress(RuntimeError):  # the loop is closed, so there is no reader any more
                 loop.call_soon_threadsafe(bell.set)
 
         for stream in self._reading.streams:
@@ -272,8 +274,7 @@ class _AsyncBody:
 
 
 def _headers(turn: Turn, streams: Sequence[TurnStream]) -> dict[str, str]:
-    """What the answer says beside its body: the fields that did nothing, and how many messages had their reasoning put
-    back."""
+    """Returns the response's headers: the fields without effect, and how many messages had their reasoning restored."""
     return {**turn.headers, "x-restored-reasoning": str(len(streams[0].restored))}
 
 
@@ -282,7 +283,7 @@ def _streamed(request: Any, body: Any, headers: Mapping[str, str]) -> Any:
 
 
 def _json(request: Any, status: int, body: Json, headers: Mapping[str, str]) -> Any:
-    content = json.dumps(body).encode()  # ASCII, since a request may repeat half a character
+    content = json.dumps(body).encode()  # ASCII, since the body may repeat a lone surrogate of its request
     return _response(request, status, {"content-type": "application/json", **headers}, content=content)
 
 

@@ -1,7 +1,7 @@
-"""A request that the engine carries out: turns begun, and their events made into one answer.
+"""Starts the turns of a request and combines their events into one response.
 
-Knows: what an engine must have for that (`EngineLike`), and how a turn's events, errors and ends reach a projection.
-Does not know: which endpoint it is, how an answer travels; no thread and no event loop.
+Knows: what an engine must provide for that (`EngineLike`), and how a turn's events, errors and ends reach a projection.
+Does not know: the endpoint, how a response travels, threads or event loops.
 """
 
 import secrets
@@ -18,7 +18,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class TurnStream(Protocol):
-    """What is read of one turn; `engine.runtime.stream.Stream` is one."""
+    """What is read from one turn; `engine.runtime.stream.Stream` is one."""
 
     def __iter__(self) -> Iterator[Event]: ...
 
@@ -44,36 +44,36 @@ class TurnStream(Protocol):
 
 
 def made_id() -> str:
-    """The id of a call that the model gave none."""
+    """Returns an id for a call to which the model gave none."""
     return f"call_{secrets.token_hex(12)}"
 
 
 class CallText:
-    """The arguments of one call as they come, without the white space around them."""
+    """The arguments of one call as they arrive, without the white space around them."""
 
     def __init__(self) -> None:
-        self._said: list[str] = []
+        self._sent: list[str] = []
         self._space = ""
 
     def more(self, text: str) -> str:
-        """What a fragment adds; white space waits for what follows it."""
-        text = self._space + text if self._said else text.lstrip()
-        said = text.rstrip()
-        self._space = text[len(said) :]
-        return self._say(said)
+        """Returns what a fragment adds; white space is held back until something follows it."""
+        text = self._space + text if self._sent else text.lstrip()
+        stripped = text.rstrip()
+        self._space = text[len(stripped) :]
+        return self._send(stripped)
 
     def rest(self, arguments: str) -> str:
-        """What is left of the whole arguments at the call's end."""
-        return self._say(arguments.strip().removeprefix("".join(self._said)))
+        """Returns the rest of the complete arguments, at the call's end."""
+        return self._send(arguments.strip().removeprefix("".join(self._sent)))
 
-    def _say(self, text: str) -> str:
+    def _send(self, text: str) -> str:
         if text:
-            self._said.append(text)
+            self._sent.append(text)
         return text
 
 
 class EngineLike(Protocol):
-    """What is asked of an engine; `engine.Engine` is one."""
+    """What a request needs from an engine; `engine.Engine` is one."""
 
     @property
     def choices(self) -> Callable[..., Sequence[TurnStream]]:
@@ -88,33 +88,33 @@ class EngineLike(Protocol):
 
 
 class Projection(Protocol):
-    """What an endpoint makes of the turns of one request."""
+    """How an endpoint writes the turns of one request."""
 
     def opening(self) -> Iterable[bytes]:
-        """What a stream says before anything is generated."""
+        """Yields what a stream sends before anything is generated."""
         ...
 
     def event(self, choice: int, event: Event, logprobs: Sequence[TokenLogprob]) -> Iterable[bytes]:
-        """What an event adds to a stream; `logprobs` are those of the tokens drawn since the last one."""
+        """Yields what an event adds to a stream; `logprobs` are those of the tokens drawn since the last event."""
         ...
 
     def closing(self) -> Iterable[bytes]:
-        """What a stream says when all turns are over."""
+        """Yields what a stream sends when all turns are over."""
         ...
 
     def failed(self, problem: Problem) -> Iterable[bytes]:
-        """How a stream that cannot go on ends."""
+        """Yields the end of a stream that cannot go on."""
         ...
 
     def whole(self, completions: Sequence[Completion]) -> Json:
-        """The answer that is not streamed."""
+        """Returns the response that is not streamed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, read: what the engine is asked for. `names`: the engine's name of an option to the field that gave
-    it, for messages about it."""
+    """One request that was read: the arguments of the engine's `choices`. `names`: the request field of each engine
+    option, for error messages."""
 
     engine: EngineLike
     messages: Sequence[Any]
@@ -124,7 +124,7 @@ class Ask:
     names: Mapping[str, str]
 
     def begin(self) -> Sequence[TurnStream]:
-        """Let the engine begin. Raises Problem for what it refuses."""
+        """Start the turns. Raises Problem for what the engine refuses."""
         try:
             return self.engine.choices(self.messages, self.n, self.tools, **self.options)
         except EngineError as error:
@@ -135,7 +135,7 @@ class Ask:
 
 
 class Reading:
-    """The turns of one streamed request, as their events come."""
+    """Reads the turns of one streamed request."""
 
     def __init__(self, ask: Ask, projection: Projection, streams: Sequence[TurnStream], *, logprobs: bool) -> None:
         self.streams = streams
@@ -149,11 +149,11 @@ class Reading:
         return self._projection.opening()
 
     def event(self, choice: int, event: Event) -> Iterable[bytes]:
-        """Raises Problem for an end that is none of the model's."""
+        """Yields what an event adds to the stream. Raises Problem if the model did not end the turn itself."""
         found: tuple[TokenLogprob, ...] = ()
         if isinstance(event, Finished):
             if event.reason == "error":
-                return ()  # the stream raises what it was
+                return ()  # the stream raises the error
             _check_end(event.reason)
             self._ended.add(choice)
         if self._wants_logprobs:
@@ -162,7 +162,7 @@ class Reading:
         return self._projection.event(choice, event, found)
 
     def arrived(self) -> Iterable[bytes]:
-        """What all turns add that have something to read, without waiting."""
+        """Yields what the unread events of all turns add to the stream, without waiting."""
         for number, stream in enumerate(self.streams):
             while (events := stream.take()) is not None:
                 for event in events:
@@ -186,24 +186,24 @@ class Reading:
 
 
 def whole(projection: Projection, completions: Sequence[Completion]) -> Json:
-    """The answer of turns that are over. Raises Problem for an end that is none of the model's."""
+    """Returns the response of finished turns. Raises Problem if the model did not end them itself."""
     for completion in completions:
         _check_end(completion.finish_reason)
     return projection.whole(completions)
 
 
 def cancel(streams: Iterable[TurnStream]) -> None:
-    """End what still runs of them."""
+    """Cancel the turns that still run."""
     for stream in streams:
         stream.cancel()
 
 
 def _check_end(reason: str) -> None:
     if reason == "cancelled":
-        raise Problem(503, "The turn was cancelled on the engine's side: it was closed, perhaps.", code="cancelled")
+        raise Problem(503, "The engine cancelled the turn; perhaps the engine was closed.", code="cancelled")
     if reason == "error":
         raise _broken()
 
 
 def _broken() -> Problem:
-    return Problem(500, "The turn ended by an error of the engine's.", code="engine_error")
+    return Problem(500, "The turn ended with an error of the engine.", code="engine_error")

@@ -1,9 +1,8 @@
-"""What a server's stream is handed over as (dictionaries, SDK objects, lines or blocks of server-sent events) becomes
-chunks.
+"""Turns a server's stream (dictionaries, SDK objects, lines or blocks of server-sent events) into chunks.
 
 Knows: the syntax of event streams (WHATWG HTML, section "Server-sent events": fields, comments, blank lines, data over
 several lines, any line end) and the `[DONE]` that ends one (OpenAI API reference, "Streaming"). Does not know: what a
-chunk holds.
+chunk contains.
 """
 
 import codecs
@@ -24,7 +23,7 @@ _DONE = "[DONE]"
 
 
 class Diagnostics:
-    """What arrived and could not be understood: counted, and told as it happens."""
+    """Counts the malformed parts of a stream, and warns about each."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -34,15 +33,15 @@ class Diagnostics:
         shown = found if isinstance(found, str) else repr(found)
         shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
         warnings.warn(
-            f"Event {self.count} of this stream that makes no sense was left out: {what}: {shown}. The rest was read; "
-            "look at the server, or at what stands between it and here.",
+            f"Malformed event {self.count} of this stream was left out: {what}: {shown}. The rest was read; check the "
+            "server, and any proxy in between.",
             MalformedEventWarning,
             stacklevel=2,
         )
 
 
 class Wire:
-    """Items in, chunks out, at any chunking of the text. `done`: the server said that the stream is over."""
+    """Takes items, yields chunks, wherever the text is cut. `done`: the server sent the end of the stream."""
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
@@ -53,9 +52,10 @@ class Wire:
         self.done = False
 
     def feed(self, item: object) -> Iterator[Chunk]:
-        """The chunks that this item completes. Raises RequestError for what no stream of chunks holds."""
+        """Yields the chunks that this item completes. Raises RequestError for an item that cannot be part of a
+        stream."""
         if isinstance(item, bytes | bytearray):
-            # A line without its end is whole; a block may end inside a character.
+            # A line without a line end is complete; a block may end inside a character.
             yield from self._text(self._decoder.decode(bytes(item)), empty=not item)
         elif isinstance(item, str):
             yield from self._text(item, empty=not item)
@@ -66,11 +66,11 @@ class Wire:
         else:
             raise RequestError(
                 f"A stream holds dictionaries, objects of an OpenAI client, or lines of server-sent events; this is "
-                f"{item!r}. Hand over the stream itself: create(..., stream=True), or the lines of the response."
+                f"{item!r}. Pass the stream itself: create(..., stream=True), or the lines of the response."
             )
 
     def close(self) -> Iterator[Chunk]:
-        """The input ended: what is still held back."""
+        """End the input. Yields the chunks that were held back."""
         tail, self._tail = self._tail + self._decoder.decode(b"", final=True), ""
         if tail:
             yield from self._line(tail.removesuffix("\r"))
@@ -88,7 +88,8 @@ class Wire:
             yield from self._line(line)
 
     def _bare_line(self, text: str, *, empty: bool) -> Iterator[Chunk]:
-        """Text before any line end was seen: lines stripped of theirs, or a first block cut anywhere."""
+        """Yields chunks before any line end was seen: the text is lines without line ends, or a first block cut
+        anywhere."""
         if self._tail and (empty or _FIELD.match(text)):
             line, self._tail = self._tail, ""
             yield from self._line(line)
@@ -123,15 +124,15 @@ class Wire:
             self._give_up()
 
     def _give_up(self) -> None:
-        """What was held back as the beginning of an event is none."""
+        """Report the held text, which did not become an event."""
         if self._held:
             self._diagnostics.report("not a JSON object", "\n".join(self._held))
             self._held.clear()
 
 
 def _data(line: str) -> str | None:
-    """A line's data. None for comments and for fields that carry none; a line without a field is data itself, since
-    errors come as plain JSON from some servers."""
+    """Returns a line's data. None for comments and fields without data. A line without a field counts as data, since
+    some servers send errors as plain JSON."""
     field, colon, value = line.partition(":")
     if not field and colon:
         return None

@@ -1,7 +1,7 @@
-"""What the loop needs of a model: the seam between the engine's loop and llama.cpp (or a script, in tests).
+"""The operations that the loop needs from a model: the interface between the engine's loop and llama.cpp.
 
 Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.llama.context` implements them
-on real weights, `engine.testing` without any.
+for real weights, `engine.testing` for scripts, without weights.
 """
 
 from collections.abc import Sequence
@@ -26,16 +26,18 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContextInfo:
-    """The sizes and habits of a context, fixed when it is made.
+    """The sizes and properties of a context, fixed when it is made.
 
-    - `n_ctx`: tokens that one conversation may hold. `n_sequences`: conversations at once; their ids run from 0.
-    - `kv_tokens`: cells of the one pool that all sequences share; 0 where each has a buffer of `n_ctx` for itself.
-    - `n_batch`: rows that one `decode` takes at most, of which `n_outputs` may ask for logits (never fewer than there
-      are sequences).
+    - `n_ctx`: maximum number of tokens in one conversation. `n_sequences`: conversations at once; their ids start at 0.
+    - `kv_tokens`: cells of the one pool that all sequences share; 0 if each sequence has its own buffer of `n_ctx`
+      cells.
+    - `n_batch`: maximum number of rows in one `decode`; at most `n_outputs` of them may ask for logits (`n_outputs` is
+      never less than `n_sequences`).
     - `separate_prefill`: prompts and single tokens are faster in two batches than in one.
-    - `can_share`: sequences can be cut, and parts of them copied. False for recurrent memories: all, or nothing.
-    - `copy_cost`: tokens whose evaluation takes about as long as one `copy`; 0 where sequences share cells.
-    - `checkpoint_bytes`: what all checkpoints together may take; 0 where none are needed.
+    - `can_share`: a sequence can be cut, and a part of it copied. False for recurrent memories: only all of it, or
+      nothing.
+    - `copy_cost`: number of tokens whose evaluation takes about as long as one `copy`; 0 if sequences share cells.
+    - `checkpoint_bytes`: maximum size of all checkpoints together; 0 if none are needed.
     """
 
     n_ctx: int
@@ -50,7 +52,7 @@ class ContextInfo:
 
     @property
     def cells(self) -> int:
-        """Tokens that all sequences together can hold, a shared cell counted once."""
+        """Tokens that all sequences together can hold; a shared cell counts once."""
         return self.kv_tokens or self.n_ctx * self.n_sequences
 
 
@@ -66,38 +68,40 @@ class Vocab(Protocol):
         ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Tokens of a text, nothing added at either end. `special`: control-token text becomes control tokens."""
+        """Returns the tokens of a text, without adding any at either end. `special`: texts of control tokens become
+        control tokens."""
         ...
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
-        """Tokens of a prompt. Pieces with `special` may form control tokens, the text of the others never does."""
+        """Returns the tokens of a prompt. Pieces with `special` may form control tokens; the text of other pieces never
+        does."""
         ...
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of one token, control tokens included (their text)."""
+        """Returns the bytes of one token; for a control token, those of its text."""
         ...
 
     def is_special(self, token: int) -> bool:
-        """Whether it is a control or user-defined token."""
+        """Whether the token is a control or user-defined token."""
         ...
 
     def is_end(self, token: int) -> bool:
-        """Whether it ends generation."""
+        """Whether the token ends generation."""
         ...
 
 
 class Sampler(Protocol):
-    """One sequence's way of drawing tokens, with its own random stream and memory."""
+    """Draws the tokens of one sequence, with a random generator and a history of its own."""
 
     def accept(self, token: int) -> None:
-        """Tell it a token that became part of the sequence without being drawn."""
+        """Record a token that joined the sequence without being drawn."""
         ...
 
     def close(self) -> None: ...
 
 
 class Backend(Protocol):
-    """One context over one model. Not thread-safe: a single thread calls it, but for `abort`."""
+    """One context over one model. Not thread-safe: only one thread may call it, except for `abort` and `origin`."""
 
     @property
     def vocab(self) -> Vocab: ...
@@ -107,71 +111,75 @@ class Backend(Protocol):
 
     @property
     def origin(self) -> Origin:
-        """What saved states belong to. For any thread."""
+        """The model and settings that saved states belong to. May be read from any thread."""
         ...
 
     def decode(self, rows: Sequence[Row]) -> None:
-        """Evaluate the rows. Raises DecodeError; `positions` tells what is held then."""
+        """Evaluate the rows. Raises DecodeError; `positions` then returns what each sequence still holds."""
         ...
 
     def abort(self) -> None:
-        """Make the decode that is running, or else the next one, stop with DecodeError("aborted"), where it can be
-        stopped (on the CPU). For any thread."""
+        """Make the decode that is running, or else the next one, stop with DecodeError("aborted"), where that is
+        possible (on the CPU). May be called from any thread."""
         ...
 
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> Sampler:
-        """A sampler of its own. `tokens` are those before its first draw: the prompt. Penalties look at them."""
+        """Returns a new sampler. `tokens`: the tokens before its first draw (the prompt), which penalties take into
+        account."""
         ...
 
     def attach(self, sequence: int, sampler: Sampler | None) -> None:
-        """The sequence's next tokens are drawn with this sampler, which a backend may do where it computes; None:
-        nothing more is drawn for it."""
+        """Draw the sequence's next tokens with this sampler; a backend may then sample on its device. None: nothing
+        more is drawn for the sequence."""
         ...
 
     def sample(self, sampler: Sampler, row: int, mask: "Mask | None" = None) -> int:
         """Draw a token from the logits of row `row` of the last decode (which had `output`), and accept it. `mask`:
-        only tokens whose bits are set.
+        allow only tokens whose bits are set.
 
-        Raises DecodeError with reason "nan" when the logits are not numbers, RequestError when nothing may be drawn.
+        Raises DecodeError with reason "nan" when the logits are not numbers, RequestError when no token may be drawn.
         """
         ...
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
-        """Log-probabilities of row `row` of the last decode: the token's own, and the `top` best."""
+        """Returns log-probabilities of row `row` of the last decode: for `token`, and for the `top` most likely
+        tokens."""
         ...
 
     def positions(self, sequence: int) -> int:
-        """How many leading positions the sequence holds."""
+        """Returns how many leading positions the sequence holds."""
         ...
 
     def trim(self, sequence: int, position: int) -> bool:
-        """Forget the sequence from `position` on; False, with nothing changed, when this memory cannot (recurrent)."""
+        """Forget the sequence from `position` on. Returns False, with nothing changed, if this memory cannot do that
+        (recurrent)."""
         ...
 
     def copy(self, source: int, target: int, positions: int) -> None:
-        """Let `target` (empty) hold the first `positions` positions of `source` too. No computation."""
+        """Let `target` (empty) hold the first `positions` positions of `source` too, without evaluating anything."""
         ...
 
     def shift(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget positions `start` to `stop` (exclusive) and move those behind them down; no cell that moves may be
-        shared. False, with nothing changed, when this memory cannot."""
+        """Forget positions `start` to `stop` (exclusive) and move later positions down; no cell that moves may be
+        shared. Returns False, with nothing changed, if this memory cannot do that."""
         ...
 
     def save(self, sequence: int) -> bytes:
-        """What the sequence holds, for `restore` under the same origin."""
+        """Returns the state of the sequence, for `restore` under the same origin."""
         ...
 
     def restore(self, sequence: int, state: bytes) -> None:
-        """Replace what the sequence holds by a saved state. Raises DecodeError; the sequence is empty then."""
+        """Replace the contents of the sequence by a saved state. Raises DecodeError; the sequence is then empty."""
         ...
 
     def checkpoint(self, sequence: int) -> bytes:
-        """What is needed, for a memory that cannot be cut, to take the sequence back to where it is now."""
+        """Returns what `rewind` needs to take the sequence back to its present position, for a memory that cannot be
+        cut."""
         ...
 
     def rewind(self, sequence: int, position: int, state: bytes) -> bool:
-        """Take the sequence back to its first `position` positions, where `checkpoint` gave this. False, with the
-        sequence in no state to be used, where that fails: trim it to 0."""
+        """Take the sequence back to its first `position` positions, at which `checkpoint` returned `state`. Returns
+        False if that fails; the sequence is then unusable until it is trimmed to 0."""
         ...
 
     def close(self) -> None: ...

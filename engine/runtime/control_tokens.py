@@ -1,8 +1,8 @@
-"""Where control tokens stand in a prompt, and the refusal to send one that callers' text has become.
+"""Finds the control tokens in a prompt, and refuses to send one that came from callers' text.
 
 Knows: pieces and who wrote them, tokens and their bytes. Does not know: templates, how the pieces became tokens, where
-tokens come from. It is the last look at a prompt, and does not rest on any of the steps before: not on how texts were
-marked, cut or tokenised, nor on what was remembered of earlier turns.
+tokens come from. This is the last check of a prompt. It relies on no earlier step: not on how texts were marked, cut or
+tokenised, nor on what was remembered of earlier turns.
 """
 
 from bisect import bisect_right
@@ -18,8 +18,8 @@ _IN_NO_VOCABULARY = "\U0003fffd"  # a plane without any character
 
 
 class ControlTokens:
-    """The control and user-defined tokens of a vocabulary that open or close something: not white space, not single
-    characters, not the one for characters that the vocabulary lacks. Its methods may be called from any thread."""
+    """The control and user-defined tokens of a vocabulary that open or close something. White space, single characters
+    and the token for characters that the vocabulary lacks do not count. Its methods may be called from any thread."""
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
@@ -30,7 +30,7 @@ class ControlTokens:
         self._unknown = frozenset(vocab.tokenize(_IN_NO_VOCABULARY, special=False))
 
     def _places(self, tokens: Sequence[int]) -> list[int]:
-        """Where control tokens are among others."""
+        """Returns the indices of the control tokens."""
         for token in set(tokens) - self._texts.keys():
             data = self._bytes[token] = self._vocab.token_bytes(token)
             self._lengths[token] = len(data)
@@ -41,20 +41,20 @@ class ControlTokens:
         return [index for index, token in enumerate(tokens) if texts[token]]
 
     def standing(self, tokens: Sequence[int]) -> Iterator[tuple[int, str]]:
-        """Each control token, and the text between it and the one before, less the white space at its edges: some
-        control tokens take what is beside them."""
+        """Yields each control token with the text since the previous one. White space is stripped from the text,
+        because some control tokens absorb the white space beside them."""
         for before, place in pairwise((-1, *self._places(tokens))):
             yield tokens[place], self._spelt(tokens[before + 1 : place]).decode()
 
     def check(self, pieces: Sequence[Piece], tokens: Sequence[int]) -> None:
-        """Raise ForgedPromptError where a control token stands in what callers wrote: in a piece that is not
+        """Raise ForgedPromptError if a control token came from text that callers wrote: from a piece that is not
         `special`."""
         if all(piece.special for piece in pieces):
             return
         places, callers = self._places(tokens), _Callers(pieces)
         position = first = 0
         if list(tokens[:1]) == self._bos and not callers.template_begins_with(self._texts[tokens[0]]):
-            first = 1  # the vocabulary's own, which stands in no text
+            first = 1  # the vocabulary's own beginning token, which is part of no piece
         for index in places:
             if index < first:
                 continue
@@ -66,14 +66,15 @@ class ControlTokens:
                 raise ForgedPromptError(
                     f"The prompt was not sent: text that callers wrote, which must stay text, became the control token "
                     f"{text.decode(errors='replace')!r} (token {index:,} of {len(tokens):,}). Leave that text out, and "
-                    "report this as a bug: it should have been tokenised as ordinary characters."
+                    "report this as a bug: the text should have been tokenised as ordinary characters."
                 )
             position, first = found + len(text), index + 1
 
     def _found(self, callers: "_Callers", position: int, between: Sequence[int], text: bytes) -> int:
-        """Where a control token stands, if it does not begin where the tokens before it end: a vocabulary may put a
-        space before a text, and control tokens take the white space beside them. In a vocabulary that does not spell
-        what it was given, the next place of that text that the template wrote; -1 for none."""
+        """Returns the position of a control token's `text` if it does not begin where the tokens before it end: a
+        vocabulary may put a space before a text, and control tokens absorb the white space beside them. If the
+        vocabulary does not reproduce its input exactly, the position is the next place where the template wrote that
+        text; -1 if there is none."""
         spelt = self._spelt(between)
         found = callers.after_space(position)
         if callers.text.startswith(spelt, found):
@@ -87,13 +88,13 @@ class ControlTokens:
         return found
 
     def _spelt(self, tokens: Sequence[int]) -> bytes:
-        """What the tokens spell, in UTF-8, less white space at the edges."""
+        """Returns the text of the tokens in UTF-8, without white space at its edges."""
         data = b"".join(map(self._bytes.__getitem__, tokens))
         return data.decode(errors="replace").encode().strip(_SPACE)
 
 
 class _Callers:
-    """A prompt's text in UTF-8, and who wrote which of its bytes."""
+    """A prompt's text in UTF-8, and which of its bytes callers wrote."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         parts = [piece.text.encode(errors="replace") for piece in pieces]
@@ -102,16 +103,16 @@ class _Callers:
         self._callers = [not piece.special for piece in pieces]
 
     def wrote(self, start: int, end: int) -> bool:
-        """Whether any of these bytes is the callers'."""
+        """Whether callers wrote any of these bytes."""
         first, last = bisect_right(self._starts, start) - 1, bisect_right(self._starts, end - 1)
         return any(self._callers[first:last])
 
     def template_begins_with(self, text: bytes) -> bool:
-        """Whether the template wrote this at the beginning."""
+        """Whether the prompt begins with this text, written by the template."""
         return bool(text) and self.text.startswith(text) and not self.wrote(0, len(text))
 
     def after_space(self, position: int) -> int:
-        """The position of the first byte from here on that is not white space."""
+        """Returns the position of the first byte at or after `position` that is not white space."""
         while position < len(self.text) and self.text[position] in _SPACE:
             position += 1
         return position

@@ -1,8 +1,8 @@
-"""One sequence's life: tokens come in one by one, events go out, until something ends it.
+"""The life of one sequence: takes tokens one by one and returns events, until something ends the generation.
 
-Knows: how bytes become text, what ends a generation (end tokens, stops, the token limit), and when reasoning is to be
-closed from outside. Does not know: logits, batches, memory, other sequences. This is the one place where detokeniser,
-parser, stops, budgets and grammars meet.
+Knows: how bytes become text, what ends a generation (end tokens, stop strings, the token limit), and when the engine
+has to close reasoning. Does not know: logits, batches, memory, other sequences. This is the one place where
+detokeniser, parser, stop strings, budgets and grammars meet.
 """
 
 import codecs
@@ -22,14 +22,14 @@ _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Parser(Reading, Protocol):
-    """What a generation needs of a parser; `engine.parsing.Parser` is one."""
+    """What a generation needs from a parser; `engine.parsing.Parser` is one."""
 
     def feed(self, text: str, special: bool = False) -> list[Event]:
-        """More output. `special`: the text is one control or user-defined token."""
+        """Parse more output and return its events. `special`: the text is one control or user-defined token."""
         ...
 
     def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
-        """The output ended; what was held back, and `Finished` last."""
+        """End the output. Returns the events that were held back, and `Finished` last."""
         ...
 
 
@@ -37,13 +37,13 @@ class Parser(Reading, Protocol):
 class Limits:
     """What ends a generation, or its reasoning.
 
-    - `max_tokens`: tokens drawn at most, the end token included; None for no limit.
-    - `stop`: strings that end it where they occur in the content; they are not part of it. `stop_anywhere`: where they
-      occur in the output.
-    - `stop_tokens`: tokens that end it and are not part of it.
-    - `ends`: end tokens beside the vocabulary's own; `markers`: end tokens that the parser reads as markers.
-    - `ignore_eos`: end tokens do not end it and leave no trace.
-    - `reasoning_budget`: reasoning tokens at most; then `reasoning_close` is forced. None for no limit.
+    - `max_tokens`: maximum number of drawn tokens, the end token included; None for no limit.
+    - `stop`: strings that end the generation where they occur in the content; they are not part of it. `stop_anywhere`:
+      the same, for strings anywhere in the output.
+    - `stop_tokens`: tokens that end the generation and are not part of it.
+    - `ends`: end tokens in addition to the vocabulary's own; `markers`: end tokens that the parser reads as markers.
+    - `ignore_eos`: end tokens do not end the generation and leave no trace.
+    - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close` is forced. None for no limit.
     """
 
     max_tokens: int | None = None
@@ -58,8 +58,8 @@ class Limits:
 
 
 class Advance(NamedTuple):
-    """What a token led to. `forced` tokens follow it in the sequence without being drawn; they are already parsed.
-    `dropped`: the token itself is no part of the turn. After a `finish` nothing more may come but `close`."""
+    """The result of a token. `forced` tokens follow it in the sequence without being drawn; they are already parsed.
+    `dropped`: the token itself is not part of the turn. After a `finish`, only `close` may be called."""
 
     events: list[Event]
     forced: tuple[int, ...] = ()
@@ -68,17 +68,17 @@ class Advance(NamedTuple):
 
 
 class Generation:
-    """Fed with the drawn tokens of one turn.
+    """Turns the drawn tokens of one turn into events.
 
-    `tokens` counts those that became part of it (forced ones too), `reasoning_tokens` those among them that were read
-    as reasoning, the marker that closes it included. `guide` says what the grammar of the turn allows and forces.
+    `tokens` counts the tokens that became part of the turn (forced ones too), `reasoning_tokens` those that were read
+    as reasoning, the closing marker included. `guide` determines what the grammar of the turn allows and forces.
     """
 
     __slots__ = (
         "_closing",
         "_decoder",
+        "_feed",
         "_guide",
-        "_hear",
         "_limits",
         "_output_stops",
         "_parser",
@@ -95,7 +95,7 @@ class Generation:
         self._limits = limits
         self._stops = ContentStops(limits.stop) if limits.stop else None
         self._output_stops = OutputStops(limits.stop_anywhere) if limits.stop_anywhere else None
-        self._hear = self._drawn if self._stops or self._output_stops else parser.feed
+        self._feed = self._feed_drawn if self._stops or self._output_stops else parser.feed
         self._decoder = _Decoder("replace")
         self._closing = False
         self.tokens = 0
@@ -103,16 +103,17 @@ class Generation:
 
     @property
     def matcher(self) -> Matcher | None:
-        """The place in the turn's grammar, while it is in force: the next token must be one that it allows."""
+        """The matcher of the turn's grammar while the grammar is in force: the next token must be one that it
+        allows."""
         return self._guide.matcher if self._guide is not None else None
 
     def start(self) -> Advance:
-        """Before the first draw: a budget of 0 closes reasoning that the prompt left open, and a grammar may leave no
-        choice of how the turn begins."""
+        """Begin, before the first draw: a budget of 0 closes reasoning that the prompt left open, and the grammar may
+        force the first tokens."""
         return self._forward(self._enforce_budget([]))
 
     def advance(self, token: int) -> Advance:
-        """A token was drawn. Raises RequestError where the turn's grammar does not allow it."""
+        """Take a token that was drawn. Raises RequestError if the turn's grammar does not allow it."""
         limits, guide = self._limits, self._guide
         named = token in limits.stop_tokens
         is_end = named or self._is_end(token)
@@ -124,9 +125,9 @@ class Generation:
         if not is_end:
             return self._after(self._counted(token))
         self.tokens += 1
-        # Where a grammar is in force, an end token stands only where the turn is whole.
+        # A grammar that is in force allows an end token only where the turn is complete.
         if named or not limits.ignore_eos or self.matcher is not None:
-            marks = self._read(token, self._hear, taken=True) if token in limits.markers else []
+            marks = self._read(token, self._feed, taken=True) if token in limits.markers else []
             return Advance(marks, (), "stop", dropped=True)
         return self._after([])
 
@@ -135,10 +136,10 @@ class Generation:
 
     def _counted(self, token: int) -> list[Event]:
         self.tokens += 1
-        return self._read(token, self._hear)
+        return self._read(token, self._feed)
 
     def _after(self, events: list[Event]) -> Advance:
-        """What follows from what was read."""
+        """Apply stops, limits and the grammar after a token was read."""
         limits, guide = self._limits, self._guide
         stops, output_stops = self._stops, self._output_stops
         if (stops is not None and stops.hit) or (output_stops is not None and output_stops.hit):
@@ -152,7 +153,7 @@ class Generation:
         return self._forward(self._enforce_budget(events))
 
     def _forward(self, advance: Advance) -> Advance:
-        """Append the tokens between which the grammar leaves no choice."""
+        """Append the tokens that the grammar forces."""
         guide, limits = self._guide, self._limits
         tokens = guide.forced() if guide is not None else []
         if guide is None or not tokens:
@@ -165,7 +166,7 @@ class Generation:
         events, finish = advance.events, advance.finish
         for token in tokens:
             self.tokens += 1
-            events += self._read(token, self._hear, taken=True)
+            events += self._read(token, self._feed, taken=True)
         if end is not None or (self._stops is not None and self._stops.hit) or guide.is_over:
             finish = "stop"
         elif limits.max_tokens is not None and self.tokens >= limits.max_tokens:
@@ -173,15 +174,17 @@ class Generation:
         return advance._replace(events=events, forced=(*advance.forced, *tokens), finish=finish)
 
     def end_reasoning(self) -> None:
-        """Close reasoning after the next token, if it is open then; without `reasoning_close` this does nothing."""
+        """Close reasoning after the next token, if it is still open then; without `reasoning_close` this does
+        nothing."""
         self._closing = True
 
     def close(self, reason: FinishReason) -> list[Event]:
-        """The end: what was held back, then `Finished` (its usage is the caller's to fill)."""
+        """End the generation. Returns the events that were held back, then `Finished` (whose usage the caller fills
+        in)."""
         events: list[Event] = []
         if rest := self._decoder.decode(b"", final=True):
-            events += self._hear(rest)
-        events += self._let_go()
+            events += self._feed(rest)
+        events += self._flush_held()
         if self._output_stops is not None and self._output_stops.hit:
             reason = "stop"
         closing = self._parser.close(reason)
@@ -195,8 +198,8 @@ class Generation:
         return [*events, finished]
 
     def _read(self, token: int, feed: Callable[..., list[Event]], *, taken: bool = False) -> list[Event]:
-        """Detokenise and feed. A control token first settles bytes that never became a character. `taken`: the grammar
-        knows of the token."""
+        """Detokenise and feed. A control token first flushes bytes that never became a character. `taken`: the grammar
+        has accepted the token already."""
         guide = self._guide
         if guide is not None and not taken:
             guide.drew(token)
@@ -216,15 +219,15 @@ class Generation:
             guide.parsed(token, text, special=special)
         return events
 
-    def _drawn(self, text: str, special: bool = False) -> list[Event]:
-        """Parse what the model wrote, as far as no stop is or may be in it."""
+    def _feed_drawn(self, text: str, special: bool = False) -> list[Event]:
+        """Parse what the model wrote, except for text that is or may become a stop string."""
         stops = self._output_stops
         if stops is None:
             return self._parse(text, special)
         return [event for piece in stops.filter(Piece(text, special)) for event in self._parse(*piece)]
 
-    def _let_go(self) -> list[Event]:
-        """Parse what was held back before the parser: no stop comes of it."""
+    def _flush_held(self) -> list[Event]:
+        """Parse the text that was held back as a possible stop string."""
         held = self._output_stops.flush() if self._output_stops is not None else []
         return [event for piece in held for event in self._parse(*piece)]
 
@@ -242,7 +245,7 @@ class Generation:
             over = over or self._guide.must_close(limits.max_tokens - self.tokens)
         if not (over and limits.reasoning_close and self._parser.in_reasoning) or self._decoder.getstate()[0]:
             return Advance(events)
-        events += self._let_go()
+        events += self._flush_held()
         if not self._parser.in_reasoning:
             return Advance(events)
         self._closing = False

@@ -1,7 +1,7 @@
-"""Log-probabilities of tokens, from one row of logits, and the record of them that callers get.
+"""Log-probabilities of tokens, computed from one row of logits, and the record of them that callers get.
 
-Knows: the softmax over the whole vocabulary, before any filter, bias or temperature. Does not know: where the row
-came from.
+Knows: the softmax over the whole vocabulary, before any filter, bias or temperature. Does not know: where the row came
+from.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Logprob(NamedTuple):
 
 
 class TokenLogprobs(NamedTuple):
-    """The token that was drawn, and the most likely ones, best first (the drawn one may be among them)."""
+    """The token that was drawn, and the most likely tokens, best first (the drawn one may be among them)."""
 
     drawn: Logprob
     top: tuple[Logprob, ...]
@@ -32,9 +32,9 @@ class TokenLogprobs(NamedTuple):
 def token_logprobs(
     logits: "NDArray[np.float32]", token: int, top: int, token_bytes: Callable[[int], bytes]
 ) -> TokenLogprobs:
-    """The token's own and the `top` best; all there are, if there are fewer.
+    """Returns the log-probabilities of `token` and of the `top` most likely tokens (of all, if there are fewer).
 
-    `logits` has the vocabulary's size and is not changed; masked tokens (minus infinity) have that for a logprob.
+    `logits` has the vocabulary's size and is not changed. The logprob of a masked token is minus infinity.
     """
     import numpy as np
 
@@ -51,7 +51,7 @@ def token_logprobs(
 
 
 def described(entry: TokenLogprobs) -> TokenLogprob:
-    """As callers get it."""
+    """Returns the record that callers get."""
     return _described(entry.drawn, tuple(map(_described, entry.top)))
 
 

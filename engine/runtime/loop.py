@@ -1,11 +1,11 @@
-"""The engine's loop without its thread: one call of `step` takes all requests that can run one batch further. Its
-replies are gathered, one for each request that has something to say.
+"""The engine's loop without its thread: each call of `step` advances all requests that can run by one batch. It
+collects the replies, at most one for each request.
 
-Knows: how scheduler, prefix cache, backend and generations work together, what becomes of each when a decode fails,
-and that nothing follows a final reply. Does not know: threads, queues, who reads the replies.
+Knows: how scheduler, prefix cache, backend and generations work together, what happens to each when a decode fails, and
+that nothing follows a final reply. Does not know: threads, queues, who reads the replies.
 
-Whatever one request brings (a parser, a logits processor, a saved state) and whatever it raises, a SystemExit too, ends
-that request alone: hence the handlers of BaseException here.
+Whatever a request brings along (a parser, a logits processor, a saved state) and whatever that raises, even SystemExit,
+ends only that request: hence the handlers of BaseException here.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,36 +28,36 @@ from engine.runtime.state_file import SavedState
 from engine.types import FinishReason
 
 _STRIKES = 3
-"""Failed decodes in a row after which a request is given up, even if it seems to get further."""
+"""Failed decodes in a row after which a request ends with the error."""
 _RESERVE = 512
-"""Tokens of a shared pool that are kept for an answer whose length nobody said."""
+"""Tokens of a shared pool that are reserved for an answer without `max_tokens`."""
 
 
 class Replies:
-    """What was said since the last `drain`."""
+    """Collects what happened to the requests since the last `drain`."""
 
     def __init__(self) -> None:
         self._touched: dict[SequenceState, None] = {}
         self._replies: list[Reply] = []
 
     def emit(self, state: SequenceState, events: Sequence[Event]) -> None:
-        """These happened."""
+        """Add events to the request's next reply."""
         if events:
             state.events += events
             self._touched[state] = None
 
     def prefilled(self, state: SequenceState) -> None:
-        """More of its prompt is evaluated, if it is to tell of that."""
+        """Report the progress of the prefill in the next reply, if the request asked for that."""
         if state.request.reports:
             state.prefilled = state.evaluated
             self._touched[state] = None
 
     def refuse(self, id_: int, error: Exception) -> None:
-        """A request ends with an error before it started."""
+        """End a request with an error before it starts."""
         self._replies.append(Reply(id_, (Finished("error"),), final=True, error=error))
 
     def hand_over(self, id_: int, saved: SavedState) -> None:
-        """What was asked for under this number."""
+        """Reply with the state that `Save` asked for under this id."""
         self._replies.append(Reply(id_, (Finished("stop"),), final=True, saved=saved))
 
     def end(
@@ -68,7 +68,7 @@ class Replies:
         now: float,
         checkpoints: tuple[int, int],
     ) -> None:
-        """The request is over; the last of the closing events is its `Finished`."""
+        """End the request; the last of the closing events is its `Finished`."""
         self._touched.pop(state, None)
         *closing, last = closing
         assert isinstance(last, Finished), "a parser's last event is Finished"
@@ -88,12 +88,12 @@ class Replies:
         )
 
     def abandon(self, state: SequenceState, error: Exception) -> None:
-        """The request ends with this error, and nothing that it holds is looked at."""
+        """End the request with this error, without calling any of its code."""
         self._touched.pop(state, None)
         self._replies.append(Reply(state.request.id, (*state.events, Finished("error")), final=True, error=error))
 
     def drain(self) -> list[Reply]:
-        """The replies since the last drain, one for each request that has any."""
+        """Returns the replies since the last drain, at most one for each request."""
         replies, self._replies = self._replies, []
         for state in self._touched:
             events, logprobs = state.take()
@@ -103,7 +103,7 @@ class Replies:
 
 
 class Loop:
-    """Requests in, replies out, over one backend. `clock`: seconds, monotonic."""
+    """Takes requests and produces replies, over one backend. `clock`: seconds, monotonic."""
 
     def __init__(
         self, backend: Backend, options: LoopOptions | None = None, *, clock: Callable[[], float] = perf_counter
@@ -111,7 +111,7 @@ class Loop:
         options = options or LoopOptions()
         self._backend = backend
         self.compiler = Compiler(backend.vocab)
-        """Of grammars; for any thread."""
+        """Compiles grammars; may be used from any thread."""
         self._n_ctx = backend.info.n_ctx
         self._cache = PrefixCache(backend)
         self._pins = Pins(backend, self._cache)
@@ -130,11 +130,11 @@ class Loop:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have anything to do."""
+        """Whether a step has anything to do."""
         return bool(self._states)
 
     def submit(self, request: Request) -> None:
-        """Take in a request; a parser or options that fail end it with that error."""
+        """Accept a request. If making its parser or its options fails, the request ends with that error."""
         now = self._clock()
         try:
             parser, constraint = request.parser(), request.constraint
@@ -156,28 +156,28 @@ class Loop:
         self._admit_again = True
 
     def refuse(self, id_: int, error: Exception) -> None:
-        """Answer with an error, without starting anything."""
+        """Reply with an error, without starting anything."""
         self._replies.refuse(id_, error)
 
     def unpin(self, id_: int) -> None:
-        """What this request pinned may be forgotten when its cells are needed."""
+        """Allow the cache to forget what this request pinned when it needs the cells."""
         self._admit_again |= self._pins.release(id_)
 
     def save(self, id_: int, pin: int) -> None:
-        """Answer, under `id_`, with the state of what request `pin` pinned."""
+        """Reply, under `id_`, with the state of the prefix that request `pin` pinned."""
         try:
             self._replies.hand_over(id_, self._pins.state(pin))
-        except BaseException as error:  # noqa: BLE001 - a state too large for memory, say, concerns who asked
+        except BaseException as error:  # noqa: BLE001 - a failure (no memory for the state) ends this request only
             self._replies.refuse(id_, contained(error))
 
     def cancel(self, id_: int) -> None:
-        """End a request with reason "cancelled"; one that is over or unknown is left alone."""
+        """End a request with reason "cancelled"; does nothing if it is over or unknown."""
         if (state := self._states.get(id_)) is not None:
             self._finish(state, "cancelled")
 
     def interrupt(self, id_: int | None = None) -> None:
-        """Stop the decode that is running, if it is for this request alone (None: in any case). For any thread, and
-        only a hint: the request goes on unless it is cancelled too."""
+        """Stop the decode that is running, if it is for this request alone (None: in any case). May be called from any
+        thread. It is only a hint: the request goes on unless it is cancelled too."""
         chunks = self._decoding
         if chunks and (id_ is None or all(chunk.state.request.id == id_ for chunk in chunks)):
             self._backend.abort()
@@ -192,25 +192,25 @@ class Loop:
             self._finish(state, "cancelled")
 
     def abandon(self, error: Exception) -> None:
-        """The loop is broken: every request ends with this error. Touches neither backend nor books."""
+        """End every request with this error, because the loop is broken. Uses neither the backend nor the cache."""
         for state in self._states.values():
             self._replies.abandon(state, error)
         self._states.clear()
 
     def drain(self) -> list[Reply]:
-        """The replies since the last drain, one for each request that has any."""
+        """Returns the replies since the last drain, at most one for each request."""
         return self._replies.drain()
 
     def step(self) -> None:
-        """Evaluate the next tokens of all that run, and advance the requests that have a token to draw."""
+        """Evaluate the next tokens of all running requests, and advance those that have a token to draw."""
         for batch in self._plan():
             if not self._decode(batch):
                 break
             self._advance(batch)
 
     def _plan(self) -> list[list[Chunk]]:
-        """The next batches, with room for them: idle prefixes are forgotten first, then the youngest request gives
-        way."""
+        """Returns the next batches, after making room for them: idle prefixes are forgotten first, then the least
+        urgent requests are preempted."""
         if self._deadlines:
             self._expire()
         if self._admit_again:
@@ -229,7 +229,7 @@ class Loop:
         return batches
 
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
-        """Evaluate these chunks in one batch; False if that failed, and what follows from it is done."""
+        """Evaluate these chunks in one batch. Returns False if that failed, after handling the failure."""
         rows = [row for chunk in chunks for row in chunk.rows()]
         began = self._clock()
         self._decoding = chunks
@@ -245,7 +245,7 @@ class Loop:
         return True
 
     def _advance(self, chunks: Sequence[Chunk]) -> None:
-        """The batch of these chunks was decoded: write the books, then draw where a token is due."""
+        """Record that these chunks were decoded, then draw a token for each chunk with output."""
         due: list[tuple[SequenceState, int, tuple[int, ...]]] = []
         row = 0
         for chunk in chunks:
@@ -275,13 +275,14 @@ class Loop:
 
     @staticmethod
     def _masks(due: Sequence[SequenceState]) -> "dict[SequenceState, Mask]":
-        """What each of these may draw, where a grammar is in force: computed at once, outside Python's lock."""
+        """Returns the tokens that each of these may draw, if a grammar is in force: all computed at once, without the
+        GIL."""
         awake = {state: matcher for state in due if (matcher := state.generation.matcher) is not None}
         return dict(zip(awake, masks(list(awake.values())), strict=True)) if awake else {}
 
     def _draw(self, state: SequenceState, row: int, mask: "Mask | None" = None) -> FinishReason | None:
-        """Draw a token and take in what follows from it; how the turn ends, if it does. The only place where tokens are
-        drawn, or appended without being drawn."""
+        """Draw a token and process it; returns why the turn ended, if it did. Only this method draws tokens, or appends
+        tokens that were not drawn."""
         if state.request.pin:
             return "stop"
         sampler = state.sampler
@@ -301,10 +302,10 @@ class Loop:
         return finish
 
     def _draw_along(self, state: SequenceState, row: int, draft: tuple[int, ...]) -> FinishReason | None:
-        """Draw one token, and one more for each guess that came true: each from the logits behind what was drawn
-        before, so that the output is what it would be without guesses."""
+        """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
+        token, so the output is the same as without guesses."""
         drafter = state.drafter
-        assert drafter is not None, "who drafts has a drafter"
+        assert drafter is not None, "a request with a draft has a drafter"
         true = 0
         while (finish := self._draw(state, row + true)) is None and true < len(draft):
             if state.pending > true + 1 or state.tokens[-1] != draft[true]:
@@ -315,11 +316,11 @@ class Loop:
         return finish
 
     def _guess(self) -> None:
-        """Let every request that decodes guess its next tokens, as far as they would fit. Wrong guesses are cut off
-        again, so a memory that cannot be cut takes none."""
+        """Let each decoding request guess its next tokens, as far as they fit. Wrong guesses are cut off again, so
+        there are none for a memory that cannot be cut."""
         for state in self._scheduler.running:
             state.draft = ()
-            # A guess is drawn at without a look at a grammar in between.
+            # Guesses are verified without updating a grammar's mask in between, so a constrained request has none.
             if state.pending != 1 or self._cache.whole_only or state.request.pin or state.request.constraint:
                 continue
             if state.drafter is None:
@@ -332,13 +333,13 @@ class Loop:
             self._finish(self._states[id_], "deadline")
 
     def _admit(self) -> None:
-        """Let waiting requests start while there are sequences and cells; in order, but one that waits for a prefix
-        that is being evaluated does not hold up the others."""
+        """Start waiting requests while there are sequences and cells, in order; but one that waits for a prefix that is
+        being evaluated does not hold up the others."""
         self._admit_again = False
         for state in self._scheduler.waiting:
             request = state.request
             marks = request.turns if self._cache.whole_only and not state.shifted else ()
-            # Who is less urgent may be long in evaluating what they share.
+            # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
             lease = self._cache.acquire(
                 state.tokens, self._longest(state), marks, anew=bool(request.state), waits=waits
@@ -352,11 +353,11 @@ class Loop:
             self._scheduler.start(state, lease.sequence, lease.reused)
             try:
                 self._begin(state, lease.reused)
-            except BaseException as error:  # noqa: BLE001 - whatever these options led to, it concerns this request
+            except BaseException as error:  # noqa: BLE001 - options that fail end this request only
                 self._finish(state, "error", contained(error))
 
     def _longest(self, state: SequenceState) -> int:
-        """Tokens that the request is expected to hold at most."""
+        """Returns the maximum number of tokens that the request is expected to hold."""
         request = state.request
         if request.pin:
             return 0
@@ -365,7 +366,7 @@ class Loop:
         return min(wanted, self._n_ctx)
 
     def _begin(self, state: SequenceState, reused: int) -> None:
-        """It has a sequence: whatever else it needs to be evaluated."""
+        """Set up a request that has just got its sequence."""
         if state.sampler is None:
             state.started, state.cached = self._clock(), reused
             if state.request.state and self._load(state):
@@ -375,14 +376,15 @@ class Loop:
         self._backend.attach(state.sequence, state.sampler)
 
     def _load(self, state: SequenceState) -> bool:
-        """Put a saved state in place of evaluating the tokens; False if there is no room for it, so that they are
-        evaluated, which makes room."""
+        """Load a saved state instead of evaluating the tokens. Returns False if there is no room for it; then the
+        tokens are evaluated, which makes room."""
         loaded = self._cache.load(state.sequence, state.tokens, state.request.state)
         state.evaluated = state.cached = len(state.tokens) if loaded else 0
         return loaded
 
     def _give_way(self) -> None:
-        """The youngest request loses its sequence, and will be resumed where it was; nothing is emitted twice."""
+        """Preempt the least urgent request: it loses its sequence and resumes later where it was; nothing is emitted
+        twice."""
         victim = self._scheduler.victim()
         if victim is None:
             self._outgrown(self._scheduler.running[0])
@@ -393,21 +395,23 @@ class Loop:
         self._admit_again = True
 
     def _outgrown(self, state: SequenceState) -> None:
-        """A request alone needs more cells than there are beside pinned prefixes (or than the context says it has)."""
+        """End a request that needs more cells, by itself, than are left beside pinned prefixes (or than the context
+        really has)."""
         if state.first_token is not None:
             self._finish(state, "length")
             return
         left = self._cache.free + state.evaluated
         error = ContextOverflowError(
-            f"The prompt has {len(state.tokens):,} tokens, and the KV cache has room for {left:,} beside pinned "
+            f"The prompt has {len(state.tokens):,} tokens, but the KV cache has room for {left:,} beside pinned "
             "prefixes; release one, or load with a larger kv_tokens= (n_ctx= without a shared pool)."
         )
         self._finish(state, "error", error)
 
     def _shift(self, state: SequenceState) -> bool:
-        """The context is full: give up the older half of what stands behind the kept tokens, where the request allows.
+        """Make room in a full context by dropping the older half of the tokens after the kept ones, if the request
+        allows it.
 
-        Where the memory cannot move what is left (or others share it), that is evaluated again.
+        If the memory cannot move the remaining tokens (or others share them), they are evaluated again.
         """
         keep = state.request.keep
         if keep is None:
@@ -428,7 +432,7 @@ class Loop:
         return True
 
     def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
-        """The request is over; what it evaluated stays for others, unless it failed."""
+        """End the request; what it evaluated stays in the cache for others, unless it failed."""
         id_ = state.request.id
         self._scheduler.remove(state)
         if state.sequence >= 0:
@@ -445,7 +449,7 @@ class Loop:
         self._replies.end(state, closing, error, self._clock(), self._cache.checkpoints)
 
     def _leave(self, state: SequenceState, reason: FinishReason, error: Exception | None) -> None:
-        """The request needs its sequence no longer."""
+        """Give back the sequence of a request that is over."""
         self._backend.attach(state.sequence, None)
         if error is not None:
             self._cache.drop(state.sequence)
@@ -455,7 +459,7 @@ class Loop:
             self._cache.release(state.sequence)
 
     def _recover(self, chunks: Sequence[Chunk], error: DecodeError) -> None:
-        """A decode failed: read back what the sequences hold, then find out whose fault it was."""
+        """Handle a failed decode: read back what the sequences hold, then find the request that caused it."""
         for chunk in chunks:
             chunk.state.evaluated = self._cache.reconcile(chunk.state.sequence)
         if error.reason == "aborted":
@@ -468,9 +472,9 @@ class Loop:
             self._retry(chunk, error)
 
     def _retry(self, chunk: Chunk, error: DecodeError) -> None:
-        """Decode one chunk of a failed batch alone; what fails again is the culprit.
+        """Decode one chunk of a failed batch alone; if that fails again, its request is the cause.
 
-        One whose sequence is not where it was is planned anew instead, a few times.
+        A chunk whose sequence has lost tokens is planned again instead, at most `_STRIKES` times.
         """
         state = chunk.state
         state.strikes += 1
@@ -492,12 +496,13 @@ class Loop:
 
 
 def contained(error: BaseException) -> Exception:
-    """The error that a request ends with: what its own code raised, but never what would end a thread or a process."""
+    """Returns the error that a request ends with: `error` itself, or a RequestError if it would end a thread or a
+    process."""
     if isinstance(error, Exception):
         return error
-    told = RequestError(
-        f"Code of this request raised {error!r} in the engine's thread, which ends the request only; raise an "
+    failure = RequestError(
+        f"Code of this request raised {error!r} in the engine's thread, which ends only this request; raise an "
         "Exception there, or call cancel()."
     )
-    told.__cause__ = error
-    return told
+    failure.__cause__ = error
+    return failure

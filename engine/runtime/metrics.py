@@ -1,7 +1,6 @@
 """What an engine has done so far, in numbers: sums over its finished requests, and their Prometheus text.
 
-Knows: usage figures and how they add up. Does not know: requests, threads, a web server: serving the text is the
-caller's.
+Knows: usage figures and how they add up. Does not know: requests, threads, web servers: the caller serves the text.
 """
 
 from collections.abc import Mapping
@@ -23,10 +22,11 @@ _COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Sums over the requests that are over; `running` are not. Times are seconds, summed over requests that overlap.
+    """Sums over the requests that are over; `running` counts the others. Times are in seconds, summed over requests
+    that overlap.
 
-    `first_tokens` requests came to a first token, after `time_to_first_token` seconds together. `checkpoints` of
-    recurrent memories there were when the last request ended, in `checkpoint_bytes`.
+    `first_tokens` requests drew a first token; their times to it sum up to `time_to_first_token`. `checkpoints` and
+    `checkpoint_bytes`: number and size of the checkpoints of recurrent memories when the last request ended.
     """
 
     finished: Mapping[FinishReason, int] = field(default_factory=dict[FinishReason, int])
@@ -45,7 +45,7 @@ class Metrics:
     checkpoint_bytes: int = 0
 
     def prometheus(self, prefix: str = "llama_engine") -> str:
-        """The Prometheus text format, version 0.0.4; every name begins with `prefix`."""
+        """Returns the metrics in the Prometheus text format, version 0.0.4; every name begins with `prefix`."""
         lines: list[str] = []
 
         def family(name: str, kind: str, about: str, *samples: tuple[str, float]) -> None:
@@ -65,16 +65,16 @@ class Metrics:
 
 
 class Tally:
-    """Adds requests up. One thread adds; any may ask for the sums."""
+    """Adds up finished requests. One thread adds; any thread may read the sums."""
 
     def __init__(self) -> None:
         self._sums = Metrics()
 
     def add(self, reason: FinishReason, usage: Usage | None) -> None:
-        """A request is over; one that never started has no usage."""
+        """Add a request that is over; one that never started has no usage."""
         old, usage = self._sums, Usage() if usage is None else usage
         first = usage.time_to_first_token
-        # A new record each time: who reads it never sees half of an addition.
+        # A new record each time, so that a reader never sees half of an addition.
         self._sums = Metrics(
             finished={**old.finished, reason: old.finished.get(reason, 0) + 1},
             time_to_first_token=old.time_to_first_token + (first or 0.0),

@@ -1,22 +1,22 @@
-"""Guesses at what comes next, copied from what a sequence already holds: prompt-lookup speculation.
+"""Guesses at the next tokens, copied from the tokens that a sequence already holds: prompt-lookup speculation.
 
-Knows: one sequence's tokens, where each run of three occurred last, and how often guesses came true. Does not know:
-how guesses are verified (`loop`), models. Agents copy much from their context: arguments from the request, answers
-from results.
+Knows: one sequence's tokens, where each run of three occurred last, and how often guesses were right. Does not know:
+how guesses are verified (`loop`), models. Agents copy much from their context: arguments from the request, answers from
+results.
 """
 
 from collections.abc import Sequence
 
 _RUN = 3
 _FIRST = 3
-"""With the token before them, guesses are one row more: 3, 7 and 15 of them fill the blocks of four rows that the
-kernels for repacked weights take at once (ggml-cpu/repack.cpp). Eight rows can take less time than seven."""
+"""Guesses are evaluated together with the token before them: with it, 3, 7 or 15 guesses fill the blocks of four rows
+that the kernels for repacked weights take at once (ggml-cpu/repack.cpp). Eight rows can take less time than seven."""
 
 
 class NgramDrafter:
-    """Drafts for one sequence, of 1, 3, 7, ... tokens, up to `longest`. A draft that came true makes the next one
-    longer, one that mostly did not makes it shorter; after failures in a row it rests, for twice as many tokens each
-    time."""
+    """Drafts for one sequence, of 1, 3, 7, ... tokens, up to `longest`. A draft that was right in full makes the next
+    one longer; one that was mostly wrong makes it shorter. After a draft without a right guess the drafter pauses, for
+    twice as many tokens after each further failure in a row."""
 
     __slots__ = ("_indexed", "_longest", "_places", "_rest", "_size", "_tokens", "_wait", "accepted", "drafted")
 
@@ -32,8 +32,8 @@ class NgramDrafter:
         self.accepted = 0
 
     def propose(self, room: int) -> tuple[int, ...]:
-        """The tokens that followed when the sequence's last three occurred before, over and over where that was but a
-        moment ago; at most `room` of them."""
+        """Returns the tokens that followed the last occurrence of the sequence's last three tokens, at most `room` of
+        them. If that occurrence is very recent, the tokens since then are repeated."""
         tokens, places = self._tokens, self._places
         end = len(tokens)
         last = tuple(tokens[end - _RUN : end])
@@ -53,12 +53,12 @@ class NgramDrafter:
         return tuple(tokens[found + 1 + place % period] for place in range(size))
 
     def restart(self) -> None:
-        """The sequence lost tokens in its middle: what was known of places in it is void."""
+        """Clear the index, after the sequence lost tokens in its middle."""
         self._places.clear()
         self._indexed = _RUN - 1
 
     def judged(self, drafted: int, accepted: int) -> None:
-        """So many of the last draft's tokens came true."""
+        """Record that `accepted` of the last draft's `drafted` tokens were right."""
         self.drafted += drafted
         self.accepted += accepted
         if accepted:

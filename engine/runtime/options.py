@@ -1,4 +1,4 @@
-"""How a model is loaded, how its context is made, and how the loop over it works: three records, checked when built.
+"""How a model is loaded, how its context is made, and how the loop serves requests: three records, checked when built.
 
 Knows: names, types and ranges, and llama.cpp's enumerations of them. Does not know: ctypes, files, memory. Raises
 RequestError for a value that is not valid, before anything is loaded.
@@ -45,14 +45,14 @@ _short.maxstring = _short.maxother = 80
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it, whatever it is."""
+    """Returns a short `repr` of any value, for a message."""
     return _short.repr(value)
 
 
 def refusal(name: str, value: object, error: ValidationError) -> RequestError:
-    """What to tell a caller whose option is not valid."""
-    told = dict.fromkeys(each["msg"].replace("Input should", "it should") for each in error.errors(include_url=False))
-    return RequestError(f"{name}={shown(value)} is not valid: {', or '.join(told)}.")
+    """Returns the error for an option that is not valid."""
+    found = dict.fromkeys(each["msg"].replace("Input should", "it should") for each in error.errors(include_url=False))
+    return RequestError(f"{name}={shown(value)} is not valid: {', or '.join(found)}.")
 
 
 @cache
@@ -61,7 +61,8 @@ def _adapter(kind: Any, name: str) -> TypeAdapter[Any]:
 
 
 def check_value(kind: type, name: str, value: object) -> None:
-    """Raise RequestError for a value that is not what a class (a dataclass, a TypedDict) says of that field."""
+    """Raise RequestError for a value that does not fit a class's annotation of that field (a dataclass or a
+    TypedDict)."""
     try:
         _adapter(kind, name).validate_python(value)
     except ValidationError as error:
@@ -69,8 +70,8 @@ def check_value(kind: type, name: str, value: object) -> None:
 
 
 def check_fields(record: Any, names: Iterable[str] = ()) -> None:
-    """Raise RequestError for a field of a dataclass that is not what its annotation says: of these `names`, or of
-    all."""
+    """Raise RequestError for a field of a dataclass that does not fit its annotation: one of `names`, or any if none
+    are given."""
     for name in names or [field.name for field in fields(record)]:
         check_value(record.__class__, name, getattr(record, name))
 
@@ -79,10 +80,10 @@ def check_fields(record: Any, names: Iterable[str] = ()) -> None:
 class ModelOptions:
     """How the weights are loaded.
 
-    `n_gpu_layers`: layers to offload, -1 for all; None is as many as the free memory of the devices takes, none where
-    nothing was planned. `tensor_split`: shares per device. `use_extra_bufts`: repack
-    weights for this CPU (faster; the remedy for one known fault is to switch it off). `check_memory`: refuse weights
-    larger than the memory that is available, instead of leaving it to the kernel.
+    `n_gpu_layers`: layers to offload, -1 for all. None: as many as fit into the free memory of the devices (0 if
+    nothing was planned). `tensor_split`: shares per device. `use_extra_bufts`: repack weights for this CPU (faster;
+    switching it off avoids one known fault). `check_memory`: refuse weights larger than the available memory, instead
+    of leaving that to the kernel.
     """
 
     n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
@@ -103,25 +104,27 @@ class ModelOptions:
 class ContextOptions:
     """How a context is made.
 
-    `n_ctx`: the most tokens that one conversation may hold, its answers included. None is 8,192 or the training length,
-    whichever is less, and less still where memory is short; the log says which.
-    `n_sequences`: conversations that are decoded at once, each with a KV buffer of `n_ctx` tokens of its own. None is
-    four, or as many as fit into half of the memory that is free, and at least one; the log says which.
-    `kv_unified`: one pool of `kv_tokens` cells (None: `n_ctx`) that all conversations share, in place of a buffer for
-    each: for many short conversations in little memory. Prefixes are shared there without copying them, but on the CPU
-    attention takes longer, as it passes over the cells of all.
-    `n_batch` rows go into one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU), with logits for at
-    most `n_outputs` of them: `outputs_per_sequence` bounds the memory that a large vocabulary takes.
-    `n_threads`: None is one for each physical core, and one for a very small model; beside programs that compute all
-    the time, one less may be faster. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
-    many as `n_threads`, or one for each logical processor where that is None too.
-    `flash_attn`: "auto" is llama.cpp's choice on a GPU. On the CPU it is "off", with which answers behind long prompts
-    come faster and prompts are read more slowly, but "on" for a shared pool and for values that are quantised.
-    `swa_full`: sliding-window layers keep every cell, without which a sequence cannot be trimmed far. `rope_freq_*`:
-    0 is the model's own. `device_sampling`: tokens are drawn where the output layer computes, for parameters that need
-    no look at all the logits; no more than one output of a sequence goes into one decode then. `checkpoint_mib`: MiB
-    for checkpoints of recurrent and hybrid models, by which a prompt that was edited or is sent again need not be read
-    from its beginning; 0 for none. `check_memory`: refuse what would not fit into memory.
+    - `n_ctx`: maximum number of tokens in one conversation, its answers included. None: 8,192 or the training length,
+      whichever is less, or still less if memory is short; the log says how many.
+    - `n_sequences`: conversations that are decoded at once, each with its own KV buffer of `n_ctx` tokens. None: four,
+      or as many as fit into half of the free memory, but at least one; the log says how many.
+    - `kv_unified`: one pool of `kv_tokens` cells (None: `n_ctx`) that all conversations share, instead of a buffer for
+      each: for many short conversations in little memory. Prefixes are shared there without copying, but on the CPU
+      attention takes longer, because it passes over the cells of all conversations.
+    - `n_batch`: maximum number of rows in one decode, computed `n_ubatch` at a time (None: 512; 256 on the CPU). At
+      most `n_outputs` rows have logits: `outputs_per_sequence` bounds the memory that a large vocabulary takes.
+    - `n_threads`: None is one for each physical core, and one for a very small model; beside programs that compute all
+      the time, one less may be faster. `n_threads_batch`, for prefill and for decodes of several sequences: None is as
+      many as `n_threads`, or one for each logical processor if that is None too.
+    - `flash_attn`: "auto" leaves the choice to llama.cpp on a GPU. On the CPU it means "off", which makes answers after
+      long prompts faster and prefill slower, but "on" for a shared pool and for quantised values.
+    - `swa_full`: sliding-window layers keep every cell; without it a sequence cannot be trimmed far.
+    - `rope_freq_*`: 0 is the model's own.
+    - `device_sampling`: tokens are drawn on the device that computes the output layer, if the parameters do not need
+      all the logits; one decode then holds at most one output of each sequence.
+    - `checkpoint_mib`: MiB for checkpoints of recurrent and hybrid models, with which a prompt that was edited or is
+      sent again need not be evaluated from its beginning; 0 for none.
+    - `check_memory`: refuse what would not fit into memory.
     """
 
     n_ctx: Count | None = None
@@ -151,28 +154,28 @@ class ContextOptions:
             raise RequestError(f'type_v="{self.type_v}" needs flash attention; use flash_attn="auto" or type_v="f16".')
         if self.n_sequences is not None and self.n_batch < self.n_sequences:
             raise RequestError(
-                f"n_batch={self.n_batch} must be at least n_sequences={self.n_sequences}: each decodes a row."
+                f"n_batch={self.n_batch} must be at least n_sequences={self.n_sequences}: each sequence takes a row."
             )
         if self.kv_tokens is None:
             return
         if not self.kv_unified:
             raise RequestError(
-                f"kv_tokens={self.kv_tokens} is the size of a shared pool; pass kv_unified=True with it, or say with "
-                "n_ctx what each conversation may hold."
+                f"kv_tokens={self.kv_tokens} is the size of a shared pool; pass kv_unified=True with it, or set n_ctx, "
+                "the size of each conversation, instead."
             )
         if self.n_ctx is not None and self.n_ctx > self.kv_tokens:
             raise RequestError(
-                f"n_ctx={self.n_ctx} is more than the pool of kv_tokens={self.kv_tokens} holds; lower n_ctx, or raise "
+                f"n_ctx={self.n_ctx} is larger than the shared pool, kv_tokens={self.kv_tokens}; lower n_ctx, or raise "
                 "kv_tokens."
             )
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of one micro-batch; llama.cpp's default where that is left open."""
+        """Rows of one micro-batch; llama.cpp's default if `n_ubatch` is None."""
         return min(512 if self.n_ubatch is None else self.n_ubatch, self.n_batch)
 
     def n_outputs(self, n_sequences: int) -> int:
-        """Rows of one batch that may have logits."""
+        """Returns how many rows of one batch may have logits."""
         return min(self.n_batch, n_sequences * self.outputs_per_sequence)
 
 
@@ -180,9 +183,10 @@ class ContextOptions:
 class LoopOptions:
     """How requests are served.
 
-    `draft_max`: tokens guessed at once from what a conversation holds already (n-gram speculation) and verified in one
-    decode; 0 for none. `max_waiting`: requests that may wait for a sequence; one more is refused. `prefill_seconds`:
-    about how long the prompt rows of one step may take, while answers under way and cancellations wait for them.
+    `draft_max`: maximum number of tokens guessed at once from the conversation so far (n-gram speculation) and verified
+    in one decode; 0 for none. `max_waiting`: maximum number of requests that wait for a sequence; further ones are
+    refused. `prefill_seconds`: about how long the prompt rows of one step may take, during which running answers and
+    cancellations wait.
     """
 
     draft_max: Annotated[int, Field(ge=0, lt=2**31)] = 0

@@ -1,11 +1,11 @@
-"""Which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice; and the prefixes
-that callers pinned.
+"""Tracks which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice; also the
+prefixes that callers pinned.
 
-Knows: the tokens and cells of each sequence, who is using it and what its user may still add; how to continue a
-sequence (cut), to share one (copy), to pin one, to shift one, and to forget the least recently used. A memory that
+Knows: the tokens and cells of each sequence, who is using it and how many tokens its user may still add; how to
+continue a sequence (cut), share one (copy), pin one, shift one, and forget the least recently used. A memory that
 cannot be cut (recurrent layers) is taken back to checkpoints instead. Does not know: requests, steps, llama.cpp, files.
-A prompt is never reused whole: its last token is evaluated again, for its logits. A pinned prefix keeps a sequence for
-itself, so that one must stay for requests.
+A prompt is never reused in full: its last token is evaluated again, for its logits. A pinned prefix occupies a
+sequence, and at least one sequence must stay for requests.
 """
 
 import logging
@@ -20,9 +20,9 @@ from engine.runtime.state_file import SavedState
 
 _log = logging.getLogger("engine.runner")
 _CUT = 256
-"""Cells are taken from an idle sequence so many at a time, not one in every step."""
+"""Cells taken from an idle sequence at a time, rather than one in every step."""
 _CHECKPOINTS = 8
-"""Of one conversation, at most."""
+"""Maximum number of checkpoints of one conversation."""
 
 
 class Lease(NamedTuple):
@@ -41,7 +41,8 @@ class Blocked(Enum):
 
 
 class Checkpoint(NamedTuple):
-    """What `Backend.checkpoint` gave when a sequence held its first `position` tokens; `made` numbers them in time."""
+    """The state that `Backend.checkpoint` returned when a sequence held its first `position` tokens; `made` numbers
+    checkpoints in the order in which they were made."""
 
     position: int
     state: bytes
@@ -50,8 +51,9 @@ class Checkpoint(NamedTuple):
 
 @dataclass(slots=True)
 class _Slot:
-    """`cells[i]` is the cell of `tokens[i]`; `plan` are the tokens that its user is evaluating (None: it is idle), who
-    will hold `limit` of them at most and take checkpoints at `marks`. A pinned one is copied from, never changed."""
+    """One sequence. `cells[i]` is the cell of `tokens[i]`. `plan`: the tokens that its user is evaluating (None: the
+    sequence is idle); the user will hold at most `limit` tokens and take checkpoints at `marks`. A pinned sequence is
+    copied from, never changed."""
 
     tokens: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
@@ -68,16 +70,16 @@ class _Slot:
 
     @property
     def spare(self) -> bool:
-        """Whether it may be changed or forgotten."""
+        """Whether the sequence may be changed or forgotten."""
         return self.plan is None and not self.pinned
 
 
 class PrefixCache:
-    """The books over a backend's sequences.
+    """Tracks the contents of a backend's sequences.
 
-    `patience`: a prompt waits when another request is about to hold at least so many more of its tokens than can be
-    reused now, and for the very same prompt in any case, unless copying it costs more. That is how requests with one
-    system prompt, or several answers to one prompt, share its prefill.
+    `patience`: a prompt waits if another request is about to hold at least `patience` more of its tokens than can be
+    reused now, unless copying them costs more; for an identical prompt two tokens suffice. That is how requests with
+    one system prompt, or several answers to one prompt, share its prefill.
     """
 
     def __init__(self, memory: Backend, *, patience: int = 32) -> None:
@@ -93,12 +95,12 @@ class PrefixCache:
 
     @property
     def used(self) -> int:
-        """Cells taken, those shared by several sequences counted once."""
+        """Cells in use; a cell that several sequences share counts once."""
         return len(self._holders) - len(self._unused)
 
     @property
     def whole_only(self) -> bool:
-        """Whether the memory cannot be cut (recurrent layers), so that sequences are reused whole or not at all."""
+        """Whether the memory cannot be cut (recurrent layers), so that a sequence is reused in full or not at all."""
         return self._whole_only
 
     @property
@@ -106,12 +108,12 @@ class PrefixCache:
         return self._capacity - self.used
 
     def held(self, sequence: int) -> Sequence[int]:
-        """The tokens that a sequence holds."""
+        """Returns the tokens that a sequence holds."""
         return self._slots[sequence].tokens
 
     @property
     def checkpoints(self) -> tuple[int, int]:
-        """How many there are, and the bytes that they take; copies of a sequence share those that it had."""
+        """The number of checkpoints and their size in bytes; copies of a sequence share its checkpoints."""
         states = {id(point.state): len(point.state) for slot in self._slots for point in slot.checkpoints}
         return len(states), sum(states.values())
 
@@ -124,13 +126,14 @@ class PrefixCache:
         anew: bool = False,
         waits: bool = True,
     ) -> Lease | Blocked:
-        """A sequence for this prompt, holding as much of it as can be reused.
+        """Lease a sequence for this prompt that holds as much of it as can be reused.
 
-        `tokens` is kept, and read while the sequence is in use: the caller appends what it generates, `limit` tokens in
-        all (0: one more). An idle sequence whose tokens are mostly a prefix of the prompt is continued in place; else
-        the prefix is copied, if that is worth it or the caller pinned it, into an empty or the least recently used one.
-        The user will call `checkpoint` when it holds as many tokens as one of `marks` says. `anew`: a sequence to
-        `load` a state into, nothing is reused. `waits`: rather wait for a sequence that will soon hold much more of it.
+        `tokens` is kept, and read while the sequence is in use: the caller appends what it generates, up to `limit`
+        tokens in all (0: one more). An idle sequence whose tokens are mostly a prefix of the prompt is continued in
+        place. Otherwise the prefix is copied, if that is worth it or the caller pinned it, into an empty or the least
+        recently used sequence. The user will call `checkpoint` when the sequence holds as many tokens as one of
+        `marks`. `anew`: return a sequence to `load` a state into; nothing is reused. `waits`: prefer to wait for a
+        sequence that will soon hold much more of the prompt.
         """
         spare = self._spare()
         if not spare:
@@ -164,20 +167,20 @@ class PrefixCache:
         return Lease(target, reuse)
 
     def cut(self, sequence: int, length: int) -> int:
-        """Keep the first `length` tokens of a sequence in use; how many were kept: fewer, where its memory cannot be
-        cut."""
+        """Keep the first `length` tokens of a sequence in use. Returns how many were kept: fewer if its memory cannot
+        be cut."""
         return self._cut(sequence, length)
 
     def extend(self, sequence: int, tokens: Sequence[int]) -> None:
-        """These tokens were evaluated at the sequence's end."""
+        """Record that these tokens were evaluated at the end of the sequence."""
         slot = self._slots[sequence]
         slot.tokens.extend(tokens)
         for _ in tokens:
             slot.cells.append(self._new_cell())
 
     def checkpoint(self, sequence: int) -> None:
-        """Remember the sequence as it is now, if its memory cannot be cut: it can be taken back to that. The oldest
-        checkpoints go when there are too many, or they take too much."""
+        """Save a checkpoint of the sequence, to which it can be taken back, if its memory cannot be cut. Removes the
+        oldest checkpoints when there are too many, or when they take too much memory."""
         slot, room = self._slots[sequence], self._info.checkpoint_bytes
         position = len(slot.tokens)
         if not (self._whole_only and room and position) or any(each.position == position for each in slot.checkpoints):
@@ -197,22 +200,23 @@ class PrefixCache:
                 each.checkpoints = [point for point in each.checkpoints if point.made != oldest.made]
 
     def release(self, sequence: int) -> None:
-        """Nobody uses the sequence any more; what it holds stays for others until its cells are needed."""
+        """Mark the sequence as idle; what it holds stays for others until its cells are needed."""
         self._slots[sequence].plan = None
         self._touch(sequence)
 
     def pin(self, sequence: int) -> None:
-        """Nobody uses the sequence any more, and what it holds stays until `unpin`."""
+        """Mark the sequence as idle, and keep what it holds until `unpin`."""
         self._slots[sequence].pinned = True
         self.release(sequence)
 
     def unpin(self, sequence: int) -> None:
-        """What it holds stays until its cells are needed."""
+        """Allow what the sequence holds to be forgotten when its cells are needed."""
         self._slots[sequence].pinned = False
 
     def load(self, sequence: int, tokens: Sequence[int], state: bytes) -> bool:
-        """Put a saved state of these tokens into a sequence in use; False if there is no room. Raises DecodeError when
-        the memory refuses the state, or it is not that of as many tokens; the sequence is empty then."""
+        """Load a saved state of these tokens into a sequence in use. Returns False if there is no room. Raises
+        DecodeError if the memory refuses the state, or if it holds another number of tokens; the sequence is then
+        empty."""
         self._forget(sequence)
         if not self.make_room(len(tokens)):
             return False
@@ -221,7 +225,7 @@ class PrefixCache:
         if held != len(tokens):
             self._memory.trim(sequence, 0)
             raise DecodeError(
-                f"The saved state holds {held:,} positions, and its file names {len(tokens):,} tokens: they do not "
+                f"The saved state holds {held:,} positions, but its file lists {len(tokens):,} tokens: they do not "
                 "belong together. Save the prefix again.",
                 "invalid",
             )
@@ -229,8 +233,9 @@ class PrefixCache:
         return True
 
     def shift(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget tokens `start` to `stop` (exclusive) of a sequence in use, and move what lies behind them to their
-        place; idle sequences that share it let go of it. False where the memory cannot, or another user shares it."""
+        """Forget tokens `start` to `stop` (exclusive) of a sequence in use, and move later tokens to their place; idle
+        sequences that share moved cells are cut. Returns False if the memory cannot do that, or if another user shares
+        those cells."""
         slot = self._slots[sequence]
         moving = set(slot.cells[stop:])
         others = [index for index in range(len(self._slots)) if index != sequence]
@@ -252,7 +257,7 @@ class PrefixCache:
         self._slots[sequence].plan = None
 
     def reconcile(self, sequence: int) -> int:
-        """After a failed decode: how many tokens the sequence really holds; the books follow."""
+        """Correct the records of a sequence after a failed decode. Returns how many tokens it really holds."""
         slot, true = self._slots[sequence], self._memory.positions(sequence)
         if true > len(slot.tokens):
             return self._cut(sequence, len(slot.tokens))
@@ -260,9 +265,9 @@ class PrefixCache:
         return true
 
     def make_room(self, cells: int) -> bool:
-        """Forget the ends of idle sequences, the least recently used first, until so many cells are free.
+        """Forget the ends of idle sequences, the least recently used first, until `cells` cells are free.
 
-        False if that is not enough.
+        Returns False if that is not enough.
         """
         while self.free < cells:
             filled = [index for index in self._spare() if self._slots[index].tokens]
@@ -273,18 +278,18 @@ class PrefixCache:
         return True
 
     def shrink(self, cells: int) -> None:
-        """The memory refused so many more cells: it has fewer than it says, and is not asked for them again."""
+        """Lower the capacity, after the memory refused `cells` more cells: it has fewer than it stated."""
         self._capacity = min(self._capacity, self.used + cells - 1)
 
     def clear(self) -> bool:
-        """Forget every idle sequence that is not pinned; whether there was anything to forget."""
+        """Forget every idle sequence that is not pinned. Returns whether there was anything to forget."""
         filled = [index for index in self._spare() if self._slots[index].tokens]
         for index in filled:
             self._forget(index)
         return bool(filled)
 
     def check(self) -> None:
-        """Raise AssertionError when the books contradict themselves or the memory. For tests; linear in all tokens."""
+        """Raise AssertionError if the records contradict themselves or the memory. For tests; linear in all tokens."""
         holders = [0] * len(self._holders)
         for index, slot in enumerate(self._slots):
             held = self._memory.positions(index)
@@ -305,10 +310,10 @@ class PrefixCache:
         return min(indices, key=lambda index: self._slots[index].used)
 
     def _place(self, spare: Sequence[int]) -> int:
-        """Where a prompt goes that continues no sequence: to the least recently used.
+        """Returns the sequence for a prompt that continues none: the least recently used.
 
-        Between separate buffers rather beside busy ones, as far as an empty one or the older half of them allow:
-        sequences whose numbers follow one another are evaluated in one pass.
+        If sequences have separate buffers, prefers one next to busy ones, among the empty ones or else the older half:
+        sequences with consecutive numbers are evaluated in one pass.
         """
         by_age = sorted(spare, key=lambda index: self._slots[index].used)
         if not self._info.copy_cost:
@@ -321,8 +326,8 @@ class PrefixCache:
         return sum(not slot.idle for slot in beside)
 
     def _best(self, tokens: Sequence[int], *, whole_pins: bool = False) -> tuple[int | None, int]:
-        """The sequence that shares most with the prompt (spare ones win ties), and how much can be reused of it.
-        `whole_pins`: among the pinned ones that the prompt begins with."""
+        """Returns the sequence that shares most with the prompt (spare ones win ties), and how many of its tokens can
+        be reused. `whole_pins`: consider only pinned sequences that the prompt begins with."""
         best: tuple[int, bool, int] = (0, False, -1)
         for index, slot in enumerate(self._slots):
             shared = common_prefix(slot.tokens, tokens, len(tokens) - 1)
@@ -332,7 +337,7 @@ class PrefixCache:
         return (None, 0) if best[2] < 0 else (best[2], best[0])
 
     def _reusable(self, slot: _Slot, shared: int) -> int:
-        """How many of the first `shared` tokens of a sequence it can be taken back to."""
+        """Returns how many of the first `shared` tokens of a sequence can be kept when it is cut or taken back."""
         if not self._whole_only or shared == len(slot.tokens):
             return shared
         return max((point.position for point in slot.checkpoints if point.position <= shared), default=0)
@@ -344,15 +349,15 @@ class PrefixCache:
             shared = common_prefix(slot.plan, tokens, len(tokens) - 1)
             if self._whole_only:
                 shared = max((mark for mark in slot.marks if len(slot.tokens) < mark <= shared), default=0)
-            # The same prompt once more costs nothing then, however short it is.
+            # An identical prompt then costs nothing, however short it is.
             same = shared == len(tokens) - 1 and len(slot.plan) > shared and slot.plan[shared] == tokens[shared]
             if shared - reuse >= max(2 if same else self._patience, self._info.copy_cost):
                 return True
         return False
 
     def _affordable(self, limit: int, source: int | None, reuse: int) -> bool:
-        """Whether so many tokens fit beside what the busy sequences hold and may come to hold: in a pool, nobody should
-        have to give way later. A prompt alone always may start."""
+        """Whether a request of `limit` tokens fits in addition to what the busy sequences hold and may still add: in a
+        shared pool, no request should be preempted later. A prompt may always start if no sequence is busy."""
         busy = [slot for slot in self._slots if slot.plan is not None]
         if not busy or not self._info.kv_tokens:
             return True
@@ -366,12 +371,14 @@ class PrefixCache:
         return self._capacity - len(kept) >= needed
 
     def _in_place(self, source: int, reuse: int, spare: Sequence[int]) -> bool:
-        """Continue the sequence itself, unless that loses more of it than is shared and another one is at hand."""
+        """Whether to continue the sequence itself: not if that loses more tokens than are shared and another sequence
+        is available."""
         tail = len(self._slots[source].tokens) - reuse
         return tail <= reuse or len(spare) == 1
 
     def _share(self, source: int, target: int, reuse: int) -> int:
-        """Copy the whole, then cut it: so a memory that cannot be cut is found out before anybody relies on it."""
+        """Copy the whole sequence, then cut the copy: this finds out whether the memory can be cut before anything
+        relies on it."""
         held, into = self._slots[source], self._slots[target]
         self._memory.copy(source, target, len(held.tokens))
         into.tokens, into.cells, into.checkpoints = list(held.tokens), list(held.cells), list(held.checkpoints)
@@ -380,8 +387,8 @@ class PrefixCache:
         return self._cut(target, reuse)
 
     def _cut(self, sequence: int, length: int) -> int:
-        """Keep the first `length` tokens of a sequence; how many were kept. A memory that cannot be cut is taken back
-        to the newest checkpoint within them, or forgets it all."""
+        """Keep the first `length` tokens of a sequence; returns how many were kept. A memory that cannot be cut is
+        taken back to the newest checkpoint within them, or forgets everything."""
         slot = self._slots[sequence]
         if length >= self._memory.positions(sequence):
             self._release_cells(slot, length)
@@ -393,7 +400,7 @@ class PrefixCache:
         return length
 
     def _rewound(self, sequence: int, length: int) -> int:
-        """Take the sequence back to a checkpoint at `length` or before; to which."""
+        """Take the sequence back to a checkpoint at `length` or before; returns its position."""
         slot = self._slots[sequence]
         point = max((point for point in slot.checkpoints if point.position <= length), default=None)
         if point is not None and self._memory.rewind(sequence, point.position, point.state):
@@ -437,7 +444,8 @@ def _age(point: Checkpoint) -> int:
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
-    """How many leading items are equal, at most `limit`. Slices of growing size are compared: fast at any length."""
+    """Returns how many leading items are equal, at most `limit`. Compares slices of growing size, which is fast at any
+    length."""
     limit = min(limit, len(left), len(right))
     start, size = 0, 16
     while start < limit:
@@ -452,7 +460,7 @@ def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
 
 
 class Pins:
-    """Pinned prefixes, by the number of the request that evaluated each."""
+    """Pinned prefixes, by the id of the request that evaluated each."""
 
     def __init__(self, backend: Backend, cache: PrefixCache) -> None:
         self._backend = backend
@@ -460,29 +468,30 @@ class Pins:
         self._sequences: dict[int, int] = {}
 
     def check(self, coming: int) -> None:
-        """Raise RequestError where one more would leave no sequence for requests, with so many under way."""
+        """Raise RequestError if one more prefix, in addition to `coming` ones under way, would leave no sequence for
+        requests."""
         taken = len(self._sequences) + coming
         n_sequences = self._backend.info.n_sequences
         if taken + 1 >= n_sequences:
             raise RequestError(
-                f"A pinned prefix takes a sequence; of {n_sequences}, {taken} are taken so, and one must stay for "
-                "requests. Release one, or load with a larger n_sequences."
+                f"A pinned prefix takes a sequence. Pinned prefixes take {taken} of {n_sequences} already, and one "
+                "must stay for requests; release a prefix, or load with a larger n_sequences."
             )
 
     def keep(self, id_: int, sequence: int) -> None:
-        """What the sequence holds stays until `release`."""
+        """Keep what the sequence holds until `release`."""
         self._cache.pin(sequence)
         self._sequences[id_] = sequence
 
     def release(self, id_: int) -> bool:
-        """It may be forgotten when its cells are needed. Whether it was pinned."""
+        """Allow the prefix to be forgotten when its cells are needed. Returns whether it was pinned."""
         sequence = self._sequences.pop(id_, None)
         if sequence is not None:
             self._cache.unpin(sequence)
         return sequence is not None
 
     def state(self, id_: int) -> SavedState:
-        """Its tokens and what they evaluate to. Raises RequestError when it was released."""
+        """Returns the prefix's tokens and their evaluated state. Raises RequestError if it was released."""
         sequence = self._sequences.get(id_)
         if sequence is None:
             raise RequestError("This prefix was released; pin it again.")

@@ -1,4 +1,4 @@
-"""The process that a loaded model belongs to: a fork of it has the memory, and none of the threads.
+"""The process that a loaded model belongs to: a fork of it has its memory, but none of its threads.
 
 Knows: process ids. Does not know: what is loaded.
 """
@@ -9,7 +9,7 @@ from engine.errors import EngineError
 
 
 class Home:
-    """The process that this is made in."""
+    """The process in which this object was made."""
 
     __slots__ = ("_pid",)
 
@@ -18,13 +18,13 @@ class Home:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is that process, and no fork of it."""
+        """Whether this is that process, not a fork of it."""
         return os.getpid() == self._pid
 
     def check(self) -> None:
-        """Raise EngineError in a fork, where a call would wait for a thread that is not there."""
+        """Raise EngineError in a fork, where a call would wait for a thread that does not exist."""
         if not self.is_here:
             raise EngineError(
-                f"This engine belongs to process {self._pid}, and this is a fork of it, without its threads: load the "
-                "model here, or start processes by spawn (multiprocessing.set_start_method)."
+                f"This engine belongs to process {self._pid}, and this process is a fork of it, without its threads: "
+                'load the model here, or start processes with multiprocessing.set_start_method("spawn").'
             )

@@ -1,6 +1,6 @@
 """What crosses the border to the thread that owns the context: requests one way, replies the other.
 
-Knows: plain picklable records. Does not know: who reads them; the loop may as well run in another process.
+Knows: plain picklable records. Does not know: who reads them; the loop may also run in another process.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,16 @@ from engine.types import SamplingParams
 class Request:
     """One turn to generate.
 
-    `tokens`: the prompt. `parser` makes the parser of the turn (picklable where the loop is to run in another
-    process). `turns`: where the last messages begin in the prompt, ascending; later prompts are likely to part from it
-    there. Of `limits`, `max_tokens` and `stop` are those of `sampling`. `priority`: higher goes first. `deadline`:
-    seconds from submission after which it ends with reason "deadline". `offline`: nobody reads its tokens as they come.
+    `tokens`: the prompt. `parser` makes the parser of the turn (picklable if the loop runs in another process).
+    `turns`: where the last messages begin in the prompt, ascending; later prompts are likely to diverge there. `limits`
+    include the `max_tokens` and `stop` of `sampling`. `priority`: higher goes first. `deadline`: seconds from
+    submission after which the turn ends with reason "deadline". `offline`: nobody reads its tokens as they come.
 
-    `keep`: when the context is full, tokens behind the first `keep` are given up and the turn goes on; None: it ends.
+    `keep`: when the context is full, tokens after the first `keep` are dropped and the turn goes on; None: it ends.
     `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
-    `Backend.save` gave for these tokens, to be put in place of evaluating them. `reports`: replies tell how far the
-    prefill is. `dropped`: messages that were left out of the prompt, `shortened`: results in it that were cut, for
-    the usage.
-    `constraint`: the grammar that its answer, or its calls, are held to.
+    `Backend.save` returned for these tokens, to be loaded instead of evaluating them. `reports`: replies report the
+    progress of the prefill. `dropped`: number of messages left out of the prompt, `shortened`: number of results in it
+    that were cut, for the usage. `constraint`: the grammar that the answer, or its calls, must match.
     """
 
     id: int
@@ -52,7 +51,7 @@ class Request:
 
 
 def check_fits(tokens: int, n_ctx: int) -> None:
-    """Raise ContextOverflowError when a prompt of so many tokens does not fit into one conversation."""
+    """Raise ContextOverflowError if a prompt of `tokens` tokens does not fit into one conversation."""
     if tokens > n_ctx:
         raise ContextOverflowError(
             f"The prompt has {tokens:,} tokens, and a conversation may hold n_ctx={n_ctx:,}. Shorten it, or load with "
@@ -63,11 +62,11 @@ def check_fits(tokens: int, n_ctx: int) -> None:
 class Reply(NamedTuple):
     """The events of one step for one request.
 
-    A `final` one is the last; `error` says why it failed, if it did; `output` are the tokens that were generated, the
-    end token left out (none, where the context was shifted: they do not follow the prompt). `logprobs` are those of the
-    tokens drawn since the last reply, if they were asked for. `prefilled`: tokens of the prompt that are evaluated, if
-    that was asked for. `saved` is what a `Save` asked for. `checkpoints`, of a turn that is over: how many there are of
-    recurrent memories, and the bytes that they take.
+    `final`: this is the last reply; `error` says why the request failed, if it did; `output` are the generated tokens
+    without the end token (none if the context was shifted, since they do not follow the prompt). `logprobs` are those
+    of the tokens drawn since the last reply, if requested. `prefilled`: number of prompt tokens evaluated so far, if
+    requested. `saved` is the reply to a `Save`. `checkpoints`, of a turn that is over: number and size in bytes of the
+    checkpoints of recurrent memories.
     """
 
     id: int
@@ -82,31 +81,31 @@ class Reply(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """Start this."""
+    """Start this request."""
 
     request: Request
 
 
 class Cancel(NamedTuple):
-    """End this with reason "cancelled"."""
+    """End this request with reason "cancelled"."""
 
     id: int
 
 
 class EndReasoning(NamedTuple):
-    """Close this one's reasoning, if it is open."""
+    """Close the reasoning of this request, if it is open."""
 
     id: int
 
 
 class Unpin(NamedTuple):
-    """What this request pinned need not stay."""
+    """Allow what this request pinned to be forgotten."""
 
     id: int
 
 
 class Save(NamedTuple):
-    """Answer, under `id`, with the state of what request `pin` pinned."""
+    """Reply, under `id`, with the state of the prefix that request `pin` pinned."""
 
     id: int
     pin: int

@@ -1,4 +1,4 @@
-"""The one thread that owns the context: commands in by a queue, replies out once per step.
+"""The one thread that owns the context: takes commands from a queue and delivers replies once per step.
 
 Knows: threads, and that callers come from any of them. Does not know: what a step does (`loop`), who reads the replies.
 """
@@ -20,7 +20,7 @@ _log = logging.getLogger("engine.runner")
 
 
 class LoopHandle(Protocol):
-    """What submits to a loop, wherever it runs; `Runner` says what each method does."""
+    """Submits requests to a loop, in whichever process it runs; `Runner` documents each method."""
 
     @property
     def closed(self) -> bool: ...
@@ -66,18 +66,19 @@ class Runner:
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        """Accept a request; its grammar is compiled here, which takes time that the loop has not. Raises EngineError
-        after `close`, or when the loop broke, RequestError for a grammar that cannot be enforced."""
+        """Accept a request. Compiles its grammar here, to spare the loop's thread that time. Raises EngineError after
+        `close` or if the loop broke, RequestError for a grammar that cannot be enforced."""
         if request.constraint is not None:
             request.constraint.compile(self._loop.compiler)
         self._accept(Submit(request))
 
     def save(self, id_: int, pin: int) -> None:
-        """Ask for the state of what request `pin` pinned; the reply has this id. Raises EngineError like `submit`."""
+        """Ask for the state of the prefix that request `pin` pinned; the reply has this id. Raises EngineError like
+        `submit`."""
         self._accept(Save(id_, pin))
 
     def unpin(self, id_: int) -> None:
-        """What a request pinned need not stay."""
+        """Allow what a request pinned to be forgotten."""
         self._inbox.put(Unpin(id_))
 
     def _accept(self, command: Submit | Save) -> None:
@@ -87,27 +88,27 @@ class Runner:
             self._inbox.put(command)
 
     def cancel(self, id_: int) -> None:
-        """End a request at the next chunk boundary, or in the middle of a chunk of its own where the backend can stop.
+        """End a request at the next chunk boundary, or in the middle of a chunk of its own if the backend can stop.
 
-        One that is over is left alone.
+        Does nothing if the request is over.
         """
         self._inbox.put(Cancel(id_))
         self._loop.interrupt(id_)
 
     def end_reasoning(self, id_: int) -> None:
-        """Close a request's reasoning after its next token, where its limits say how."""
+        """Close a request's reasoning after its next token, if its limits have a `reasoning_close`."""
         self._inbox.put(EndReasoning(id_))
 
     @property
     def closed(self) -> bool:
-        """Whether `submit` refuses: after `close`, or when the loop broke."""
+        """Whether `submit` refuses requests: after `close`, or when the loop broke."""
         return self._refusal is not None
 
     def close(self) -> None:
-        """Cancel what runs, free the backend, wait for the thread's end. Twice is fine; from the thread itself it does
-        not wait.
+        """Cancel what runs, free the backend and wait for the thread's end. May be called twice; from the thread itself
+        it does not wait.
 
-        Not by `Thread.join` alone: interrupted by a signal handler's exception, it takes the thread for ended
+        `Thread.join` alone is not enough: interrupted by a signal handler's exception, it takes the thread for ended
         (threading.py of CPython 3.11, `_wait_for_tstate_lock`).
         """
         with self._gate:
@@ -122,10 +123,10 @@ class Runner:
     def _run(self) -> None:
         loop = self._loop
         try:
-            while self._obey():
-                self._turn()
+            while self._carry_out():
+                self._step()
             loop.cancel_all()
-        except BaseException as fault:  # noqa: BLE001 - whatever broke the loop, its readers must hear of it
+        except BaseException as fault:  # noqa: BLE001 - whatever broke the loop, its readers must be told
             self._break(fault)
         try:
             self._deliver(loop.drain())
@@ -135,14 +136,14 @@ class Runner:
             finally:
                 self._ended.set()
 
-    def _turn(self) -> None:
-        """One step, and its replies on their way."""
+    def _step(self) -> None:
+        """Run one step and deliver its replies."""
         self._loop.step()
         if replies := self._loop.drain():
             self._deliver(replies)
 
-    def _obey(self) -> bool:
-        """Carry out the commands that came in; with nothing else to do, wait for one. False: close."""
+    def _carry_out(self) -> bool:
+        """Carry out the commands in the queue; with nothing else to do, wait for one. Returns False after a `Close`."""
         inbox, loop = self._inbox, self._loop
         while not loop.busy or not inbox.empty():
             command = inbox.get()
@@ -163,7 +164,7 @@ class Runner:
         return True
 
     def _break(self, fault: BaseException) -> None:
-        """Refuse what comes, and tell everyone who waits."""
+        """Refuse further requests, and end all present ones with the error."""
         _log.error("The engine's loop broke.", exc_info=fault)
         refusal = EngineError(f"The engine's loop broke ({type(fault).__name__}: {fault}); load the model again.")
         refusal.__cause__ = fault

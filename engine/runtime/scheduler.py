@@ -1,8 +1,8 @@
-"""What the next step evaluates: decodes first, then prefill in chunks, under one budget of rows.
+"""Decides what the next step evaluates: decodes first, then prefill in chunks, under one budget of rows.
 
 Knows: the order of requests (priority, then first come first served), which of them holds a sequence, and how many
-prompt rows a step may take. Does not know: threads, memory, llama.cpp; it is told who may start. A request that is
-evaluated again after it lost its sequence is a prompt like any other, so preemption needs no case of its own.
+prompt rows a step may take. Does not know: threads, memory, llama.cpp; its caller decides which requests may start. A
+preempted request is evaluated again like any prompt, so preemption needs no code of its own.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from engine.runtime.backend import ContextInfo, Row
 from engine.runtime.sequence import SequenceState
 
 _TILE = 64
-"""Rows that kernels take together: the budget is a multiple of it, and at least one."""
+"""Rows that kernels take together: the budget is a multiple of it, and at least that many."""
 _DRAFTING_ROWS = 32
-"""Rows of a decode up to which more rows cost little; beyond, guesses do not pay."""
+"""Up to this many rows in a decode, another row costs little; beyond it, guesses do not pay."""
 _OFFLINE_EVERY = 16
-"""Every 16th step also takes offline requests along while prompts are read."""
+"""While prompts are evaluated and only offline requests decode, every 16th step decodes them too."""
 
 
 class PrefillBudget:
-    """How many prompt rows a step may take: as many as about `seconds` are enough for, by the rate of the last ones."""
+    """How many prompt rows a step may take: as many as take about `seconds`, by the rate of the last ones."""
 
     def __init__(self, n_batch: int, seconds: float) -> None:
         self._most = n_batch
@@ -30,9 +30,9 @@ class PrefillBudget:
         self.rows = self._least
 
     def took(self, rows: int, seconds: float) -> None:
-        """A batch with so many prompt rows took so long."""
+        """Record that a batch with `rows` prompt rows took `seconds`."""
         if rows < self._least:
-            return  # the end of a prompt: few rows cost more, each, than many
+            return  # the end of a prompt: in a small batch each row costs more
         rate = rows / max(seconds, 1e-9)
         self._rate = (self._rate + rate) / 2 if self._rate else rate
         wanted = min(int(self._rate * self._seconds), 2 * self.rows, self._most)
@@ -40,7 +40,7 @@ class PrefillBudget:
 
 
 class Chunk(NamedTuple):
-    """Tokens `start` to `stop` (exclusive) of a request, to be evaluated together, and a draft behind them."""
+    """Tokens `start` to `stop` (exclusive) of a request, to be evaluated together, followed by a draft."""
 
     state: SequenceState
     start: int
@@ -49,17 +49,17 @@ class Chunk(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Rows that it takes."""
+        """Rows of this chunk, its draft included."""
         return self.stop - self.start + len(self.draft)
 
     @property
     def output(self) -> bool:
-        """Whether the last of the request's tokens is among them, whose logits are wanted."""
+        """Whether the chunk contains the request's last token, whose logits are needed."""
         return self.stop == len(self.state.tokens)
 
     @property
     def is_decode(self) -> bool:
-        """Whether it is the one token that the next will be drawn behind, and guesses at that; else prefill."""
+        """Whether the chunk is the one token after which the next is drawn, with guesses; otherwise it is prefill."""
         return self.stop - self.start == 1 and self.output
 
     def rows(self) -> list[Row]:
@@ -74,7 +74,7 @@ class Chunk(NamedTuple):
 
 
 class Scheduler:
-    """Waiting and running requests -> the batches of the next step, at most `n_batch` rows together.
+    """Turns waiting and running requests into the batches of the next step, at most `n_batch` rows together.
 
     `budget` bounds the prompt rows of one step, so that a step stays short: running answers go on beside a long prompt,
     and a cancellation takes effect soon.
@@ -89,7 +89,7 @@ class Scheduler:
         self._running: list[SequenceState] = []
         self._arrivals = 0
         self._turn = 0
-        self._left_out = 0  # steps that offline requests were left out of, since they were last taken along
+        self._left_out = 0  # steps without offline requests since the last step with them
 
     @property
     def waiting(self) -> tuple[SequenceState, ...]:
@@ -98,44 +98,45 @@ class Scheduler:
 
     @property
     def running(self) -> tuple[SequenceState, ...]:
-        """In the order of their arrival, the more urgent first."""
+        """In the order of urgency: by priority, then by arrival."""
         return tuple(self._running)
 
     def add(self, state: SequenceState) -> None:
-        """A new request joins the queue behind those of its priority."""
+        """Add a new request to the queue, behind those of its priority."""
         self._arrivals += 1
         state.arrival = self._arrivals
         _insert(self._waiting, state)
 
     def start(self, state: SequenceState, sequence: int, evaluated: int) -> None:
-        """The request got a sequence that already holds its first `evaluated` tokens."""
+        """Move the request to the running ones, with a sequence that already holds its first `evaluated` tokens."""
         self._waiting.remove(state)
         state.sequence, state.evaluated = sequence, evaluated
         _insert(self._running, state)
 
     def preempt(self, state: SequenceState) -> None:
-        """The request lost its sequence; it waits again, at the place its arrival gives it."""
+        """Take the request's sequence; it waits again, at the place of its arrival."""
         self._running.remove(state)
         state.sequence, state.evaluated = -1, 0
         _insert(self._waiting, state)
 
     def remove(self, state: SequenceState) -> None:
-        """The request is over, wherever it was."""
+        """Remove a request that is over, whether it waited or ran."""
         (self._waiting if state.sequence < 0 else self._running).remove(state)
 
     def victim(self) -> SequenceState | None:
-        """Who gives way when memory runs out: the least urgent, and of those the youngest. None: nobody else runs."""
+        """Returns the request to preempt when memory runs out: the least urgent, and of those the youngest. None if
+        only one request runs."""
         return self._running[-1] if len(self._running) > 1 else None
 
     def plan(self) -> list[list[Chunk]]:
-        """The next step's batches, to be evaluated one after the other; empty when nothing runs.
+        """Returns the next step's batches, to be evaluated one after the other; empty when nothing runs.
 
-        Requests with one token to go come first (in turns, should there be more than rows), then prompts in order.
-        Where all of the former are offline, prompts are brought up to them first, as many tokens at once cost less than
-        few.
+        Requests with one token left to evaluate come first (in turns, if there are more than rows), then prompts in
+        order. If all of the former are offline, they wait while prompts catch up, because a decode of many tokens costs
+        less per token.
 
-        Sequences stand in ascending order: where each has a buffer of its own, llama.cpp evaluates together only those
-        whose numbers follow one another in the batch (llama-batch.cpp, `split_equal`).
+        Sequences are in ascending order: if each has a buffer of its own, llama.cpp evaluates only sequences together
+        whose numbers are consecutive in the batch (llama-batch.cpp, `split_equal`).
         """
         decoding = [state for state in self._running if state.pending == 1]
         prompts = [state for state in self._running if state.pending > 1]
@@ -147,14 +148,14 @@ class Scheduler:
         return [sorted(batch, key=lambda chunk: chunk.state.sequence) for batch in batches if batch]
 
     def _may_wait(self, decoding: Sequence[SequenceState], priority: int) -> bool:
-        """Whether these leave the step to prompts of such a priority."""
+        """Whether these requests leave the step to prompts of this priority."""
         if any(not state.request.offline or state.request.priority > priority for state in decoding):
             return False
         self._left_out = (self._left_out + 1) % _OFFLINE_EVERY
         return self._left_out > 0
 
     def _decodes(self, decoding: list[SequenceState], *, beside_prompts: bool) -> list[Chunk]:
-        """A token of each, and guesses behind it as far as there is room for them."""
+        """Returns a chunk of one token for each request, with guesses after it as far as there is room."""
         if len(decoding) > self._n_batch:
             first = self._turn % len(decoding)
             decoding = (decoding[first:] + decoding[:first])[: self._n_batch]
@@ -170,7 +171,7 @@ class Scheduler:
         return chunks
 
     def _prefill(self, prompts: Sequence[SequenceState], room: int) -> list[Chunk]:
-        """The budget's rows of prefill, at most `room`, for the first of these. No chunk crosses a mark."""
+        """Returns the budget's rows of prefill, at most `room`, for the first prompts. No chunk crosses a mark."""
         chunks: list[Chunk] = []
         room = min(room, self.budget.rows)
         for state in prompts:

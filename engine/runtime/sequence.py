@@ -1,6 +1,7 @@
-"""A request under way, as the loop keeps it: its tokens, how many are evaluated, and what it has to tell.
+"""A request under way, as the loop keeps it: its tokens, how many of them are evaluated, and what the next reply
+contains.
 
-Knows: its parts, and the figures that come of them. Does not know: what the loop does with them.
+Knows: its fields, and figures derived from them. Does not know: what the loop does with them.
 """
 
 from dataclasses import dataclass, field
@@ -16,13 +17,13 @@ from engine.types import Usage
 
 @dataclass(slots=True, eq=False)
 class SequenceState:
-    """One request from its submission to its end. Times are the clock's; None until it happened.
+    """One request from its submission to its end. Times are the clock's; None until the event happened.
 
     `tokens` are the prompt, then what was generated; the first `evaluated` of them are in sequence `sequence` (-1 while
-    it waits). At least one is always left to evaluate: the next token is drawn from the logits of the last one. `marks`
-    are where checkpoints shall be taken, ascending. `draft` are guesses at the tokens that come next, evaluated along
-    with the last one. `events` and `logprobs` came since the last reply, `prefilled` is what the next one tells.
-    `shifted` tokens were given up for room.
+    the request waits). At least one token is always left to evaluate: the next token is drawn from the logits of the
+    last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
+    with the last one. `events` and `logprobs` came since the last reply, `prefilled` is the progress that the next
+    reply reports. `shifted`: number of tokens dropped to make room.
     """
 
     request: Request
@@ -52,21 +53,22 @@ class SequenceState:
 
     @property
     def next_mark(self) -> int:
-        """How far it may be evaluated at once."""
+        """The position up to which the tokens may be evaluated in one chunk."""
         return next((mark for mark in self.marks if mark > self.evaluated), len(self.tokens))
 
     @property
     def urgency(self) -> tuple[int, int]:
-        """Who goes first has the smaller one: by priority, then by arrival."""
+        """Sort key: the smaller one goes first (by priority, then by arrival)."""
         return -self.request.priority, self.arrival
 
     @property
     def output(self) -> tuple[int, ...]:
-        """What was generated behind the prompt; nothing, once it does not stand behind the prompt any more."""
+        """The tokens generated after the prompt; empty once tokens were dropped, since they no longer follow the
+        prompt."""
         return () if self.shifted else tuple(self.tokens[len(self.request.tokens) :])
 
     def take(self) -> tuple[tuple[Event, ...], tuple[TokenLogprobs, ...]]:
-        """What came since the last reply."""
+        """Returns and clears the events and logprobs since the last reply."""
         taken = tuple(self.events), tuple(self.logprobs)
         self.events.clear()
         self.logprobs.clear()

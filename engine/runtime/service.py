@@ -1,9 +1,9 @@
-"""Submit a turn, get a stream of events; from any thread, and from asyncio. Also text and tokens as they are, with no
-chat template between.
+"""Submit a turn, get a stream of events; from any thread, and from asyncio. Also handles raw text and tokens, without a
+chat template.
 
-Knows: the border between the callers and the thread that owns the context, on the callers' side; that the writer of a
-raw prompt is trusted with control tokens. Does not know: messages, templates, tools; it takes a rendered prompt and the
-parser that its turn needs.
+Knows: the callers' side of the border to the thread that owns the context; that the writer of a raw prompt is trusted
+with control tokens. Does not know: messages, templates, tools; it takes a rendered prompt and the parser that its turn
+needs.
 """
 
 import asyncio
@@ -47,19 +47,21 @@ class TurnRequest:
     """A turn to generate.
 
     - `prompt` and `parser`: `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's
-    thread, or pickled and called in the child process. `tokens`: those of the prompt, where they are not to be made of
-    its text.
+      thread, or pickled and called in the child process. `tokens`: the prompt's tokens, if they are not to be made from
+      its text.
     - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
     - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline". `offline`: nobody
-    reads along, so it may wait for prompts that can then be decoded together with it.
-    - `reasoning_budget`: reasoning tokens at most; then `reasoning_close`, the text that closes reasoning, is forced.
-    - `keep`: when the context is full, the older half of what stands behind the first `keep` tokens is given up and the
-    turn goes on; None: it ends. `dropped`: messages that are not in the prompt, `shortened`: results that are in
-    it in part, for the usage.
-    - `progress` is called with the prompt's tokens evaluated so far and all of them, in the engine's thread: it must be
-    quick, and not wait for this engine. It stops the turn by returning False; what it raises ends it too.
-    - `constraint`: the grammar that the answer, or the calls, are held to. `reads` reads the finished answer.
-    - `ended` is called there with all events of a turn that was neither cut off nor cancelled.
+      reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
+    - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
+      forced.
+    - `keep`: when the context is full, the older half of the tokens after the first `keep` is dropped and the turn goes
+      on; None: it ends. `dropped`: number of messages left out of the prompt, `shortened`: number of results cut in it,
+      for the usage.
+    - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
+      thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
+      the turn too.
+    - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
+    - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
 
     Raises RequestError for a value that is not valid.
     """
@@ -86,7 +88,7 @@ class TurnRequest:
         check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "keep", "progress"))
         if self.constraint is not None and self.sampling.stop and self.sampling.stop_in == "all":
             raise RequestError(
-                'stop_in="all" holds output back, and a constraint must see it at once; leave one of them out.'
+                'stop_in="all" holds output back, but a constraint must see it at once; leave one of them out.'
             )
         if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
             raise RequestError(
@@ -96,15 +98,15 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class RawPrompt:
-    """A prompt and the tokens that it is sent as: None where they are made of its text."""
+    """A prompt and its tokens; None if they are to be made from its text."""
 
     prompt: Prompt
     tokens: tuple[int, ...] | None
 
 
 def raw_prompt(vocab: Vocab, given: str | Sequence[int]) -> RawPrompt:
-    """A text, in which control-token text is control tokens, or the tokens themselves. Raises RequestError for a token
-    that the vocabulary does not have."""
+    """Returns the prompt of a text, in which texts of control tokens become control tokens, or of tokens. Raises
+    RequestError for a token that the vocabulary does not have."""
     if isinstance(given, str):
         return RawPrompt(Prompt(given, (Piece(given, True),)), None)
     tokens = _numbers(vocab, given)
@@ -113,26 +115,26 @@ def raw_prompt(vocab: Vocab, given: str | Sequence[int]) -> RawPrompt:
 
 
 def raw_format() -> Format:
-    """Everything that is generated is content."""
+    """Returns the format in which everything generated is content."""
     return builtin_families().get("content-only").format
 
 
 def raw_parser() -> TextParser:
-    """The parser of that format."""
+    """Returns a parser of `raw_format`."""
     return TextParser(raw_format())
 
 
 def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> list[int]:
-    """The tokens of a text; `special`: control-token text becomes control tokens; `add_bos`: with the beginning token
-    that prompts of this model have. Raises RequestError for what is no text."""
+    """Returns the tokens of a text. `special`: texts of control tokens become control tokens; `add_bos`: add the
+    beginning token, if prompts of this model have one. Raises RequestError if `text` is not a string."""
     if not isinstance(text, str):
-        raise RequestError(f"tokenize() takes a text; this is a {type(text).__name__}.")
+        raise RequestError(f"tokenize() takes a string; this is a {type(text).__name__}.")
     return vocab.encode([Piece(text, special)], add_bos=add_bos)
 
 
 def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:
-    """The text of tokens, control tokens as their texts; bytes that are no UTF-8 are U+FFFD. Raises RequestError for a
-    token that the vocabulary does not have."""
+    """Returns the text of tokens, control tokens as their texts; bytes that are not UTF-8 become U+FFFD. Raises
+    RequestError for a token that the vocabulary does not have."""
     return _text(vocab, _numbers(vocab, tokens))
 
 
@@ -140,12 +142,12 @@ def _numbers(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
     try:
         known = tuple(map(index, tokens))
     except TypeError as error:
-        raise RequestError(f"Tokens are whole numbers in a list ({error}); give those, or a text.") from error
+        raise RequestError(f"Tokens must be a list of integers ({error}); pass one, or a string.") from error
     return _known(vocab, known)
 
 
 def _known(vocab: Vocab, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens, all of which the vocabulary has. Raises RequestError for one that it has not."""
+    """Returns the tokens. Raises RequestError for one that the vocabulary does not have."""
     if wrong := [token for token in tokens if not 0 <= token < vocab.size]:
         raise RequestError(f"There is no token {wrong[0]}; this model has the tokens 0 to {vocab.size - 1}.")
     return tokens
@@ -159,10 +161,10 @@ _log = logging.getLogger("engine.service")
 
 
 class Service:
-    """One model's context, shared by every caller of this process.
+    """One model's context, shared by every caller in this process.
 
-    `backend`, here or in a child process, is owned from now on: `close()` (or leaving a `with`, or the end of the
-    interpreter) frees it.
+    The service owns `backend`, here or in a child process, from now on: `close()` (or leaving a `with`, or the end of
+    the interpreter) frees it.
     """
 
     def __init__(self, backend: Backend | RemoteContext, options: LoopOptions | None = None) -> None:
@@ -190,12 +192,12 @@ class Service:
 
     @property
     def metrics(self) -> Metrics:
-        """What was done so far, in numbers."""
+        """What the engine has done so far, in numbers."""
         return self._post.metrics
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more requests: it was closed, or its loop broke."""
+        """Whether the service refuses requests: it was closed, or its loop broke."""
         return self._runner.closed
 
     def check(self) -> None:
@@ -203,15 +205,15 @@ class Service:
         self._home.check()
 
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
-        """The tokens that `submit` sends for a prompt: generated turns in it are those tokens that were generated.
-        Raises ForgedPromptError where callers' text has become a control token."""
+        """Returns the tokens that `submit` sends for a prompt; for turns generated here, the very tokens that were
+        generated. Raises ForgedPromptError if callers' text became a control token."""
         self.check()
         tokens = self._turns.splice(prompt.text, self._vocab.encode(prompt.pieces, add_bos=True))
         self._control.check(prompt.pieces, tokens)
         return tokens
 
     def submit(self, turn: TurnRequest) -> Stream:
-        """Generate a turn; returns at once.
+        """Generate a turn; returns its stream at once.
 
         Raises ContextOverflowError when the prompt does not fit, QueueFullError when too many requests wait already,
         RequestError for tokens that the vocabulary does not have, EngineError when the engine is closed or broken.
@@ -242,8 +244,8 @@ class Service:
         return self._start(request, queue, turn.reads)
 
     def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
-        """Where the last message begins in the prompt, and where the turn does that the model shall write: later
-        prompts may part from this one there. Messages begin with the control token that this turn begins with, too."""
+        """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge
+        there. Messages begin with the same control token as this turn."""
         start = len(tokens) - max(1, len(self._vocab.encode(prompt.prefix, add_bos=False)))
         if start <= 0:
             return ()
@@ -254,10 +256,11 @@ class Service:
         return (before, start) if before else (start,)
 
     def pin(self, tokens: Sequence[int], *, state: bytes = b"", progress: Progress | None = None) -> "PinnedPrefix":
-        """Evaluate a prefix and keep it for prompts that begin with it; waits for it. It takes a sequence for itself.
+        """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
+        sequence.
 
-        `state`: these tokens' own, as it was saved, in place of evaluating them. `progress`: as for `submit`. Raises
-        ContextOverflowError when the prefix does not fit, RequestError when no sequence may be taken for it,
+        `state`: the saved state of these tokens, to load instead of evaluating them. `progress`: as for `submit`.
+        Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available for it,
         EngineError when it was stopped.
         """
         self.check()
@@ -268,13 +271,15 @@ class Service:
         request = Request(id_, tuple(tokens), _no_parser, pin=True, state=state, reports=reports)
         stream = self._start(request, OutputQueue(None, request.tokens, progress))
         if stream.result().finish_reason != "stop":
-            raise EngineError("The prefix was not pinned: it was stopped on the way, or the engine was closed.")
+            raise EngineError(
+                "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
+            )
         runner = self._runner
         return PinnedPrefix(len(tokens), lambda path: self._save(id_, path), lambda: runner.unpin(id_))
 
     def restore(self, path: str | Path) -> "PinnedPrefix":
-        """Pin a prefix that was saved. Raises RequestError for a file that is none, or that belongs to another model or
-        other settings, and what `pin` raises."""
+        """Pin a prefix that was saved. Raises RequestError for a file that is not a saved prefix, or that belongs to
+        another model or other settings, and whatever `pin` raises."""
         self.check()
         saved = read_state(_path(path), self._origin())
         _known(self._vocab, saved.tokens)
@@ -298,7 +303,7 @@ class Service:
         runner, id_ = self._runner, request.id
         self._post.open(id_, queue)
         queue.cancel = lambda: runner.cancel(id_)
-        # A stream holds the service, so that what it reads goes on; a queue, which the service holds, must not.
+        # A stream refers to the service, to keep it alive; a queue, to which the service refers, must not.
         stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check, reads)
         try:
             runner.submit(request)
@@ -309,12 +314,12 @@ class Service:
         return stream
 
     def _cancel(self, id_: int) -> None:
-        if self._home.is_here:  # streams that a fork has copies of are not its own to end
+        if self._home.is_here:  # a fork must not end the streams of which it has copies
             self._runner.cancel(id_)
 
     def _limits(self, turn: TurnRequest, room: int) -> Limits:
-        """What ends the turn: by the caller's word, and by the template's `stop`. `room`: tokens behind the prompt,
-        which end a turn that is to keep some of them for its answer."""
+        """Returns what ends the turn: the caller's options, and the template's `stop`. `room`: tokens left after the
+        prompt; they limit a constrained turn without `keep`."""
         sampling = turn.sampling
         ends, texts = self._single_tokens(turn.prompt.stop)
         anywhere = sampling.stop_in == "all"
@@ -332,8 +337,8 @@ class Service:
         )
 
     def close(self) -> None:
-        """Cancel what runs and free the model's context. Streams that were running end with reason "cancelled". In a
-        fork nothing is done: it is the other process's."""
+        """Cancel what runs and free the model's context. Streams that were running end with reason "cancelled". Does
+        nothing in a fork, which does not own the context."""
         if self._home.is_here:
             self._runner.close()
 
@@ -344,7 +349,7 @@ class Service:
         self.close()
 
     def _single_tokens(self, texts: Sequence[str] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
-        """Those texts that are one token of the vocabulary, as tokens; the others, as they are."""
+        """Returns the texts that are one token of the vocabulary, as tokens; and the other texts."""
         tokens: set[int] = set()
         others: list[str] = []
         for text in texts:
@@ -357,8 +362,8 @@ class Service:
 
 
 class PinnedPrefix:
-    """A prefix that stays in the KV cache, of `tokens` tokens, until `release` (or the end of a `with`, or until nobody
-    holds it any more)."""
+    """A prefix of `tokens` tokens that stays in the KV cache until `release`, the end of a `with`, or garbage
+    collection."""
 
     def __init__(self, tokens: int, save: Callable[[Path], None], release: Callable[[], None]) -> None:
         self.tokens = tokens
@@ -367,12 +372,12 @@ class PinnedPrefix:
         self._release.atexit = False
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, for `Engine.restore` with the same model and settings. Raises RequestError for a place
-        that cannot be written and for a prefix that was released, EngineError when the engine is closed."""
+        """Write the prefix to a file, for `Engine.restore` with the same model and settings. Raises RequestError for a
+        path that cannot be written and for a prefix that was released, EngineError when the engine is closed."""
         self._save(_path(path))
 
     def release(self) -> None:
-        """What is held stays until its room is needed; twice is fine."""
+        """Allow the prefix to be forgotten when its room is needed; may be called twice."""
         self._release()
 
     def __enter__(self) -> Self:
@@ -384,12 +389,12 @@ class PinnedPrefix:
 
 def _path(path: object) -> Path:
     if not isinstance(path, str | Path):
-        raise RequestError(f"A state file is named by its path; this is a {type(path).__name__}.")
+        raise RequestError(f"The path of a state file must be a str or Path; this is a {type(path).__name__}.")
     return Path(path)
 
 
 def _no_parser() -> TextParser:
-    """For a prompt that nothing is drawn after."""
+    """Returns a parser for a prompt after which nothing is drawn."""
     return TextParser("content-only")
 
 
@@ -411,7 +416,7 @@ class _Deliveries:
         return replace(self._tally.sums, running=len(self._queues), checkpoints=count, checkpoint_bytes=size)
 
     def open(self, id_: int, queue: OutputQueue) -> OutputQueue:
-        """Raises QueueFullError where too many are open."""
+        """Register the queue of a request. Raises QueueFullError if too many are open."""
         if len(self._queues) >= self._most:
             raise QueueFullError(
                 f"{len(self._queues):,} requests run or wait already, and max_waiting={self._max_waiting:,} may wait; "
@@ -424,17 +429,17 @@ class _Deliveries:
         self._queues.pop(id_, None)
 
     def deliver(self, replies: Sequence[Reply]) -> None:
-        sleepers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for reply in replies:
             queue = self._queues.get(reply.id)
             if queue is None:
-                continue  # its submission was broken off, by Ctrl-C for one
+                continue  # its submission was interrupted, for example by Ctrl-C
             if queue.progress is not None and reply.prefilled > queue.prefilled:
                 _report(reply, queue, queue.progress)
             if queue.ended is not None:
-                queue.heard += reply.events
+                queue.received += reply.events
             if reply.final:
-                # Before the reader hears of the end: its next prompt may follow at once.
+                # Before the reader learns of the end: its next prompt may follow at once.
                 self._settle(reply, queue)
             queue.replies.put(reply)
             if reply.final:
@@ -442,14 +447,14 @@ class _Deliveries:
             if queue.arrived is not None:
                 queue.arrived()
             if (future := queue.future) is not None and (reply.final or not queue.waits_for_end):
-                sleepers.setdefault(future.get_loop(), []).append(future)
-        for loop, futures in sleepers.items():
-            # A closed event loop's readers went with it; their streams cancel themselves when they are collected.
+                waiting.setdefault(future.get_loop(), []).append(future)
+        for loop, futures in waiting.items():
+            # A closed event loop has no readers any more; their streams are cancelled when they are collected.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, futures)
 
     def _settle(self, reply: Reply, queue: OutputQueue) -> None:
-        """A request is over."""
+        """Record the end of a request."""
         self.shut(reply.id)
         self._checkpoints = reply.checkpoints or self._checkpoints
         if queue.text is None:
@@ -466,15 +471,15 @@ class _Deliveries:
             )
         if queue.ended is not None and finished.reason in ("stop", "tool_calls"):
             try:
-                queue.ended(queue.heard)
-            except BaseException:  # noqa: BLE001 - whoever is told: the loop must not break by it
-                _log.exception("What a turn's end was to be followed by failed; the turn itself is whole.")
-        queue.heard.clear()
+                queue.ended(queue.received)
+            except BaseException:  # noqa: BLE001 - an error in a callback must not break the loop
+                _log.exception("The callback after a turn failed; the turn itself is complete.")
+        queue.received.clear()
 
 
 def _close(home: Home, close: Callable[[], None]) -> None:
-    """Nobody holds the service any more, or the interpreter ends: whatever interrupts this, the engine's thread has
-    ended when it returns, so that nothing is freed under it. A fifth interrupt is heeded."""
+    """Close the service when it is collected or the interpreter ends. Whatever interrupts this, the engine's thread has
+    ended when it returns, so that nothing is freed while that thread uses it. Only a fifth interrupt gets through."""
     for _ in range(5):
         try:
             return close() if home.is_here else None
@@ -484,11 +489,11 @@ def _close(home: Home, close: Callable[[], None]) -> None:
 
 
 def _report(reply: Reply, queue: OutputQueue, progress: Progress) -> None:
-    """Tell how far the prefill is."""
+    """Call `progress` with how far the prefill is."""
     queue.prefilled = reply.prefilled
     try:
         stopped = progress(reply.prefilled, len(queue.tokens)) is False
-    except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader hears of it
+    except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader gets its error
         queue.fault, stopped = contained(error), True
     if stopped:
         queue.progress = None
@@ -502,7 +507,7 @@ def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:
 
 
 def _check_tokens(sampling: SamplingParams, size: int) -> None:
-    """Raise RequestError for a token that the vocabulary, of so many, does not have."""
+    """Raise RequestError for a token that a vocabulary of `size` tokens does not have."""
     named = {"logit_bias": [token for token, _ in sampling.logit_bias], "stop_tokens": sampling.stop_tokens}
     for name, tokens in named.items():
         if wrong := [token for token in tokens if not 0 <= token < size]:

@@ -1,13 +1,14 @@
-"""The memory of a sequence in a file: its tokens, its state, and what both belong to.
+"""A file with the memory of a sequence: its tokens, its state, and the model and settings that both belong to.
 
-Knows: the file's layout, and that a state is worth nothing with another model, other settings or a bit missing. Does
-not know: contexts, or what is in a state.
+Knows: the file's layout, and that a state is useless with another model, with other settings or with a bit missing.
+Does not know: contexts, or what is in a state.
 
-Layout: the magic, the length of a JSON head (4 bytes, little-endian), the head with the origin and the tokens, the
-state, and the SHA-256 of all that.
+Layout: the magic bytes, the length of a JSON head (4 bytes, little-endian), the head with the origin and the tokens,
+the state, and the SHA-256 of all that.
 
-The digest finds damage, not forgery. A state is the model's own memory: who writes one decides what the model has read,
-and numbers in it that are none spoil the cells that they stand in. So a state file is trusted like a model file.
+The digest detects damage, not forgery. A state is the model's own memory: whoever writes one decides what the model has
+read, and values in it that are not numbers spoil the cells that they are in. So a state file must be trusted like a
+model file.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ _DIGEST = 32
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `buffers`: one
-    for all sequences, or one for each; llama.cpp loads a state into as many as it was saved from."""
+    for all sequences, or one for each; llama.cpp loads a state only into as many as it was saved from."""
 
     model: str
     library: str
@@ -49,7 +50,7 @@ class SavedState:
 
 
 def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
-    """Write the file whole or not at all. Raises RequestError when it cannot be written."""
+    """Write the file completely or not at all. Raises RequestError if it cannot be written."""
     head = json.dumps({"origin": asdict(origin), "tokens": saved.tokens}).encode()
     data = b"".join((_MAGIC, len(head).to_bytes(4, "little"), head, saved.state))
     try:
@@ -62,16 +63,16 @@ def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
             except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise
-    except (OSError, ValueError) as error:  # no such place, or no name for one
-        raise RequestError(f"{path} cannot be written ({error}); choose another place.") from error
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        raise RequestError(f"{path} cannot be written ({error}); choose another path.") from error
 
 
 def read_state(path: Path, origin: Origin) -> SavedState:
-    """What `write_state` wrote for the same origin. Raises RequestError, saying which, for a file that is missing, is
-    no state file, is damaged, or belongs to another model or other settings."""
+    """Returns what `write_state` wrote for the same origin. Raises RequestError, with the reason, if the file is
+    missing, is not a state file, is damaged, or belongs to another model or other settings."""
     try:
         data = path.read_bytes()
-    except (OSError, ValueError) as error:  # no such file, or no name for one
+    except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise RequestError(f"{path} cannot be read ({error}); save a state there first.") from error
     start = len(_MAGIC) + 4
     if not data.startswith(_MAGIC):
@@ -94,14 +95,14 @@ def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:
         if theirs == ours:
             continue
         if field.name == "model":
-            raise RequestError(f"{path} is the state of another model; load that one, or save a state of this.")
+            raise RequestError(f"{path} is the state of another model; load that model, or save a state of this one.")
         if field.name == "buffers":
             cure = "kv_unified=True" if theirs == 1 else f"kv_unified=False, n_sequences={theirs}"
             raise RequestError(
-                f"{path} was saved from a KV cache of {theirs} buffer(s), and this one has {ours}; load with {cure}, "
+                f"{path} was saved from a KV cache of {theirs} buffer(s), but this one has {ours}; load with {cure}, "
                 "or save the state again."
             )
         raise RequestError(
-            f"{path} was saved with {field.name}={theirs!r}, and this context has {ours!r}; load with the same, or "
-            "save the state again."
+            f"{path} was saved with {field.name}={theirs!r}, but this context has {ours!r}; load with the same value, "
+            "or save the state again."
         )

@@ -1,7 +1,7 @@
-"""Stop strings: where they begin in the content, or in anything that the model writes.
+"""Stop strings: finds where they begin, in the content or in the whole output.
 
-Knows: that text which may still become a stop is held back, and no more of it; that each character is looked at a
-bounded number of times, however long a stop is. Does not know: tokens, parsers.
+Knows: that only text which may still become a stop string is held back; that each character is looked at a bounded
+number of times, however long a stop string is. Does not know: tokens, parsers.
 """
 
 from collections import deque
@@ -16,10 +16,10 @@ Item = TypeVar("Item")
 
 
 class _Stop:
-    """One stop string, looked for character by character (Knuth, Morris and Pratt: "Fast pattern matching in strings").
+    """One stop string, searched character by character (Knuth, Morris and Pratt: "Fast pattern matching in strings").
 
     `matched`: how many of its characters the text so far ends with. `_borders[n]` is the length of the longest proper
-    prefix of its first `n + 1` characters that they end with; known as far as was ever matched.
+    prefix of the string that its first `n + 1` characters end with; computed as far as was ever matched.
     """
 
     __slots__ = ("_borders", "matched", "text")
@@ -30,7 +30,7 @@ class _Stop:
         self._borders = [0]
 
     def follow(self, character: str) -> bool:
-        """One more character; whether the stop is complete with it."""
+        """Take one more character. Returns whether the stop string is now complete."""
         self.matched = self._longer(self.matched, character)
         while len(self._borders) < self.matched:
             self._borders.append(self._longer(self._borders[-1], self.text[len(self._borders)]))
@@ -44,9 +44,10 @@ class _Stop:
 
 
 class _Passage(Generic[Item]):
-    """Lets pieces of a text pass, each with an item of its own, but for what is or may still become a stop string.
+    """Passes pieces of a text on, each with an item of its own, except for what is or may still become a stop string.
 
-    `splits`: whether a part of a piece with this item may pass. `hit`: a stop is complete; nothing passes any more.
+    `splits`: whether a part of a piece with this item may pass. `hit`: a stop string is complete; nothing passes any
+    more.
     """
 
     def __init__(self, stops: Sequence[str], splits: Callable[[Item], bool]) -> None:
@@ -63,7 +64,8 @@ class _Passage(Generic[Item]):
         self._held = 0
 
     def push(self, text: str, item: Item) -> list[tuple[str, Item]]:
-        """One more piece; what passes now. Where the stop that is complete first begins, everything ends."""
+        """Take one more piece. Returns what passes now. Everything ends where the stop string that completes first
+        begins."""
         if self.hit:
             return []
         read = self._follow(text)
@@ -81,7 +83,8 @@ class _Passage(Generic[Item]):
         return passing
 
     def _follow(self, text: str) -> int:
-        """Characters of the text that were looked at; `_held` of all so far are, or may become, a stop."""
+        """Returns how many characters of the text were looked at. The last `_held` characters of all so far are, or may
+        become, a stop string."""
         for place, character in enumerate(text):
             if not self._held and character not in self._first:
                 continue
@@ -93,7 +96,7 @@ class _Passage(Generic[Item]):
         return len(text)
 
     def flush(self) -> list[tuple[str, Item]]:
-        """What is held back: it became no stop. What follows is looked through anew."""
+        """Returns what was held back, which became no stop string, and starts the search afresh."""
         held = [] if self.hit else list(self._pending)
         if self._length or self._pending:
             self._begin()
@@ -103,7 +106,7 @@ class _Passage(Generic[Item]):
 class ContentStops:
     """Ends the content where one of the strings begins. Holds back the shortest text that may still become one.
 
-    `calls`: how many calls began before.
+    `calls`: how many calls began before the stop.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -113,11 +116,11 @@ class ContentStops:
 
     @property
     def hit(self) -> bool:
-        """Whether a stop was found."""
+        """Whether a stop string was found."""
         return self._passage.hit
 
     def filter(self, events: Iterable[Event]) -> list[Event]:
-        """These events, less what is held back or lies behind a stop."""
+        """Returns these events, without what is held back or follows a stop string."""
         out: list[Event] = []
         for event in events:
             if self.hit:
@@ -134,32 +137,32 @@ class ContentStops:
         return out
 
     def flush(self) -> list[Event]:
-        """What is held back: it became no stop."""
+        """Returns what was held back, which became no stop string."""
         return _joined(self._passage.flush())
 
 
 def _joined(pieces: Sequence[tuple[str, ContentDelta]]) -> list[Event]:
-    """Pieces of one part as one event."""
+    """Returns pieces of one part as one event."""
     text = "".join(piece for piece, _ in pieces)
     return [replace(pieces[-1][1], text=text)] if text else []
 
 
 class OutputStops:
-    """Ends the output itself where one of the strings begins: before it is parsed, control tokens' texts included. A
-    control token that a stop begins within is left out whole."""
+    """Ends the output where one of the strings begins: before it is parsed, with the texts of control tokens included.
+    A control token in which a stop string begins is left out entirely."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._passage: _Passage[Piece] = _Passage(stops, lambda piece: not piece.special)
 
     @property
     def hit(self) -> bool:
-        """Whether a stop was found."""
+        """Whether a stop string was found."""
         return self._passage.hit
 
     def filter(self, piece: Piece) -> list[Piece]:
-        """What may be parsed now."""
+        """Returns the pieces that may be parsed now."""
         return [Piece(text, each.special) for text, each in self._passage.push(piece.text, piece) if text]
 
     def flush(self) -> list[Piece]:
-        """What is held back: it became no stop."""
+        """Returns what was held back, which became no stop string."""
         return [Piece(text, each.special) for text, each in self._passage.flush() if text]

@@ -1,7 +1,7 @@
 """One turn as its reader sees it: a stream of events, for threads and for asyncio.
 
-Knows: the queue in which the engine's thread leaves replies, and how readers of every kind wait for them. Does not
-know: requests, models, what is in an event beyond that `Finished` comes last.
+Knows: the queue in which the engine's thread leaves replies, and how all kinds of readers wait for them. Does not know:
+requests, models, or anything about events except that `Finished` comes last.
 """
 
 import asyncio
@@ -23,16 +23,17 @@ from engine.streams import TwoWayStream
 from engine.types import Completion, Progress, TokenLogprob
 
 Ended: TypeAlias = Callable[[Sequence[Event]], None]
-"""Told all events of a turn that ended by itself, neither cut off nor cancelled."""
+"""Called with all events of a turn that ended by itself, neither cut off nor cancelled."""
 
 
 class OutputQueue:
     """Where the engine's thread leaves replies for one stream, and the future of a coroutine that waits for them.
 
-    `over` is set when the final reply is there: who wants the whole turn is woken once. `waits_for_end`: the future too
-    is for that one only. `text` and `tokens` are the prompt's; a text of None is no turn. `progress` is told of the
-    prefill (see `TurnRequest`), `fault` is what it raised, `cancel` ends the request. `ended` gets the events of a turn
-    that ended by itself, which are kept in `heard` for that. `restored`: see `Stream.restored`.
+    `over` is set when the final reply is there: a reader of the complete turn is woken once. `waits_for_end`: the
+    future too waits only for the final reply. `text` and `tokens` are the prompt's; with a text of None this is not a
+    turn. `progress` gets the progress of the prefill (see `TurnRequest`), `fault` is the exception it raised, `cancel`
+    ends the request. `ended` gets the events of a turn that ended by itself, collected in `received`. `restored`: see
+    `Stream.restored`.
     """
 
     __slots__ = (
@@ -41,10 +42,10 @@ class OutputQueue:
         "ended",
         "fault",
         "future",
-        "heard",
         "over",
         "prefilled",
         "progress",
+        "received",
         "replies",
         "restored",
         "text",
@@ -65,7 +66,7 @@ class OutputQueue:
         self.progress = progress
         self.ended = ended
         self.restored = restored
-        self.heard: list[Event] = []
+        self.received: list[Event] = []
         self.prefilled = 0
         self.cancel: Callable[[], None] = _nothing
         self.fault: Exception | None = None
@@ -82,13 +83,13 @@ def _nothing() -> None: ...
 class Stream(TwoWayStream[Completion]):
     """One turn as it is generated; has one reader at a time, in any thread or event loop.
 
-    - `for event in stream` and `async for event in stream` give its events, `Finished` last; leaving the loop early
-    cancels.
-    - `stream.result()` and `await stream` give its completion.
-    - `with stream` and `async with stream` cancel at the end of the block what is then still running.
+    - `for event in stream` and `async for event in stream` yield its events, `Finished` last; leaving the loop early
+      cancels.
+    - `stream.result()` and `await stream` return its completion.
+    - `with stream` and `async with stream` cancel a turn that still runs at the end of the block.
 
-    A stream that nobody holds any more is cancelled. Reading raises what ended the turn, if that was an error; what
-    came before it is in `completion`.
+    A stream that is garbage-collected is cancelled. Reading raises the error that ended the turn, if there was one;
+    `completion` holds what came before it.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Stream(TwoWayStream[Completion]):
         check: Callable[[], None] = _nothing,
         reads: Callable[[str], Any] | None = None,
     ) -> None:
-        """`check` is called before the stream waits; it raises where nothing can come."""
+        """`check` is called before the stream waits; it raises if no reply can come."""
         self._queue = queue
         self._cancel = cancel
         self._end_reasoning = end_reasoning
@@ -130,17 +131,18 @@ class Stream(TwoWayStream[Completion]):
         self.cancel()
 
     def cancel(self) -> None:
-        """End the turn at the next chunk boundary, with reason "cancelled". From any thread, any number of times."""
+        """End the turn at the next chunk boundary, with reason "cancelled". May be called from any thread, any number
+        of times."""
         if not self._final and not self._cancelled:
             self._cancelled = True
             self._cancel()
 
     def end_reasoning(self) -> None:
-        """Close the turn's reasoning now, where the request said how (`reasoning_close`); the answer follows."""
+        """Close the turn's reasoning now, if the request has a `reasoning_close`; the answer follows."""
         self._end_reasoning()
 
     def result(self, timeout: float | None = None) -> Completion:
-        """Wait for the end and return the turn as a whole.
+        """Wait for the end and return the completion.
 
         Raises TimeoutError after `timeout` seconds (the turn goes on), and the error that ended the turn.
         """
@@ -158,7 +160,7 @@ class Stream(TwoWayStream[Completion]):
 
     @property
     def completion(self) -> Completion:
-        """The turn as a whole, after its end (after an error too). Raises RequestError while it runs."""
+        """The completion, once the turn is over (after an error too). Raises RequestError while it runs."""
         self._take_all()
         if not self._final:
             raise RequestError("The stream is still running; read it to its end, or call result() to wait for it.")
@@ -171,13 +173,13 @@ class Stream(TwoWayStream[Completion]):
 
     @property
     def restored(self) -> tuple[int, ...]:
-        """The numbers of the messages that came without their reasoning and had it put back from memory."""
+        """The indices of the messages that came without their reasoning and had it restored from memory."""
         return self._queue.restored
 
     @property
     def partial(self) -> Any:
-        """What there is so far of an answer that is JSON (`response_format`), as values; None where there is nothing.
-        It is read anew each time: read it now and then."""
+        """The values so far of an answer that is JSON (`response_format`); None if there is nothing yet. Parses the
+        text again on each access, so do not read it for every event."""
         self._take_all()
         text = fold(self._events).content
         try:
@@ -186,12 +188,12 @@ class Stream(TwoWayStream[Completion]):
             return None
 
     def _answer(self, whole: Completion) -> dict[str, Any]:
-        """The answer's value, or why there is none."""
-        assert self._reads is not None, "asked only where answers are read"
+        """Returns the answer's value, or why there is none."""
+        assert self._reads is not None, "called only if answers are read"
         if whole.tool_calls:
-            return {"parse_error": "The model called tools in place of an answer."}
+            return {"parse_error": "The model called tools instead of giving an answer."}
         if whole.finish_reason not in ("stop", "tool_calls"):
-            return {"parse_error": f"The answer is not whole: the turn ended by {whole.finish_reason!r}."}
+            return {"parse_error": f"The answer is incomplete: the turn ended with {whole.finish_reason!r}."}
         try:
             return {"parsed": self._reads(whole.content)}
         except ValueError as error:
@@ -199,17 +201,17 @@ class Stream(TwoWayStream[Completion]):
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...]:
-        """The log-probabilities of the tokens that were read so far, the end token's included, where
+        """The log-probabilities of the tokens that were read so far, the end token's included, if
         `SamplingParams.logprobs` asked for them. Tokens that the engine forced have none."""
         return tuple(map(described, self._logprobs))
 
     def logprobs_from(self, start: int) -> tuple[TokenLogprob, ...]:
-        """`logprobs` from this one on, for who reads them as they come."""
+        """Returns `logprobs` from this index on, for readers that take them as they come."""
         return tuple(map(described, self._logprobs[start:]))
 
     def listen(self, arrived: Callable[[], None]) -> None:
-        """Have `arrived` called whenever `take` may find something: once now, then in the engine's thread, where it
-        must be quick and raise nothing. For a reader of several streams at once."""
+        """Call `arrived` whenever `take` may return something: once now, then in the engine's thread, where it must be
+        quick and raise nothing. For a reader of several streams at once."""
         self._queue.arrived = arrived
         arrived()
 
@@ -246,7 +248,7 @@ class Stream(TwoWayStream[Completion]):
             self._final, self._error = True, reply.error or self._queue.fault
 
     def _take_all(self) -> None:
-        """Take what is there already."""
+        """Take the replies that are there already."""
         replies = self._queue.replies
         while not replies.empty():
             self._take(replies.get())
@@ -283,8 +285,8 @@ class Stream(TwoWayStream[Completion]):
         """Wait for a reply (`of_end`: for the final one) and take it; other tasks run meanwhile, even if it is there
         already.
 
-        The future is set before the queue is looked at, and the engine's thread looks for it after it has put: one of
-        the two sees the other.
+        The future is set before the queue is checked, and the engine's thread checks for a future after it has put a
+        reply: so one of the two always sees the other.
         """
         self._check()
         queue = self._queue
@@ -302,10 +304,10 @@ class Stream(TwoWayStream[Completion]):
 
 
 class _Reader:
-    """One loop over a stream. When the loop is left and this iterator goes, the stream is cancelled.
+    """One loop over a stream. Cancels the stream when the loop is left and this iterator is collected.
 
     An exception that arrives while the loop waits (a cancelled task, an interrupt) keeps this iterator alive in its
-    traceback, so it cancels by itself.
+    traceback, so in that case it cancels at once.
     """
 
     __slots__ = ("_stream",)

@@ -1,9 +1,10 @@
-"""What was generated is remembered as tokens, so that the next prompt continues in the KV cache and not beside it.
+"""Remembers what was generated as tokens, so that the next prompt continues in the KV cache instead of diverging from
+it.
 
 Knows: prompts, the tokens they were sent as, the tokens that followed. Does not know: caches, requests, templates. A
-model's output need not retokenise to itself; where a later prompt begins with the text of an earlier one and of what
-was generated then, those very tokens take the place of the retokenised ones. Only the cut of ordinary text into
-tokens may change by that, never where control tokens stand: a caller's text that looks like an earlier turn stays text.
+model's output may retokenise to other tokens. If a later prompt begins with the text of an earlier prompt and its
+output, the very tokens of that turn replace the retokenised ones. This may only change how ordinary text is cut into
+tokens, never where control tokens are: a caller's text that looks like an earlier turn stays text.
 """
 
 import threading
@@ -17,8 +18,8 @@ from engine.runtime.control_tokens import ControlTokens
 
 @dataclass(slots=True)
 class _Turn:
-    """`text` is the prompt's and the output's together, None until it was asked for. Bytes that are no UTF-8 are
-    U+FFFD in it, as they are in what the caller was given and sends back."""
+    """`text`: prompt and output together, None until first needed. Bytes that are not UTF-8 are U+FFFD in it, as in the
+    text that the caller got and sends back."""
 
     prompt: str
     output: tuple[int, ...]
@@ -28,7 +29,8 @@ class _Turn:
 class TurnMemory:
     """Remembers the last turns. Its methods may be called from any thread.
 
-    `capacity`: turns; `max_tokens`: tokens over all of them. The oldest goes first.
+    `capacity`: maximum number of turns; `max_tokens`: maximum number of tokens in all of them. The oldest turn goes
+    first.
     """
 
     def __init__(self, vocab: Vocab, *, capacity: int = 256, max_tokens: int = 1_000_000) -> None:
@@ -41,7 +43,7 @@ class TurnMemory:
         self._lock = threading.Lock()
 
     def remember(self, prompt: str, prompt_tokens: tuple[int, ...], output_tokens: tuple[int, ...]) -> None:
-        """A turn is over; its output without the end token."""
+        """Remember a finished turn; its output comes without the end token."""
         if not output_tokens:
             return
         known = prompt_tokens + output_tokens
@@ -53,15 +55,15 @@ class TurnMemory:
                 self._forget(next(iter(self._turns)))
 
     def splice(self, text: str, tokens: Sequence[int]) -> tuple[int, ...]:
-        """The tokens to send for a prompt, given its text and its tokens: those of the longest remembered turn that
-        it continues, then its own; or its own alone."""
+        """Returns the tokens to send for a prompt, given its text and its tokens: those of the longest remembered turn
+        that it continues, followed by the rest of its own; or only its own."""
         own = tuple(tokens)
         with self._lock:
             turns = list(self._turns.items())
-        # The prompt is compared first: an output's text is put together once, when it may be needed.
+        # The prompt is compared first, so that an output's text is made only once it may be needed.
         begun = [(known, self._text(turn)) for known, turn in turns if text.startswith(turn.prompt)]
         continued = [(known, len(whole)) for known, whole in begun if len(text) > len(whole) and text.startswith(whole)]
-        # Two turns may have one text and differ in what of it is control tokens.
+        # Two turns may have the same text and differ in which parts of it are control tokens.
         for known, length in sorted(continued, key=lambda turn: turn[1], reverse=True):
             if own[: len(known)] == known:
                 return own
@@ -71,8 +73,8 @@ class TurnMemory:
         return own
 
     def _joined(self, known: tuple[int, ...], own: tuple[int, ...], rest: int) -> tuple[int, ...] | None:
-        """`known`, then those of the prompt's own tokens that make up its last `rest` bytes. None if no token begins
-        there, or if control tokens stand in other places than in the prompt's own."""
+        """Returns `known`, followed by the prompt's own tokens that make up its last `rest` bytes. None if no token
+        begins there, or if the control tokens would differ from the prompt's own."""
         vocab = self._vocab
         start = len(own)
         while rest > 0 and start:

@@ -206,17 +206,17 @@ def test_what_is_no_transcript() -> None:
     for change, words in (
         ({"version": 2}, "version"),
         ({"messages": [{"role": "nobody", "content": ""}]}, "role"),
-        ({"calls": [{"index": 0}]}, "tells of 1 calls"),
+        ({"calls": [{"index": 0}]}, "records of 1 calls"),
         ({"extra": 1}, "extra"),
         ({"steps": -1}, "steps"),
-        ({"messages": good["messages"][:2], "calls": [{"index": 0, "state": "done"}]}, "no result"),
+        ({"messages": good["messages"][:2], "calls": [{"index": 0, "state": "done"}]}, "without a result"),
         ({"messages": good["messages"][:2], "calls": [{"index": 1}]}, "was changed"),
         ({"messages": [], "calls": [{"index": 0}]}, "was changed"),
     ):
         with pytest.raises(RequestError, match=words):
             Transcript.from_json(json.dumps({**good, **change}))
     for text in ("", "[]", "nothing", b"\xff\xfe", "[" * 100_000):
-        with pytest.raises(RequestError, match="no transcript"):
+        with pytest.raises(RequestError, match="not the transcript"):
             Transcript.from_json(text)
 
 

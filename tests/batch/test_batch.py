@@ -209,7 +209,7 @@ BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
     ("url", {**asked("x", "y"), "url": "/v1/embeddings"}, "/v1/embeddings.*/v1/chat/completions, /v1/responses"),
     ("url, a number", {**asked("x", "y"), "url": 7}, '"url" is a number'),
     ("a body of the other endpoint", {**asked("x", "y"), "url": "/v1/responses"}, "messages"),
-    ("previous", asked_response("x", "y", previous_response_id="r"), "stands alone"),
+    ("previous", asked_response("x", "y", previous_response_id="r"), "rows are independent"),
     ("body", {**asked("x", "y"), "body": []}, '"body" is a list'),
     ("key", {**asked("x", "y"), "extra": 1}, '"extra"'),
     ("custom_id", {**asked("x", "y"), "custom_id": 7}, '"custom_id" is 7'),
@@ -251,7 +251,7 @@ def test_a_bad_row_is_named_before_anything_is_computed(
 
 def test_duplicate_names_are_named_by_both_lines(tmp_path: Path, llm: Engine) -> None:
     source = write(tmp_path / "in.jsonl", [asked("a", "one"), asked("b", "two"), asked("a", "one")])
-    with pytest.raises(BatchInputError, match='line 3: custom_id "a" is that of line 1 too'):
+    with pytest.raises(BatchInputError, match='line 3: custom_id "a" is used on line 1 already'):
         run(source, tmp_path / "out.jsonl", llm)
 
 
@@ -272,12 +272,12 @@ def test_rows_that_are_not_dictionaries(tmp_path: Path, llm: Engine) -> None:
             run(rows, tmp_path / "out.jsonl", llm)
     with pytest.raises(BatchInputError, match="cannot be read"):
         run(tmp_path / "missing.jsonl", tmp_path / "out.jsonl", llm)
-    with pytest.raises(BatchInputError, match="Row 1: A row holds what JSON does not"):
+    with pytest.raises(BatchInputError, match="Row 1: A row contains a value that JSON does not have"):
         run([{"prompt": "x", "y": object()}], tmp_path / "out.jsonl", llm)
     circle: dict[str, Any] = {"prompt": "x"}
     circle["y"] = [circle]
     for row in (circle, {"prompt": "x", "y": {float("nan"): 1}}):
-        with pytest.raises(BatchInputError, match="Row 1: A row holds itself"):
+        with pytest.raises(BatchInputError, match="Row 1: A row contains itself"):
             run([row], tmp_path / "out.jsonl", llm)
 
 
@@ -360,7 +360,7 @@ def test_another_job_is_refused(tmp_path: Path, llm: Engine) -> None:
 
 def test_a_file_of_somebody_elses_is_left_alone(tmp_path: Path, llm: Engine) -> None:
     out = write(tmp_path / "out.jsonl", ["precious"])
-    with pytest.raises(RequestError, match="no batch's"):
+    with pytest.raises(RequestError, match="no batch wrote it"):
         run([{"prompt": "one"}], out, llm)
     assert out.read_text() == "precious\n"
     with pytest.raises(RequestError, match="at once"):

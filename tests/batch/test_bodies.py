@@ -169,7 +169,7 @@ def test_items_of_responses_become_messages() -> None:
 ALONE: list[tuple[dict[str, Any], str]] = [
     ({"stream": True}, "stream is true"),
     ({"background": True}, "background"),
-    ({"previous_response_id": "resp_1"}, "previous_response_id.*stands alone"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id.*rows are independent"),
     ({"include": ["reasoning.encrypted_content"]}, "encrypted_content"),
     ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "eA=="}]}, "encrypted_content"),
     ({"input": None}, "input is missing"),

@@ -159,7 +159,7 @@ def test_batches_that_are_none() -> None:
     worker = RayWorker(scripted())
     with pytest.raises(RequestError, match='no column "messages"; the columns are prompt'):
         worker({"prompt": ["x"]})
-    with pytest.raises(RequestError, match='"generated_text" is written by the worker'):
+    with pytest.raises(RequestError, match='writes a column "generated_text" of its own'):
         worker({"messages": asked("x"), "generated_text": ["y"]})
     rows: Any = [{"messages": []}]
     with pytest.raises(RequestError, match='batch_format="numpy"'):
@@ -171,7 +171,7 @@ def test_options_are_checked_where_the_worker_is_made() -> None:
     wrong: dict[str, Any] = {"temprature": 1}
     with pytest.raises(RequestError, match="temprature"):
         RayWorker(**wrong)
-    with pytest.raises(RequestError, match="load= is for a model"):
+    with pytest.raises(RequestError, match="load= is given, but model= is a function"):
         RayWorker(scripted(), load={"n_sequences": 2})
 
 

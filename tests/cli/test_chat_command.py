@@ -128,7 +128,7 @@ def test_commands_are_listed_and_unknown_ones_named(
         assert f"\n  {name}" in out
     assert "There is no command /sing. /help lists the commands" in out
     assert "/think does not take 'maybe'; write /think on|off|show|hide." in out
-    assert "/save is not whole; write /save FILE." in out
+    assert "/save is incomplete; write /save FILE." in out
     assert "/clear does not take 'now'" in out
     assert len(script.asked) == 1
     assert "user\n/etc/hosts is a file<|im_end|>" in script.asked[0]
@@ -205,7 +205,7 @@ def test_files_that_are_no_conversation_are_named(
     types(f"/load {wrong}", f"/load {tmp_path / 'none.json'}", f"/save {tmp_path / 'none' / 'x.json'}")
     assert main(["chat"]) == 0
     out = capsys.readouterr().out
-    assert "wrong.json is no saved conversation: " in out
+    assert "wrong.json is not a saved conversation: " in out
     assert "none.json cannot be read" in out
     assert "cannot be saved to" in out
     assert main(["chat", "--resume", str(wrong)]) == 1
@@ -270,11 +270,11 @@ def test_which_names_of_a_file_are_tools(tmp_path: Path, tools: Path) -> None:
     listed = tmp_path / "listed.py"
     listed.write_text(TOOLS + "\nTOOLS = [_hidden]\n", encoding="utf-8")
     assert [tool.name for tool in tools_of(listed)] == ["_hidden"]
-    for text, words in (("1 / 0", "ZeroDivisionError"), ("x = 1", "defines no function"), ("def", "SyntaxError")):
+    for text, words in (("1 / 0", "ZeroDivisionError"), ("x = 1", "defines no tools"), ("def", "SyntaxError")):
         listed.write_text(text, encoding="utf-8")
         with pytest.raises(RequestError, match=words):
             tools_of(listed)
-    with pytest.raises(RequestError, match="is no Python file"):
+    with pytest.raises(RequestError, match="is not a Python file"):
         tools_of(tmp_path / "none.py")
 
 
@@ -403,8 +403,8 @@ def test_run_with_a_schema(scripted: Scripted, capsys: pytest.CaptureFixture[str
     assert main([*line, "--json", "--max-tokens", "2"]) == 1
     out, err = capsys.readouterr()
     assert json.loads(out.splitlines()[-1])["reason"] == "length"
-    assert "There is no answer under the schema" in err
-    for text, words in (("[1]", "is no JSON Schema"), ("{", "is no JSON")):
+    assert "The answer does not match the schema" in err
+    for text, words in (("[1]", "is not a JSON Schema"), ("{", "is not JSON")):
         schema.write_text(text, encoding="utf-8")
         assert main(line) == 1
         assert words in capsys.readouterr().err

@@ -174,7 +174,7 @@ def test_run_on_a_pipe_prints_the_answer_only(scripted: Scripted, capsys: pytest
 def test_run_with_a_model_and_no_prompt_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "models/my.gguf"]) == 1
     said = capsys.readouterr().err
-    assert 'models/my.gguf stands where the prompt does; ask it something: llama-engine run models/my.gguf "' in said
+    assert 'models/my.gguf is in the place of the prompt; add one: llama-engine run models/my.gguf "' in said
 
 
 def test_run_that_is_cut_off_in_its_reasoning_says_so(scripted: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,8 +243,8 @@ def test_explain_messages_and_an_output_as_data(
     ("arguments", "words"),
     [
         (["--messages", "missing.json"], "missing.json cannot be read"),
-        (["--messages", "-", "--output", "-"], "Standard input holds one thing"),
-        (["--messages", "-"], "- is no JSON"),
+        (["--messages", "-", "--output", "-"], "Standard input can only be read once"),
+        (["--messages", "-"], "- is not JSON"),
     ],
 )
 def test_explain_says_what_is_wrong(
@@ -259,7 +259,7 @@ def test_explain_needs_a_list_of_messages(capsys: pytest.CaptureFixture[str], mo
     for said in ("3", '{"messages": {}}', '{"messages": [], "tools": 3}'):
         monkeypatch.setattr("sys.stdin", io.StringIO(said))
         assert main(["explain", "--messages", "-"]) == 1
-        assert "is no list of messages" in capsys.readouterr().err
+        assert "must be a list of messages" in capsys.readouterr().err
 
 
 def test_chat_from_a_pipe_keeps_the_history(

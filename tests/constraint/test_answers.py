@@ -113,7 +113,7 @@ def test_tools_and_a_schema_at_once(llm: Engine) -> None:
     """A call, or an answer of the schema."""
     called = llm.chat("What is 3 times 4?", [multiply], response_format=City, temperature=0, max_tokens=300)
     assert called.tool_calls or isinstance(called.parsed, City)
-    assert called.parsed is not None or called.parse_error == "The model called tools in place of an answer."
+    assert called.parsed is not None or called.parse_error == "The model called tools instead of giving an answer."
 
 
 def test_a_run_ends_with_the_schema() -> None:
@@ -233,7 +233,7 @@ def test_an_answer_that_is_cut_off_says_so() -> None:
     with scripted("") as engine:
         completion = engine.chat("Go", response_format=City, reasoning=False, max_tokens=5, seed=1)
     assert (completion.finish_reason, completion.parsed) == ("length", None)
-    assert completion.parse_error == "The answer is not whole: the turn ended by 'length'."
+    assert completion.parse_error == "The answer is incomplete: the turn ended with 'length'."
 
 
 def test_what_the_grammar_cannot_hold_is_checked_afterwards() -> None:

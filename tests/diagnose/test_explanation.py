@@ -83,7 +83,7 @@ class TestConstraint:
         [
             ("<think>\nHm.\n</think>\n\nGlad.", "Glad.", "'G' is not allowed here"),
             ('<think>\n</think>\n\n{"wood": "glad"}', 'wood": "glad"}', "only 'mood\"' may follow"),
-            ('{"mood": "glad"} Yes.', "", "the turn is over, and nothing may follow"),
+            ('{"mood": "glad"} Yes.', "", "the turn is over, so nothing may follow"),
         ],
     )
     def test_what_could_not_have_been_written(self, output: str, refused: str, why: str) -> None:
@@ -141,7 +141,7 @@ class TestPrompt:
         assert not found.complete
         assert "".join(piece.text for piece in found.prompt) == "Yes: A <think>"
         assert Written("caller", "<think>", guarded=True) in found.prompt
-        assert "looks into callers' texts" in found.text()
+        assert "inspects callers' texts" in found.text()
 
     def test_the_tokens_are_those_that_are_sent(self) -> None:
         with engine(replies=["Yes."]) as llm:
@@ -220,7 +220,7 @@ class TestState:
             (FORCED, {}, "reasoning", "opens with '<think>' and is not closed"),
             ("gpt-oss", {}, "header", "'<|start|>assistant'; its channel decides"),
             ("llama-3", {}, "start of the turn", "this family marks no reasoning"),
-            ("mistral-nemo", {}, "start of the turn", "holds nothing of this turn"),
+            ("mistral-nemo", {}, "start of the turn", "contains nothing of this turn"),
         ],
     )
     def test_at_the_end_of_the_prompt(self, family: str, options: Any, where: str, words: str) -> None:

@@ -739,7 +739,7 @@ class TestRaw:
             with pytest.raises(RequestError, match="no token -1"):
                 llm.detokenize([-1])
             for odd in (["a"], 7, [1.5], None):
-                with pytest.raises(RequestError, match="Tokens are whole numbers"):
+                with pytest.raises(RequestError, match="Tokens must be a list of integers"):
                     llm.complete(odd)  # pyright: ignore[reportArgumentType]
             with pytest.raises(RequestError, match="empty"):
                 llm.complete("")

@@ -275,7 +275,7 @@ def test_a_stalled_connection(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPa
 def test_a_corrupted_download_is_refused_and_comes_anew(hub: Hub, data: bytes) -> None:
     hub.add("own/repo", {Q8: data})
     hub.faults = [corrupt_at(20)]
-    with pytest.raises(ModelLoadError, match=f"came damaged: its hash is [0-9a-f]+, and should be {etag_of(data)}"):
+    with pytest.raises(ModelLoadError, match=f"arrived damaged: its hash is [0-9a-f]+, but should be {etag_of(data)}"):
         get("own/repo:Q8_0")
     assert not any(path.is_file() for path in remote.repository_directory("own/repo").rglob("*"))
     assert get("own/repo:Q8_0").read_bytes() == data
@@ -287,7 +287,7 @@ def test_what_was_left_unfinished_is_checked_too(hub: Hub, repo: Repo) -> None:
         get("own/repo:Q8_0")
     left = unfinished()[0]
     left.write_bytes(b"\0" + left.read_bytes()[1:])
-    with pytest.raises(ModelLoadError, match="came damaged"):
+    with pytest.raises(ModelLoadError, match="arrived damaged"):
         get("own/repo:Q8_0")
     left.write_bytes(DATA + b"more than there should be")
     assert get("own/repo:Q8_0").read_bytes() == DATA
@@ -338,7 +338,7 @@ def test_a_file_that_somebody_else_writes_too_is_left_alone(hub: Hub, repo: Repo
                 with path.open("ab") as file:
                     file.write(b"x")
 
-    with pytest.raises(ModelLoadError, match=r"Another process downloads the same file.*does not keep locks"):
+    with pytest.raises(ModelLoadError, match=r"Another process downloads the same file.*does not support locks"):
         get("own/repo:Q8_0", progress=Progress(Meddling()))
 
 
@@ -408,14 +408,14 @@ REFUSALS = {
     "private": Refusal(private, "own/repo:Q8_0", "no repository own/repo on .*, or it is private"),
     "gated": Refusal(gated, "own/repo:Q8_0", "is gated: its owner grants access.*then log in with `hf auth login`"),
     "gated, not granted": Refusal(not_granted, "own/repo:Q8_0", "is gated.*check that it was granted"),
-    "bad token": Refusal(bad_token, "own/repo:Q8_0", "does not know the token in use"),
+    "bad token": Refusal(bad_token, "own/repo:Q8_0", "does not accept the token in use"),
     "no revision": Refusal(nothing, "own/repo@v9:Q8_0", "has no revision 'v9'. Leave it out.*/own/repo/commits/main"),
     "no commit": Refusal(nothing, f"own/repo@{'0' * 40}:Q8_0", "has no revision '0000"),
     "no quantisation": Refusal(nothing, "own/repo:Q2_K", r"It has Q4_K_M \(120 kB\), Q8_0 \(300 kB\)\."),
     "no file": Refusal(nothing, "own/repo/x.gguf", r"no GGUF file 'x\.gguf'. It has m-Q4_K_M\.gguf"),
     "no network": Refusal(no_network, "own/repo:Q8_0", r"http://127\.0\.0\.1:9 cannot be reached.*HTTPS_PROXY"),
     "out of order": Refusal(statuses(*[503] * 9), "own/repo:Q8_0", "status 503.*Try again later"),
-    "too many requests": Refusal(statuses(*[429] * 9), "own/repo:Q8_0", "no more requests from here.*429"),
+    "too many requests": Refusal(statuses(*[429] * 9), "own/repo:Q8_0", "refuses further requests.*429"),
     "a login page": Refusal(page, "own/repo:Q8_0", "did not answer as the Hugging Face Hub does.*login page"),
     "not a hub": Refusal(no_json_of_the_hub, "own/repo:Q8_0", "did not answer as the Hugging Face Hub does"),
     "bytes refused": Refusal(forbidden_bytes, "own/repo:Q8_0", r"refused own/repo/m-Q8_0\.gguf at .* \(status 403"),
@@ -463,7 +463,7 @@ def test_a_renamed_repository_is_found_under_both_names(hub: Hub, repo: Repo, ca
     hub.renamed["old/name"] = "own/repo"
     path = get("old/name:Q8_0")
     assert path.read_bytes() == DATA
-    assert "old/name is called own/repo now, under which the Hub finds it as well." in caplog.messages
+    assert "old/name was renamed to own/repo; the Hub finds it under both names." in caplog.messages
     assert get("old/name:Q8_0") == path
 
 
@@ -481,7 +481,7 @@ def test_what_is_in_the_cache_needs_no_hub(
             for name in ("own/repo:Q8_0", "own/repo", "own/repo/*Q8*"):
                 assert get(name) == path, arrange
                 hub.statuses = [503] if arrange not in (no_network, private, bad_token, page) else []
-            assert "The copy of own/repo in the cache is taken" in caplog.text, arrange
+            assert "The copy of own/repo in the cache is used instead" in caplog.text, arrange
             hub.repos["own/repo"].is_private, hub.page, hub.statuses = False, None, []
 
 
@@ -501,10 +501,10 @@ def test_offline(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     assert get("own/repo:Q8_0") == get("own/repo") == get(f"hf://own/repo/{Q8}") == path
     assert get("own/repo@v2").read_bytes() == OTHER
     with pytest.raises(
-        ModelLoadError, match=r"HF_HUB_OFFLINE is set.*The cache has m-Q8_0\.gguf \(300 kB\), which own/r"
+        ModelLoadError, match=r"HF_HUB_OFFLINE is set.*The cache has m-Q8_0\.gguf \(300 kB\), but own/r"
     ):
         get("own/repo:Q4_K_M")
-    with pytest.raises(ModelLoadError, match="HF_HUB_OFFLINE is set, and own/none is not in the cache"):
+    with pytest.raises(ModelLoadError, match="HF_HUB_OFFLINE is set, but own/none is not in the cache"):
         get("own/none")
     assert hub.requests == []
 
@@ -531,7 +531,7 @@ def test_a_disk_that_is_too_small_is_told_before_the_download(
 
     usage = shutil.disk_usage(".")._replace(free=200_000)
     monkeypatch.setattr(shutil, "disk_usage", nearly_full)
-    with pytest.raises(ModelLoadError, match=r"has 200 kB free, and 300 kB are to be downloaded.*HF_HOME"):
+    with pytest.raises(ModelLoadError, match=r"has 200 kB free, but 300 kB must be downloaded.*HF_HOME"):
         get("own/repo:Q8_0")
     assert hub.content_starts() == []
 

@@ -218,7 +218,7 @@ def test_sizes_that_contradict_each_other(hub: Hub, repo: Repo) -> None:
         return False
 
     hub.instead = instead
-    with pytest.raises(ModelLoadError, match=r"lists own/repo/m-Q8_0\.gguf with 5 bytes, and says 20,000"):
+    with pytest.raises(ModelLoadError, match=r"lists own/repo/m-Q8_0\.gguf with 5 bytes, but serves 20,000"):
         get()
 
 

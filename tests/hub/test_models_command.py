@@ -152,9 +152,9 @@ def test_what_is_not_in_the_cache_is_not_removed(
     filled: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for name, told in (
-        ("own/none", "has nothing that own/none names"),
-        ("own/repo:Q6_K", "has nothing that own/repo:Q6_K names"),
-        (str(tmp_path / "x.gguf"), "only what is there is removed"),
+        ("own/none", "has no model own/none"),
+        ("own/repo:Q6_K", "has no model own/repo:Q6_K"),
+        (str(tmp_path / "x.gguf"), "only models in the Hub's cache can be removed"),
     ):
         assert main(["models", "remove", name, "--yes"]) == 1
         assert told in capsys.readouterr().err

@@ -73,9 +73,9 @@ def test_paths(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("https://example.org/model.gguf", "no address of the Hugging Face Hub"),
-        ("ftp://huggingface.co/a/b", "no address of the Hugging Face Hub"),
-        ("s3://bucket/model.gguf", "no address of the Hugging Face Hub"),
+        ("https://example.org/model.gguf", "not an address of the Hugging Face Hub"),
+        ("ftp://huggingface.co/a/b", "not an address of the Hugging Face Hub"),
+        ("s3://bucket/model.gguf", "not an address of the Hugging Face Hub"),
         ("https://huggingface.co/", "does not name a repository"),
         ("https://huggingface.co/Qwen", "does not name a repository"),
         ("https://huggingface.co/datasets/a/b", "names a data set"),

@@ -182,7 +182,7 @@ def test_the_nearest_to_four_bits_is_taken_where_there_is_no_q4_k_m(paths: dict[
 
 def test_nothing_fits() -> None:
     with pytest.raises(
-        ModelLoadError, match=r"memory available, 2\.00 GB: it has Q2_K \(3\.28 GB\).*all the same: o/r:Q2_K$"
+        ModelLoadError, match=r"memory available, 2\.00 GB: it has Q2_K \(3\.28 GB\).*anyway: o/r:Q2_K$"
     ):
         chosen(Name("o/r"), repository(QWEN), 2)
     assert chosen(Name("o/r", quantization="Q8_0"), repository(QWEN), 2)[0] == "Qwen3-8B-Q8_0.gguf"

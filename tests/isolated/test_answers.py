@@ -121,7 +121,7 @@ def test_errors_come_back_as_what_they_are_or_say(error: Exception, expected: ty
 
 def test_what_is_no_answer_is_not_sent() -> None:
     for value in (object(), {"a": 1}, print, {1}, Path):
-        with pytest.raises(TypeError, match="no part of an answer"):
+        with pytest.raises(TypeError, match="cannot be part of a reply"):
             encoded(value)
 
 

@@ -177,7 +177,7 @@ async def test_a_server_killed_in_the_middle_of_a_call(tmp_path: Path, waits: st
             run = await asyncio.to_thread(lambda: llm.run("Go.", [by_hand("good", path)], **options))
     killer.join()
     lost, doubled = results(run)
-    assert lost.startswith("Error: the server was lost during the call (MCPError: Connection closed)")
+    assert lost.startswith("Error: the connection to the server was lost during the call (MCPError: Connection closed)")
     assert doubled == "42"
     assert [step.results[0].error for step in run.steps[:2]] == [True, False]
     assert run.stopped == "stop"
@@ -211,7 +211,7 @@ def test_a_server_that_cannot_be_started_again(tmp_path: Path) -> None:
     died, _, once, again, _, back = results(run)
     assert "lost during the call" in died
     for text in (once, again):
-        assert text.startswith("Error: the server is lost, and connecting again failed: ")
+        assert text.startswith("Error: the connection to the server was lost, and reconnecting failed: ")
         assert "there is no configuration" in text, "what it wrote last is told"
     assert back.isdigit()
     assert run.stopped == "stop"
@@ -224,7 +224,7 @@ def test_a_server_that_cannot_be_started_again(tmp_path: Path) -> None:
         (lambda: MCP("no-such-command-anywhere"), "cannot be used: FileNotFoundError"),
         (lambda: MCP("http://127.0.0.1:9/mcp?key=secret"), r"http://127\.0\.0\.1:9/mcp cannot be used: ConnectError"),
         (lambda: by_hand("mute", connect_timeout=0.5), "did not answer within 0.5 seconds"),
-        (lambda: by_hand("endless"), "more than 1,000 tools, or on more than 100 pages"),
+        (lambda: by_hand("endless"), "more than 1,000 tools, or more than 100 pages"),
         (lambda: by_hand("many"), "more than 1,000 tools"),
     ],
 )
@@ -423,7 +423,7 @@ def test_hostile_schemas_are_left_out_by_name_and_the_others_stay(tmp_path: Path
 def test_a_list_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     path = tmp_path / "tools.json"
     for schema, words in (
-        (deep(110), "did not answer .*What it sent last cannot be read: .*recursion"),
+        (deep(110), "did not answer .*Its last message cannot be read: .*recursion"),
         ({"type": "string"}, r"ValidationError: .*tools\.1\.inputSchema\.type Input should be 'object'"),
         ({"type": "object", "properties": 5}, r"tools\.1\.inputSchema\.properties Input should be a valid dictionary"),
     ):
@@ -564,10 +564,10 @@ async def test_headers_are_sent_with_every_request() -> None:
 @pytest.mark.parametrize(
     ("server", "options", "words"),
     [
-        (5, {}, "is no MCP server"),
-        ("", {}, "is no command"),
-        ([], {}, "is no command"),
-        (["a", 5], {}, "is no command"),
+        (5, {}, "is not an MCP server"),
+        ("", {}, "is not a command"),
+        ([], {}, "is not a command"),
+        (["a", 5], {}, "is not a command"),
         ("a 'b", {}, "cannot be read"),
         ("a", {"timeout": 0}, "timeout=0"),
         ("a", {"timeout": float("nan")}, "timeout=nan"),

@@ -64,7 +64,7 @@ def test_within_a_limit_of_requests_for_each_run() -> None:
             assert [each["result"]["content"]["text"] for each in (first, second)] == ["One.", "Two."]
             assert (third["error"]["code"], third["error"]["message"]) == (
                 -1,
-                "User rejected sampling request: this run answers no more of them.",
+                "User rejected sampling request: this run answers no more requests.",
             )
 
 
@@ -134,7 +134,7 @@ def test_outside_a_run_nobody_answers() -> None:
         from engine.tools import run as run_tool
 
         told = json.loads(run_tool(tool, json.dumps(ask())).content)
-    assert told["error"]["message"] == "User rejected sampling request: no run is under way that could answer it."
+    assert told["error"]["message"] == "User rejected sampling request: there is no run that could answer it."
 
 
 def test_a_run_that_ends_generates_no_more_for_a_server() -> None:

@@ -88,7 +88,7 @@ def test_several_engines_go_by_their_names() -> None:
         with pytest.raises(openai.NotFoundError, match="'small', 'own/large'") as told:
             call()
         assert (told.value.code, told.value.param) == ("model_not_found", "model")
-    with pytest.raises(RequestError, match="no engine"):
+    with pytest.raises(RequestError, match="of engines is empty"):
         engine.openai.transport({})
 
 

@@ -234,7 +234,7 @@ def test_every_option_of_the_engine_arrives_under_its_own_name() -> None:
 def test_what_does_nothing_is_told_by_one_warning_and_a_header() -> None:
     client: Any = engine.openai.OpenAI(WrittenEngine([Finished("stop")]))
     asked: dict[str, Any] = {"model": "m", "messages": ASK}
-    with pytest.warns(EngineWarning, match="do nothing here: store, user") as told:
+    with pytest.warns(EngineWarning, match="have no effect here: store, user") as told:
         raw = client.chat.completions.with_raw_response.create(**asked, store=True, user="ann")
     assert len(told) == 1
     assert raw.headers["x-ignored-fields"] == "store, user"

@@ -152,11 +152,11 @@ def test_tool_choice(choice: Any, sent: dict[str, Any]) -> None:
 def test_without_tools_there_is_nothing_to_choose() -> None:
     assert only(chat.request("Hi", tool_choice="none", parallel_tool_calls=False)) == {}
     assert only(chat.request("Hi", [get_weather], parallel_tool_calls=False), "tools") == {"parallel_tool_calls": False}
-    with pytest.raises(RequestError, match="not given; the tools are: none"):
+    with pytest.raises(RequestError, match="does not have; its tools: none"):
         chat.request("Hi", tool_choice="required")
-    with pytest.raises(RequestError, match="not given; the tools are: get_weather"):
+    with pytest.raises(RequestError, match="does not have; its tools: get_weather"):
         chat.request("Hi", [get_weather], tool_choice=ToolName(name="ping"))
-    with pytest.raises(RequestError, match="tool_choice='maybe' is none of"):
+    with pytest.raises(RequestError, match="tool_choice='maybe' must be"):
         chat.request("Hi", [get_weather], tool_choice="maybe")  # pyright: ignore[reportArgumentType]
 
 
@@ -243,7 +243,7 @@ def test_fields_of_the_body_as_they_are() -> None:
     [
         ({"temperature": -1}, "temperature=-1 is not valid"),
         ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
-        ({"logits_processors": [print]}, "no request can carry"),
+        ({"logits_processors": [print]}, "functions and cannot be sent"),
     ],
 )
 def test_options_that_are_not_valid(options: dict[str, Any], wrong: str) -> None:

@@ -321,7 +321,7 @@ def folded(stops: list[str], pieces: list[str], *, anywhere: bool) -> tuple[str,
     generation = plain(limits)
     events: list[Event] = []
     for piece in pieces:
-        events += generation._drawn(piece)  # pyright: ignore[reportPrivateUsage]
+        events += generation._feed_drawn(piece)  # pyright: ignore[reportPrivateUsage]
     completion = fold([*events, *generation.close("length")])
     return completion.content, completion.finish_reason == "stop"
 

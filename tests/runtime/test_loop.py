@@ -364,7 +364,7 @@ def test_no_slot_forgets_idle_sequences_then_preempts() -> None:
     assert [bench.completion(id_).content for id_ in ids] == ["a" * 20, "b" * 20]
     hopeless = bench.submit("c" * 80)
     bench.run()
-    assert "80 tokens, and the KV cache has room for 70" in str(bench.error(hopeless)), "it was found out"
+    assert "80 tokens, but the KV cache has room for 70" in str(bench.error(hopeless)), "it was found out"
     longer = bench.submit("e" * 60)
     bench.run()
     assert bench.completion(longer).finish_reason == "length"

@@ -115,7 +115,7 @@ def test_progress_and_what_follows_a_turn(raised: BaseException, caplog: pytest.
         assert told(caught.value, raised)
         assert fine.result(timeout=30).content == f"re: {'f' * 30}"
         assert followed.result(timeout=30).content == "re: c"
-    assert "the turn itself is whole" in caplog.text
+    assert "the turn itself is complete" in caplog.text
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_a_state_whose_tokens_are_not_its_own(llm: Engine, tmp_path: Path) -> No
     for tokens in (saved.tokens[:-1], (*saved.tokens, 5), saved.tokens * 3, (5,)):
         write_state(tmp_path / "changed", origin, SavedState(tokens, saved.state))
         running = llm.stream("Hello!", temperature=0)
-        with pytest.raises(EngineError, match=f"holds {size} positions, and its file names {len(tokens)} tokens"):
+        with pytest.raises(EngineError, match=f"holds {size} positions, but its file lists {len(tokens)} tokens"):
             llm.restore(tmp_path / "changed")
         assert running.result(timeout=60).content == "Hello! How can I help?"
     for tokens in ((-1,) * size, (10**9,) * size, ()):

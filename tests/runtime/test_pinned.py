@@ -51,13 +51,16 @@ def test_a_prefix_that_nobody_holds_is_released() -> None:
     with Service(backend) as service:
         pin(service, "one")
         gc.collect()
-        with pin(service, "two"), pytest.raises(RequestError, match=r"of 2, 1 are taken so.*larger n_sequences"):
+        with pin(service, "two"), pytest.raises(RequestError, match=r"take 1 of 2 already.*larger n_sequences"):
             pin(service, "three")
         pin(service, "four").release()
 
 
 def test_one_sequence_is_left_for_requests() -> None:
-    with Service(ScriptedBackend([], n_sequences=1)) as service, pytest.raises(RequestError, match="of 1, 0 are taken"):
+    with (
+        Service(ScriptedBackend([], n_sequences=1)) as service,
+        pytest.raises(RequestError, match="take 0 of 1 already"),
+    ):
         pin(service, "one")
 
 

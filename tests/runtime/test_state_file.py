@@ -39,14 +39,14 @@ def test_it_is_replaced_whole(written: Path) -> None:
     ("change", "says"),
     [
         ({"model": "abd"}, "the state of another model"),
-        ({"library": "0.3.37"}, "saved with library='0.3.36', and this context has '0.3.37'"),
+        ({"library": "0.3.37"}, "saved with library='0.3.36', but this context has '0.3.37'"),
         ({"type_k": "q8_0"}, "saved with type_k='f16'"),
         ({"type_v": "q8_0"}, "saved with type_v='f16'"),
         ({"flash_attn": "off"}, "saved with flash_attn='auto'"),
         ({"rope_freq_base": 1e6}, "saved with rope_freq_base=0.0"),
         ({"rope_freq_scale": 1.0}, "saved with rope_freq_scale=0.5"),
         ({"swa_full": False}, "saved with swa_full=True"),
-        ({"buffers": 4}, "of 1 buffer.s., and this one has 4; load with kv_unified=True"),
+        ({"buffers": 4}, "of 1 buffer.s., but this one has 4; load with kv_unified=True"),
     ],
 )
 def test_another_origin_is_named(written: Path, change: dict[str, Any], says: str) -> None:
