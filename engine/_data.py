@@ -14,7 +14,7 @@ _BUILTIN = "examples/default_model/builtin-q8_0.gguf"
 
 @cache
 def root() -> Path:
-    """Return the directory of models.toml and templates/. Raises EngineError if it is missing."""
+    """Returns the directory of models.toml and templates/. Raises EngineError if it is missing."""
     package = Path(__file__).resolve().parent
     for candidate in (package / "_files", package.parent):
         if (candidate / "models.toml").is_file():
@@ -26,12 +26,12 @@ def root() -> Path:
 
 
 def models_toml() -> Path:
-    """Return the path of models.toml, the table of the model families."""
+    """Returns the path of models.toml, the table of the model families."""
     return root() / "models.toml"
 
 
 def template_source(name: str) -> str | None:
-    """Return the text of `templates/<name>.jinja`, or None if there is no such file."""
+    """Returns the text of `templates/<name>.jinja`, or None if there is no such file."""
     path = root() / "templates" / f"{name}.jinja"
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
@@ -47,7 +47,7 @@ def is_own_template(source: str) -> bool:
 
 
 def builtin_model() -> Path:
-    """Return the path of the built-in model's GGUF. Raises EngineError if it is missing."""
+    """Returns the path of the built-in model's GGUF. Raises EngineError if it is missing."""
     path = root() / _BUILTIN
     if not path.is_file():
         raise EngineError(

@@ -125,8 +125,8 @@ class Child:
             raise self.gone() from error
 
     def receive(self, limit: int = LARGEST) -> bytes:
-        """Return the next frame, of at most `limit` bytes. Raises ChildGoneError if there is none; a child that sends a
-        longer one is killed."""
+        """Returns the next frame, of at most `limit` bytes. Raises ChildGoneError if there is none; a child that sends
+        a longer one is killed."""
         try:
             if not self.greeted:
                 self.wait_for_greeting()
@@ -157,7 +157,7 @@ class Child:
         return self._late is not None
 
     def gone(self) -> ChildGoneError:
-        """Return the error for a child that has closed its pipes; wait for its exit status."""
+        """Returns the error for a child that has closed its pipes; wait for its exit status."""
         return ChildGoneError(f"{self._name} {self._ending()}.")
 
     def _ending(self) -> str:
@@ -174,7 +174,7 @@ class Child:
         return f"ended with exit code {code}{said}"
 
     def _said(self) -> str:
-        """Return the last line of its standard error, in brackets."""
+        """Returns the last line of its standard error, in brackets."""
         if self._errors is None or self._errors.closed:
             return ""
         self._errors.seek(0)
@@ -235,7 +235,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _interpreter() -> str:
-    """Return the path of this Python interpreter. Raises OSError if the program is not run by one."""
+    """Returns the path of this Python interpreter. Raises OSError if the program is not run by one."""
     if getattr(sys, "frozen", False):
         raise OSError("this is a frozen program")
     if not sys.executable:
@@ -244,14 +244,14 @@ def _interpreter() -> str:
 
 
 def _environment(*, as_here: bool) -> dict[str, str]:
-    """Return a child's environment. If its standard error is kept, ggml's backtrace is off, which may start a
+    """Returns a child's environment. If its standard error is kept, ggml's backtrace is off, which may start a
     debugger."""
     kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
     return kept if as_here else {**kept, "GGML_NO_BACKTRACE": "1"}
 
 
 def _paths(*, current: bool) -> list[str]:
-    """Return where the child looks for modules, besides the standard library."""
+    """Returns where the child looks for modules, besides the standard library."""
     home = str(Path(__file__).resolve().parent.parent)
     if not current:
         return [home, *(entry for entry in sys.path if Path(entry).is_absolute())]
@@ -263,7 +263,7 @@ def _paths(*, current: bool) -> list[str]:
 
 
 def _scratch() -> FileIO | None:
-    """Return a file for the child's standard error; None if none can be made."""
+    """Returns a file for the child's standard error; None if none can be made."""
     try:
         return tempfile.TemporaryFile(buffering=0)
     except OSError:
@@ -271,7 +271,7 @@ def _scratch() -> FileIO | None:
 
 
 def signal_name(returncode: int) -> str | None:
-    """Return the name of the signal that ended a process; None for an exit code."""
+    """Returns the name of the signal that ended a process; None for an exit code."""
     if returncode >= 0:
         return None
     try:
@@ -299,7 +299,7 @@ def write_frame(pipe: FileIO, data: bytes) -> None:
 
 
 def read_frame(pipe: RawIOBase | BinaryIO, limit: int = LARGEST) -> bytes:
-    """Return the next frame. Raises EOFError at the end, OverflowError for one that is longer than `limit`."""
+    """Returns the next frame. Raises EOFError at the end, OverflowError for one that is longer than `limit`."""
     (length,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
     if length > limit:
         raise OverflowError(f"{length:,} bytes where {limit:,} are allowed")

@@ -61,12 +61,12 @@ class UsageLike(Protocol):
 
 
 def visible(text: str) -> str:
-    """Return the text with characters that act instead of being visible escaped as in Python (`\\x1b`)."""
+    """Returns the text with characters that act instead of being visible escaped as in Python (`\\x1b`)."""
     return _HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def visible_json(text: str) -> str:
-    """Return JSON text with such characters, which JSON allows in strings, escaped as in JSON."""
+    """Returns JSON text with such characters, which JSON allows in strings, escaped as in JSON."""
     return _HIDDEN.sub(lambda found: "" if found[0] == "\r" else _json_escape(found[0]), text)
 
 
@@ -76,7 +76,7 @@ def _json_escape(letter: str) -> str:
 
 
 def clipped(text: str, limit: int = SHOWN) -> str:
-    """Return the text; if it is longer than `limit`, its beginning and end, and the number of characters left out."""
+    """Returns the text; if it is longer than `limit`, its beginning and end, and the number of characters left out."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -84,18 +84,18 @@ def clipped(text: str, limit: int = SHOWN) -> str:
 
 
 def short(text: str, limit: int = _SHORT) -> str:
-    """Return the text's beginning on one line, for a `repr`."""
+    """Returns the text's beginning on one line, for a `repr`."""
     line = " ".join(visible(text[: 4 * limit]).split())
     return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[:limit]}…"
 
 
 def escaped(text: str) -> str:
-    """Return the text as HTML that only shows it."""
+    """Returns the text as HTML that only shows it."""
     return escape(visible(clipped(text)))
 
 
 def markdown_html(text: str) -> str:
-    """Return a model's Markdown as HTML. Tags in it are shown as text; only links to http, https and mailto addresses
+    """Returns a model's Markdown as HTML. Tags in it are shown as text; only links to http, https and mailto addresses
     stay links; images become their addresses. Very long texts are not rendered."""
     if len(text) > _MARKDOWN:
         return f'<div style="{_LONG}">{escaped(text)}</div>'
@@ -117,7 +117,7 @@ def _harmless_link(address: str) -> bool:
 
 
 def block_html(block: Block) -> str:
-    """Return the HTML of one part: reasoning folded, content as Markdown, calls and results as cards."""
+    """Returns the HTML of one part: reasoning folded, content as Markdown, calls and results as cards."""
     if block.kind == "content":
         return markdown_html(block.text)
     if block.kind == "notice":
@@ -132,20 +132,20 @@ def block_html(block: Block) -> str:
 
 
 def page_html(blocks: Iterable[Block], footer: str = "") -> str:
-    """Return the HTML of a turn or run. `footer` is plain text."""
+    """Returns the HTML of a turn or run. `footer` is plain text."""
     foot = f'<div style="{_QUIET}">{escaped(footer)}</div>' if footer else ""
     return f'<div class="llama-engine">{"".join(map(block_html, blocks))}{foot}</div>'
 
 
 def fenced(text: str) -> str:
-    """Return the text as a block of code in Markdown that nothing in the text can end."""
+    """Returns the text as a block of code in Markdown that nothing in the text can end."""
     shown = visible(clipped(text))
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", shown)), default=0))
     return f"{fence}text\n{shown}\n{fence}"
 
 
 def page_markdown(blocks: Iterable[Block], footer: str = "") -> str:
-    """Return a turn or run as Markdown. Text that a model wrote is in blocks of code, since Markdown may contain
+    """Returns a turn or run as Markdown. Text that a model wrote is in blocks of code, since Markdown may contain
     HTML."""
     parts: list[str] = []
     for block in blocks:
@@ -156,18 +156,18 @@ def page_markdown(blocks: Iterable[Block], footer: str = "") -> str:
 
 
 def _word(name: str) -> str:
-    """Return a name without characters that have a meaning in Markdown or HTML."""
+    """Returns a name without characters that have a meaning in Markdown or HTML."""
     return "`" + re.sub(r"[^\w.\-/ ]", "?", short(name)) + "`"
 
 
 def page_text(blocks: Iterable[Block], footer: str = "") -> str:
-    """Return a turn or run as plain text, without control codes."""
+    """Returns a turn or run as plain text, without control codes."""
     lines = [f"{' '.join(filter(None, (block.kind, block.title)))}: {block.text}" for block in blocks]
     return visible("\n".join([*map(clipped, lines), *([footer] if footer else [])]))
 
 
 def table_html(rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Return rows of texts as an HTML table; the first text of each row is its heading."""
+    """Returns rows of texts as an HTML table; the first text of each row is its heading."""
     cell = f"{_TEXT};text-align:left;vertical-align:top"
     body = "".join(
         f'<tr><th style="{cell}">{escaped(first)}</th>'
@@ -179,17 +179,17 @@ def table_html(rows: Sequence[Sequence[str]], title: str = "") -> str:
 
 
 def section_html(title: str, body: str, *, unfolded: bool = False) -> str:
-    """Return HTML with a heading that unfolds `body`, which is HTML."""
+    """Returns HTML with a heading that unfolds `body`, which is HTML."""
     return f"<details{' open' if unfolded else ''}><summary>{escaped(title)}</summary>{body}</details>"
 
 
 def preformatted(text: str) -> str:
-    """Return HTML with the text's lines unchanged, in a monospaced font."""
+    """Returns HTML with the text's lines unchanged, in a monospaced font."""
     return f'<pre style="{_LONG}">{escaped(text)}</pre>'
 
 
 def figures(usages: Iterable[UsageLike | None]) -> str:
-    """Return one line of figures over one or more turns."""
+    """Returns one line of figures over one or more turns."""
     known = [usage for usage in usages if usage is not None]
     written = sum(usage.completion_tokens for usage in known)
     asked = sum(usage.prompt_tokens for usage in known)

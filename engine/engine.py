@@ -185,7 +185,7 @@ class Engine(Facts):
     def chat(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Any:
-        """Return the model's answer to a user's text or a list of messages. Raises what `stream` raises."""
+        """Returns the model's answer to a user's text or a list of messages. Raises what `stream` raises."""
         return self.stream(messages, tools, **options).result()
 
     def stream(
@@ -278,12 +278,12 @@ class Engine(Facts):
     def generate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Iterator[tuple[int, Completion | EngineError]]:
-        """Yield pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
+        """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
         return many.generate_iter(self._rows(tools, options), rows, self._room)
 
     def _rows(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> many.Start:
-        """Return a function that starts rows' turns; the common options are checked now."""
+        """Returns a function that starts rows' turns; the common options are checked now."""
         _, known = self._turns.check(options), as_tools(tools)
 
         def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
@@ -294,10 +294,10 @@ class Engine(Facts):
 
     @property
     def _room(self) -> int:
-        return 2 * self._service.info.n_sequences
+        return min(2 * self._service.info.n_sequences, self._service.capacity)
 
     def complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
-        """Return the continuation of a text or of tokens, without a chat template. Raises what `stream_complete`
+        """Returns the continuation of a text or of tokens, without a chat template. Raises what `stream_complete`
         raises."""
         return self.stream_complete(prompt, **options).result()
 
@@ -377,13 +377,13 @@ class Engine(Facts):
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
 
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
-        """Return the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
+        """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
         token first, if this model's prompts have one."""
         self._service.check()
         return tokenize(self._service.vocab, text, special=special, add_bos=add_bos)
 
     def detokenize(self, tokens: Iterable[int]) -> str:
-        """Return the text of tokens, including control tokens; invalid UTF-8 becomes U+FFFD. Raises RequestError for a
+        """Returns the text of tokens, including control tokens; invalid UTF-8 becomes U+FFFD. Raises RequestError for a
         token that the model does not have."""
         self._service.check()
         return detokenize(self._service.vocab, tokens)
@@ -426,7 +426,7 @@ class Engine(Facts):
     def render(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Prompt:
-        """Return the prompt that `stream` would send."""
+        """Returns the prompt that `stream` would send."""
         return self._turns.prompt(messages, tools, options)
 
     def explain(
@@ -448,7 +448,7 @@ class Engine(Facts):
     async_openai_client = AsyncOpenAI
 
     def inspect(self) -> Inspection:
-        """Return what the engine knows about the model."""
+        """Returns what the engine knows about the model."""
         return inspect_model(self.template, self.info, self._service.info, self._service.vocab.size)
 
     @property

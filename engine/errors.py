@@ -8,14 +8,34 @@ is wrong (with the numbers) and what to do next. Bad *model output* never raises
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
 from traceback import extract_tb
 from typing import Literal, TypeAlias
 
 DecodeFailure: TypeAlias = Literal["no_slot", "aborted", "invalid", "nan", "failed"]
 
 
+class _Short(Repr):
+    """Shows any value; Python refuses to show an integer of more than 4,300 digits."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"<an integer of {x.bit_length():,} bits>"
+
+
+_short = _Short()
+_short.maxstring = _short.maxother = 80
+
+
+def shown(value: object) -> str:
+    """Returns a short `repr` of any value, for a message."""
+    return _short.repr(value)
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, or else another hint."""
+    """Returns the end of a message about an unknown name: the nearest known name, or else another hint."""
     near = get_close_matches(name, known, n=1, cutoff=0.75)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
@@ -24,7 +44,7 @@ class EngineError(Exception):
     """Base of every error raised on purpose by this package."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows instead of a traceback: the caller's own lines that led here, and the message."""
+        """Returns what IPython shows instead of a traceback: the caller's own lines that led here, and the message."""
         ours = str(Path(__file__).parent)
         frames = [
             frame
@@ -36,7 +56,7 @@ class EngineError(Exception):
 
 
 def _printable(text: str) -> str:
-    """Return the text with characters that act instead of being visible, such as terminal control codes, escaped."""
+    """Returns the text with characters that act instead of being visible, such as terminal control codes, escaped."""
     return "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text)
 
 

@@ -98,7 +98,7 @@ class _Call:
 
 
 def fold(events: Iterable[Event]) -> Completion:
-    """Return the completion that the events of one turn describe. A call that never ended is `truncated`; tool results
+    """Returns the completion that the events of one turn describe. A call that never ended is `truncated`; tool results
     are not part of it."""
     parts: dict[int, ReasoningPart | TextPart | ToolCall] = {}
     texts: dict[int, tuple[type[ReasoningPart | TextPart], list[str]]] = {}

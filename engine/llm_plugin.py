@@ -67,7 +67,7 @@ class Engines:
         self._loaded: dict[tuple[object, ...], Engine] = {}
 
     def get(self, name: str, options: LocalOptions) -> Engine:
-        """Return the engine of the model that is registered under `name`. Raises RequestError if `-o file` is missing
+        """Returns the engine of the model that is registered under `name`. Raises RequestError if `-o file` is missing
         or not allowed, and what `Engine.load` raises."""
         if (name == "file") != (options.file is not None):
             raise RequestError(
@@ -194,7 +194,7 @@ def register_models(register: Any) -> None:
 
 
 def as_openai(message: Message) -> Iterator[dict[str, Any]]:
-    """Yield a message of llm's in OpenAI's form, with a separate message for each tool result. Raises RequestError for
+    """Yields a message of llm's in OpenAI's form, with a separate message for each tool result. Raises RequestError for
     attachments."""
     results = [part for part in message.parts if isinstance(part, ToolResultPart)]
     if any(isinstance(part, AttachmentPart) for part in message.parts) or any(each.attachments for each in results):
@@ -225,7 +225,7 @@ def _tool(tool: llm.Tool) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return a call's arguments; like llm itself, keep text that is not a JSON object as `_raw`."""
+    """Returns a call's arguments; like llm itself, keep text that is not a JSON object as `_raw`."""
     try:
         value: object = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):

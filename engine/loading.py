@@ -127,7 +127,7 @@ def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading:
 
 
 def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate | MissingTemplateError:
-    """Return the model's template; for a base model without a `family`, the error that it has none."""
+    """Returns the model's template; for a base model without a `family`, the error that it has none."""
     info = weights.info
     try:
         return ChatTemplate.for_model(
@@ -170,7 +170,7 @@ def _file(model: object, revision: str | None) -> Path:
 
 
 def _path(model: str | Path) -> Path | None:
-    """Return the path if `model` is a Path or an existing path; None for a text that may name a model on the Hub."""
+    """Returns the path if `model` is a Path or an existing path; None for a text that may name a model on the Hub."""
     try:
         path = Path(model).expanduser()
         return path if isinstance(model, Path) or path.exists() else None

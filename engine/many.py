@@ -22,7 +22,7 @@ Start: TypeAlias = Callable[[MessagesLike, Mapping[str, Any]], Stream]
 
 
 def generate(start: Start, rows: Sequence[Row], on_error: OnError) -> list[Completion | EngineError]:
-    """Return the answers in order. `on_error="return"`: a row's error takes the place of its answer; otherwise it is
+    """Returns the answers in order. `on_error="return"`: a row's error takes the place of its answer; otherwise it is
     raised with a note that names the row, and the other rows are cancelled."""
     check_rows(rows, on_error)
     started: list[Stream | EngineError] = []
@@ -64,7 +64,7 @@ async def agenerate(start: Start, rows: Sequence[Row], on_error: OnError, room: 
 
 
 def generate_iter(start: Start, rows: Iterable[Row], room: int) -> Iterator[tuple[int, Completion | EngineError]]:
-    """Yield pairs of a row's number and its answer, or its error, as they finish; at most `room` rows are taken from
+    """Yields pairs of a row's number and its answer, or its error, as they finish; at most `room` rows are taken from
     the iterable and run at a time."""
     running: dict[Future[Completion | EngineError], int] = {}
     streams: dict[int, Stream] = {}
@@ -177,7 +177,7 @@ def _ended(stream: Stream | EngineError, number: int, on_error: OnError) -> Comp
 
 
 def _judged(error: EngineError, number: int, on_error: OnError) -> EngineError:
-    """Return the error of a row, or raise it."""
+    """Returns the error of a row, or raise it."""
     error.add_note(f"This was row {number} of those that generate() was given.")
     if on_error == "raise":
         raise error

@@ -225,7 +225,7 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
 
 
 def checked(options: Options, kind: type[Options]) -> Options:
-    """Return the options after checking them against the types in `kind`; `SamplingParams` checks those of sampling.
+    """Returns the options after checking them against the types in `kind`; `SamplingParams` checks those of sampling.
     Raises RequestError for an unknown option, and for a value that is not valid."""
     refuse_unknown(options, frozenset(get_type_hints(kind)))
     for name, value in options.items():
@@ -241,7 +241,7 @@ def check_arguments(**arguments: Unpack[LoadArguments]) -> None:
 
 
 def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | None = None) -> SamplingParams:
-    """Return the sampling options as a record; None counts as not given. `beneath` are defaults. Raises RequestError
+    """Returns the sampling options as a record; None counts as not given. `beneath` are defaults. Raises RequestError
     for a value that is not valid."""
     names = SamplingParams.model_fields
     given = {name: value for name, value in options.items() if name in names and value is not None}
@@ -253,14 +253,14 @@ def sampling_params(options: Mapping[str, Any], beneath: Mapping[str, Any] | Non
 
 
 def prompt_options(options: "TurnOptions") -> PromptOptions:
-    """Return the options that concern the prompt. Raises RequestError for an invalid choice of tools."""
+    """Returns the options that concern the prompt. Raises RequestError for an invalid choice of tools."""
     given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
     given["tool_choice"] = tool_choice(options.get("tool_choice", "auto"))
     return PromptOptions(**given, until=_until(options.get("deadline")))
 
 
 def tool_choice(choice: object) -> AllowedChoice:
-    """Return a choice of tools from any of its spellings. Raises RequestError for an invalid one."""
+    """Returns a choice of tools from any of its spellings. Raises RequestError for an invalid one."""
     if isinstance(choice, ToolName | AllowedTools):
         return choice
     for word in ("auto", "none", "required"):
@@ -284,15 +284,15 @@ def tool_choice(choice: object) -> AllowedChoice:
 
 
 def parser_choice(choice: AllowedChoice, *, calls: bool = True) -> ToolChoice:
-    """Return the choice for a parser, which does not distinguish allowed tools from others. `calls=False`: there can be
-    no calls."""
+    """Returns the choice for a parser, which does not distinguish allowed tools from others. `calls=False`: there can
+    be no calls."""
     if not calls:
         return "none"
     return choice.mode if isinstance(choice, AllowedTools) else choice
 
 
 def _until(deadline: float | None) -> float | None:
-    """Return the deadline on `time.monotonic`'s clock. An invalid one is refused when the turn is submitted."""
+    """Returns the deadline on `time.monotonic`'s clock. An invalid one is refused when the turn is submitted."""
     return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
 
 

@@ -95,7 +95,7 @@ class Notebook:
 
 
 def notebook() -> Notebook | None:
-    """Return the display of the notebook whose kernel this process is; None if it is not one."""
+    """Returns the display of the notebook whose kernel this process is; None if it is not one."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is None:
         return None
@@ -104,7 +104,7 @@ def notebook() -> Notebook | None:
 
 
 def screen_for(out: TextIO) -> Screen:
-    """Return the notebook's display if this process is a kernel; else `out`, as a terminal if it is one."""
+    """Returns the notebook's display if this process is a kernel; else `out`, as a terminal if it is one."""
     if (cell := notebook()) is not None:
         return cell
     if out.isatty() and os.environ.get("TERM") != "dumb":
@@ -136,7 +136,7 @@ class Loading:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as text, such as "42 s", "3 min 05 s" or "1 h 20 min"."""
+    """Returns a duration as text, such as "42 s", "3 min 05 s" or "1 h 20 min"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s" if whole or not seconds else f"{max(seconds, 0.1):.1f} s"

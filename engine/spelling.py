@@ -37,7 +37,8 @@ _CALL = frozenset({"type", "id", "name", "arguments", "error", "function"})
 
 
 def fields_of(value: object) -> Fields | None:
-    """Return the fields of a dictionary, or of an SDK's object (anything with `model_dump`); None for anything else."""
+    """Returns the fields of a dictionary, or of an SDK's object (anything with `model_dump`); None for anything
+    else."""
     if isinstance(value, Mapping):
         return {str(key): item for key, item in cast("Mapping[object, Any]", value).items()}
     dump: Any = getattr(value, "model_dump", None)
@@ -45,7 +46,7 @@ def fields_of(value: object) -> Fields | None:
 
 
 def message_fields(given: Fields) -> Fields:
-    """Return a message's fields under our names. Raises ValueError for a field that is misspelt or contains content
+    """Returns a message's fields under our names. Raises ValueError for a field that is misspelt or contains content
     that this engine cannot show to a model; drops any other unknown field."""
     data = dict(given)
     for alias in _REASONING:
@@ -71,7 +72,7 @@ def message_fields(given: Fields) -> Fields:
 
 
 def call_fields(given: Fields) -> Fields:
-    """Return a call's fields under our names, with its arguments as JSON text. Raises ValueError as `message_fields`
+    """Returns a call's fields under our names, with its arguments as JSON text. Raises ValueError as `message_fields`
     does."""
     data = dict(given)
     function = data.pop("function", None)
@@ -86,7 +87,7 @@ def call_fields(given: Fields) -> Fields:
 
 
 def function_fields(function: object) -> Fields:
-    """Return the name and arguments of an OpenAI call's `function`. Raises ValueError if it is not an object."""
+    """Returns the name and arguments of an OpenAI call's `function`. Raises ValueError if it is not an object."""
     found = fields_of(function)
     if found is None:
         raise ValueError(f'the function of a call is {function!r}; write {{"name": "...", "arguments": "..."}}')
@@ -94,7 +95,7 @@ def function_fields(function: object) -> Fields:
 
 
 def content_text(role: object, value: object) -> object:
-    """Return content as text: a list of text parts joined, a tool's result that is not text as JSON. Other values are
+    """Returns content as text: a list of text parts joined, a tool's result that is not text as JSON. Other values are
     returned unchanged. Raises ValueError for a part that is not text."""
     if isinstance(value, list | tuple):
         items = cast("Sequence[object]", value)
@@ -106,7 +107,7 @@ def content_text(role: object, value: object) -> object:
 
 
 def json_text(value: object) -> str:
-    """Return a value as JSON text. Raises ValueError for a value that JSON cannot represent."""
+    """Returns a value as JSON text. Raises ValueError for a value that JSON cannot represent."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except TypeError as error:

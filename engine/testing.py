@@ -58,11 +58,11 @@ class ByteVocab:
         return self._control
 
     def token(self, text: str) -> int:
-        """Return the id of a control token."""
+        """Returns the id of a control token."""
         return self._ids[text]
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Return the bytes of a text; with `special`, control-token text becomes control tokens."""
+        """Returns the bytes of a text; with `special`, control-token text becomes control tokens."""
         if not special:
             return list(text.encode("utf-8", "replace"))
         tokens: list[int] = []
@@ -71,7 +71,7 @@ class ByteVocab:
         return tokens
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
-        """Return the tokens of a prompt; only pieces with `special` can form control tokens."""
+        """Returns the tokens of a prompt; only pieces with `special` can form control tokens."""
         tokens = [self._ids[self._bos]] if add_bos and self._bos else []
         for piece in pieces:
             tokens += self.tokenize(piece.text, special=piece.special)
@@ -87,7 +87,7 @@ class ByteVocab:
         return token in self._ends
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, including control tokens."""
+        """Returns the text of tokens, including control tokens."""
         return b"".join(self._bytes[token] for token in tokens).decode(errors="replace")
 
 
@@ -120,7 +120,7 @@ class ScriptedSampler:
             self.drawn += self.reply[self.drawn : self.drawn + 1] == [token]
 
     def allowed(self, token: int, mask: "Mask", vocab: ByteVocab) -> int:
-        """Return the token if the constraint allows it. If not, the script is over: return the end token if that is
+        """Returns the token if the constraint allows it. If not, the script is over: return the end token if that is
         allowed, else any allowed token, drawn with the sampling's seed."""
         every = [each for each in range(vocab.size) if mask[each >> 5] >> (each & 31) & 1]
         if token in every:
@@ -198,7 +198,7 @@ class ScriptedBackend:
         self._aborted = threading.Event()
 
     def tokens(self, sequence: int) -> list[int]:
-        """Return the tokens of a sequence, for assertions."""
+        """Returns the tokens of a sequence, for assertions."""
         return [cell.token for cell in self._cells[sequence]]
 
     def decode(self, rows: Sequence[Row]) -> None:

@@ -63,7 +63,7 @@ class Turns:
         return sampling
 
     def _sampling(self, options: RawOptions) -> SamplingParams:
-        """Return the caller's sampling options over the engine's seed and the family's defaults."""
+        """Returns the caller's sampling options over the engine's seed and the family's defaults."""
         return sampling_params(options, {**self.family.sampling, "seed": self._seed})
 
     @cached_property
@@ -138,7 +138,7 @@ class Turns:
         )
 
     def _restored(self, messages: MessagesLike, options: TurnOptions) -> Restored:
-        """Return the conversation, with the reasoning that the caller dropped unless the options forbid it."""
+        """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""
         conversation = conversation_of(messages)
         if options.get("restore_reasoning", True):
             return self._memory.restore(conversation)
@@ -166,21 +166,21 @@ class Turns:
         )
 
     def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
-        """Return the prompt that `start` would send."""
+        """Returns the prompt that `start` would send."""
         sampling, known = self.check(options), as_tools(tools)
         demand = _demand(known, prompt_options(options).tool_choice, sampling, options)
         restored = self._restored(messages, options)
         return self._prompts.fitted(restored, known, self._prompt_options(options, demand)).prompt
 
     def _prompt_options(self, options: TurnOptions, demand: Demand) -> PromptOptions:
-        """Return the options for the prompt, with the schema of the answer for a template that shows it."""
+        """Returns the options for the prompt, with the schema of the answer for a template that shows it."""
         asked = prompt_options(options)
         if demand.response is None or not (shown := demand.response.shown(self.family.shows_schema)):
             return asked
         return replace(asked, template_kwargs={**shown, **(asked.template_kwargs or {})})
 
     def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
-        """Return the tokens that all conversations share that begin with these messages."""
+        """Returns the tokens that all conversations share that begin with these messages."""
         _ = self.check(options)
         known, asked = as_tools(tools), prompt_options(options)
         restored = self._restored(messages, options)
@@ -195,7 +195,7 @@ class Turns:
         output: str | Sequence[Piece] | None,
         options: TurnOptions,
     ) -> Asked:
-        """Return the input of `explain` for a conversation and an output that followed it."""
+        """Returns the input of `explain` for a conversation and an output that followed it."""
         sampling = self.check(options)
         known, choice = as_tools(tools), prompt_options(options).tool_choice
         demand = _demand(known, choice, sampling, options)
@@ -214,7 +214,7 @@ class Turns:
         )
 
     def _close(self) -> tuple[Piece, ...]:
-        """Return the text to insert to close this family's reasoning, as pieces."""
+        """Returns the text to insert to close this family's reasoning, as pieces."""
         text = closing(self.template.format)
         return (Piece(text, True),) if text else ()
 
@@ -239,7 +239,7 @@ def _parser_choice(demand: Demand) -> ToolChoice:
 
 
 def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[Sequence[Message], Message]:
-    """Return the messages before a finished turn, and the turn as it will be in the next conversation."""
+    """Returns the messages before a finished turn, and the turn as it will be in the next conversation."""
     last = conversation[-1]
     if last.role != "assistant":
         return conversation, completion.message
@@ -247,7 +247,7 @@ def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[S
 
 
 def _salt(prompt: Prompt, sampling: SamplingParams) -> str:
-    """Return the salt of this turn's call ids: repeatable if the answer is, else random."""
+    """Returns the salt of this turn's call ids: repeatable if the answer is, else random."""
     if sampling.seed is None and sampling.temperature != 0:
         return secrets.token_hex(16)
     return sha256(f"{sampling.seed} {prompt.text}".encode(errors="surrogatepass")).hexdigest()

@@ -37,7 +37,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def whole_characters(text: str) -> str:
-    """Return the text with U+FFFD for every lone surrogate, as lenient decoders do, so that it can be encoded."""
+    """Returns the text with U+FFFD for every lone surrogate, as lenient decoders do, so that it can be encoded."""
     return _SURROGATE.sub("\ufffd", text)
 
 
@@ -94,11 +94,11 @@ class ToolCall(_Tagged):
         return value if given is None else spelling.call_fields(given)
 
     def parsed(self) -> Any:
-        """Return the arguments as Python values. Raises ValueError if they are not JSON (then `error` is set)."""
+        """Returns the arguments as Python values. Raises ValueError if they are not JSON (then `error` is set)."""
         return json.loads(self.arguments)
 
     def openai(self) -> dict[str, Any]:
-        """Return the call as a dictionary of OpenAI's Chat Completions; `arguments` as the model wrote them."""
+        """Returns the call as a dictionary of OpenAI's Chat Completions; `arguments` as the model wrote them."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
@@ -149,7 +149,7 @@ class Message(Record):
         return self
 
     def openai(self, reasoning_field: str | None = "reasoning_content") -> dict[str, Any]:
-        """Return the message as a dictionary of OpenAI's Chat Completions.
+        """Returns the message as a dictionary of OpenAI's Chat Completions.
 
         reasoning_field: the field for an assistant's reasoning, which is not OpenAI's own; None leaves reasoning out.
         """
@@ -166,7 +166,7 @@ class Message(Record):
         return entry
 
     def continued(self, completion: "Completion") -> "Message":
-        """Return this message joined with its continuation, the completion of `continue_final_message=True`."""
+        """Returns this message joined with its continuation, the completion of `continue_final_message=True`."""
         parts = [*self.parts, *completion.parts]
         seam = len(self.parts)
         match parts[seam - 1 : seam + 1] if seam else ():
@@ -201,7 +201,7 @@ class Tool(Record):
     check: Callable[[Any], str | None] | None = Field(default=None, repr=False)
 
     def openai(self) -> dict[str, Any]:
-        """Return the dictionary form that chat templates and OpenAI clients use, without `description` if it is
+        """Returns the dictionary form that chat templates and OpenAI clients use, without `description` if it is
         empty."""
         about = {"description": self.description} if self.description else {}
         return {"type": "function", "function": {"name": self.name, **about, "parameters": self.parameters}}
@@ -368,7 +368,7 @@ class SamplingParams(Record):
         return (self.repeat_penalty or 1.0) != 1 or bool(self.frequency_penalty) or bool(self.presence_penalty)
 
     def of_choice(self, number: int) -> "SamplingParams":
-        """Return the sampling of one of several answers: if there is a seed, each answer gets its own."""
+        """Returns the sampling of one of several answers: if there is a seed, each answer gets its own."""
         seed = None if self.seed is None else (self.seed + number) % 2**32
         return self if seed == self.seed else self.model_copy(update={"seed": seed})
 
@@ -479,7 +479,7 @@ class Completion(Record):
         )
 
     def __repr__(self) -> str:
-        """Return a short form for interactive use; `str` shows every field."""
+        """Returns a short form for interactive use; `str` shows every field."""
         told = [f"finish_reason={self.finish_reason!r}"]
         told += [f"{name}={short(text)!r}" for name in ("reasoning", "content") if (text := getattr(self, name))]
         told += [f"tool_calls={[call.name for call in self.tool_calls]}"] if self.tool_calls else []
@@ -503,7 +503,7 @@ if TYPE_CHECKING:
 
 
 def blocks_of(completion: Completion) -> list[Block]:
-    """Return the parts of a turn for display, and a notice if it ended abnormally."""
+    """Returns the parts of a turn for display, and a notice if it ended abnormally."""
     blocks: list[Block] = []
     for part in completion.parts:
         match part:

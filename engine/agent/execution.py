@@ -139,7 +139,7 @@ def _save(book: Book) -> None:
 
 
 def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
-    """Yield the outcomes from an event loop in a thread of its own."""
+    """Yields the outcomes from an event loop in a thread of its own."""
     out: queue.SimpleQueue[Answered | BaseException | None] = queue.SimpleQueue()
     started: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 

@@ -4,13 +4,13 @@ Knows: the options and their valid values. Does not know: how they are applied.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 from engine.agent.transcript import Transcript
-from engine.errors import RequestError, did_you_mean
+from engine.errors import RequestError, did_you_mean, shown
 from engine.types import Tool, ToolCall
 
 Approval: TypeAlias = bool | str | dict[str, Any]
@@ -67,24 +67,28 @@ class RunOptions:
     rerun: bool = False
 
     def __post_init__(self) -> None:
+        for name, why in self._mistakes():
+            raise RequestError(f"{name}={shown(getattr(self, name))} is not valid; give {why}.")
+
+    def _mistakes(self) -> Iterator[tuple[str, str]]:
+        """Yields the name of each value that is not valid, and what to give instead."""
         if not _is_count(self.max_steps):
-            raise RequestError(f"max_steps={self.max_steps!r} is not valid; give an integer, at least 1.")
+            yield "max_steps", "an integer, at least 1"
         for name in ("max_parallel_tools", "max_total_tokens"):
             value = getattr(self, name)
             if value is not None and not _is_count(value):
-                raise RequestError(f"{name}={value!r} is not valid; give an integer, at least 1, or None for no limit.")
+                yield name, "an integer, at least 1, or None for no limit"
         timeout: Any = self.tool_timeout
         if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
-            raise RequestError(f"tool_timeout={timeout!r} is not valid; give seconds above 0, or None for no limit.")
-        names: Any = self.stop_on
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise RequestError(f"stop_on={names!r} is not valid; give a list of tool names.")
+            yield "tool_timeout", "seconds above 0, or None for no limit"
+        if not _are_names(self.stop_on):
+            yield "stop_on", "a list of tool names"
         if self.approve is not None and not callable(self.approve):
-            raise RequestError(f"approve={self.approve!r} cannot be called; give a function that takes a ToolCall.")
+            yield "approve", "a function that takes a ToolCall"
         if not (self.save is None or isinstance(self.save, str | Path) or callable(self.save)):
-            raise RequestError(f"save={self.save!r} is not valid; give a path, or a function that takes a Transcript.")
+            yield "save", "a path, or a function that takes a Transcript"
         if self.rerun not in (True, False):
-            raise RequestError(f"rerun={self.rerun!r} is not valid; give True or False.")
+            yield "rerun", "True or False"
 
     def check_names(self, tools: Sequence[Tool]) -> None:
         """Raise RequestError for a name in `stop_on` that is not a tool's."""
@@ -98,6 +102,12 @@ class RunOptions:
     def needs_threads(self) -> bool:
         """Whether sync code needs threads for its tools."""
         return self.tool_timeout is not None or (self.max_parallel_tools or 1) > 1
+
+
+def _are_names(value: object) -> bool:
+    if not isinstance(value, list | tuple | set | frozenset):
+        return False
+    return all(isinstance(name, str) for name in cast("Sequence[object]", value))
 
 
 def run_options(max_steps: int, options: Mapping[str, Any], rest: type[Rest]) -> tuple[RunOptions, Rest]:

@@ -121,7 +121,7 @@ def _pyplot() -> Any:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isdecimal() and len(text) < 10 else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return number

@@ -66,7 +66,7 @@ class Blocks:
         self._fence = ""
 
     def _cut(self) -> Iterator[Block]:
-        """Yield the open block as written: it is too long to be drawn again and again."""
+        """Yields the open block as written: it is too long to be drawn again and again."""
         kind: Kind = "code" if self._kind == "code" else "raw"
         whole = "\n".join([*self._lines, self._partial])
         self._lines, self._size, self._partial = [], 0, ""

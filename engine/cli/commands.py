@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 def _prompt(text: str, files: Sequence[str]) -> str:
     """Returns the whole prompt: the text, then each file, then the input from a pipe or a redirected file."""
     piped = None if "-" in (text, *files) else _piped()
-    parts = [sys.stdin.read() if text == "-" else text, *map(_read, files), *([piped] if piped else [])]
+    parts = [_read("-") if text == "-" else text, *map(_read, files), *([piped] if piped else [])]
     return "\n\n".join(parts)
 
 
@@ -110,7 +110,7 @@ def _piped() -> str | None:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):
         return None
-    return sys.stdin.read().strip() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
+    return _read("-").strip() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
 
 
 def _schema(path: Path) -> Mapping[str, Any] | bool:
@@ -169,7 +169,7 @@ def explain(options: argparse.Namespace) -> int:
 def _messages(options: argparse.Namespace) -> tuple[list[Any], list[Any] | None]:
     """Returns the messages and tools to explain."""
     if options.messages is None:
-        return [_user(sys.stdin.read() if options.prompt == "-" else options.prompt)], None
+        return [_user(_read("-") if options.prompt == "-" else options.prompt)], None
     try:
         found: object = json.loads(_read(options.messages))
     except ValueError as error:
@@ -183,12 +183,13 @@ def _messages(options: argparse.Namespace) -> tuple[list[Any], list[Any] | None]
 
 def _read(file: str) -> str:
     """Returns the text of a file, or of standard input."""
-    if file == "-":
-        return sys.stdin.read()
+    name = "Standard input" if file == "-" else file
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{file} cannot be read: {error}. Correct the path.") from error
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"{name} cannot be read: {error}. Correct the path.") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{name} is not UTF-8 text: {error}. Convert it.") from error
 
 
 def doctor(_: argparse.Namespace) -> int:

@@ -50,7 +50,8 @@ class Demand:
 
 
 def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut: Cut) -> Constraint | None:
-    """Return the constraint of a turn whose prompt ends with `prefix`; None if the output is free. `cut`: see `cutter`.
+    """Returns the constraint of a turn whose prompt ends with `prefix`; None if the output is free. `cut`: see
+    `cutter`.
 
     Raises RequestError for an unknown tool, and for a schema that must be enforced but cannot be.
     """
@@ -80,7 +81,7 @@ def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut:
 
 
 def closing(format_: Format) -> str:
-    """Return the text that closes this family's reasoning when it is inserted into the output; "" if there is none."""
+    """Returns the text that closes this family's reasoning when it is inserted into the output; "" if there is none."""
     channels = format_.channels
     if channels is not None:
         return channels.ends[0] + channels.start + channels.role
@@ -88,7 +89,7 @@ def closing(format_: Format) -> str:
 
 
 def _enders(format_: Format) -> tuple[str, ...]:
-    """Return the markers that end reasoning without closing it, by the parser's rules."""
+    """Returns the markers that end reasoning without closing it, by the parser's rules."""
     channels = format_.channels
     if channels is not None:
         return (channels.start, channels.channel)
@@ -96,7 +97,7 @@ def _enders(format_: Format) -> tuple[str, ...]:
 
 
 def _allowed(demand: Demand) -> tuple[Allowed, Holds] | None:
-    """Return what the turn may contain, and whether that holds for the whole answer or only for calls. None:
+    """Returns what the turn may contain, and whether that holds for the whole answer or only for calls. None:
     anything."""
     most = None if demand.parallel else 1
     choice = demand.choice
@@ -126,13 +127,13 @@ def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
 
 
 def _held(tool: Tool) -> Tool:
-    """Return the tool with a schema that a grammar can enforce. Raises RequestError if none can."""
+    """Returns the tool with a schema that a grammar can enforce. Raises RequestError if none can."""
     schema = prepared(tool.parameters, refusal, f"The schema of tool {tool.name!r}", close=True)
     return tool.model_copy(update={"parameters": dict(schema.schema)})
 
 
 def _held_or_free(tool: Tool, demand: Demand) -> Tool:
-    """Return the same as `_held` if the schema must or can be enforced; else a tool with free arguments, checked
+    """Returns the same as `_held` if the schema must or can be enforced; else a tool with free arguments, checked
     afterwards."""
     if tool.strict:
         return _held(tool)
@@ -155,5 +156,5 @@ def _can_hold(pattern: str) -> bool:
 
 
 def cutter(tokens: Tokens) -> Cut:
-    """Return a function that cuts markers into text and control tokens of this vocabulary."""
+    """Returns a function that cuts markers into text and control tokens of this vocabulary."""
     return Marks(tokens).cut

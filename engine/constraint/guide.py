@@ -134,13 +134,13 @@ class Guide:
             self._wake(self._closed.copy(), parser.answer_start)
 
     def forced(self) -> list[int]:
-        """Return the tokens that must follow; the grammar has already advanced past them."""
+        """Returns the tokens that must follow; the grammar has already advanced past them."""
         if self._matcher is None or self._matcher.is_over:
             return []
         return self._matcher.forced()
 
     def instead(self, text: str | None) -> list[int] | None:
-        """Return the tokens that replace a drawn token of this text (None: an end token). It is replaced if it would
+        """Returns the tokens that replace a drawn token of this text (None: an end token). It is replaced if it would
         end the turn inside reasoning, or end reasoning and continue with text that the answer may not begin with.
         Returns None if the drawn token may stay."""
         if self._constraint.holds == "calls" or self._matcher is not None or not self._parser.in_reasoning:
@@ -196,7 +196,7 @@ class Guide:
         self.woke = self._tokens if self.woke is None else self.woke
 
     def _since(self, start: int) -> list[_Read]:
-        """Return the pieces from that position on; a piece that begins before it is cut there."""
+        """Returns the pieces from that position on; a piece that begins before it is cut there."""
         found: list[_Read] = []
         for read in self._recent:
             if read.start >= start:

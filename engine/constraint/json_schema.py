@@ -7,12 +7,11 @@ docs/json_schema.md.
 """
 
 import math
-import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from engine.errors import RequestError
+from engine.errors import RequestError, shown
 
 Schema: TypeAlias = Mapping[str, Any]
 Refusal: TypeAlias = Callable[[Schema], str | None]
@@ -73,7 +72,7 @@ def plain_schema(schema: object, what: str) -> Schema:
     if schema is True:
         return {}
     if not isinstance(schema, Mapping):
-        raise RequestError(f"{what} is not a JSON Schema but {reprlib.repr(schema)}; give a dictionary.")
+        raise RequestError(f"{what} is not a JSON Schema but {shown(schema)}; give a dictionary.")
     copy: dict[str, Any] = _copied(cast("object", schema), "$", 0, [MOST_PARTS], what)
     return copy
 
@@ -109,11 +108,13 @@ def _check_number(number: float, place: str, what: str) -> None:
     try:
         str(number)
     except ValueError as error:
-        raise RequestError(f"{what} has an integer at {place} that is too long to be read; give a shorter one.") from error
+        raise RequestError(
+            f"{what} has an integer at {place} that is too long to be read; give a shorter one."
+        ) from error
 
 
 def subschemas(schema: Schema, place: str = "$") -> Iterator[tuple[str, Schema]]:
-    """Yield the schema and all its subschemas, each with its JSON path."""
+    """Yields the schema and all its subschemas, each with its JSON path."""
     yield place, schema
     for key, child in _children(schema):
         yield from subschemas(child, f"{place}.{key}")
@@ -136,7 +137,7 @@ def _children(schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _mapped(schema: Schema, change: Callable[[str, Schema], Schema], place: str) -> dict[str, Any]:
-    """Return a copy with `change` applied to each direct subschema."""
+    """Returns a copy with `change` applied to each direct subschema."""
 
     def changed(key: str, child: object) -> Any:
         return change(f"{place}.{key}", cast("Schema", child)) if isinstance(child, Mapping) else child
@@ -156,7 +157,7 @@ def _mapped(schema: Schema, change: Callable[[str, Schema], Schema], place: str)
 
 
 def closed(schema: Schema) -> Schema:
-    """Return a copy in which each object that declares properties allows no others, unless the schema says so itself.
+    """Returns a copy in which each object that declares properties allows no others, unless the schema says so itself.
     Objects that several schemas describe together (`allOf`, keywords beside `anyOf` or `$ref`) are unchanged."""
     open_targets: set[str] = set()
     for _, node in subschemas(schema):
@@ -187,7 +188,7 @@ def closed(schema: Schema) -> Schema:
 
 
 def _relaxed(schema: Schema, place: str, refusal: Refusal, checked: list[str]) -> Schema:
-    """Return a copy without the keywords that no grammar can enforce; their JSON paths are added to `checked`."""
+    """Returns a copy without the keywords that no grammar can enforce; their JSON paths are added to `checked`."""
     copy = _mapped(schema, lambda path, child: _relaxed(child, path, refusal, checked), place)
     unheld = [key for key in copy if key in _CHECKED]
     if "format" in copy and copy["format"] not in _FORMATS:
@@ -206,7 +207,7 @@ def _without_counts(schema: Schema) -> Schema:
 
 
 def _culprit(schema: Schema, refusal: Refusal, tries: int = 100) -> tuple[str, str]:
-    """Return the JSON path of the innermost subschema that is refused by itself, and the reason."""
+    """Returns the JSON path of the innermost subschema that is refused by itself, and the reason."""
     defined = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     found = ("$", refusal(schema) or "it is refused")
     for number, (place, node) in enumerate(subschemas(schema)):

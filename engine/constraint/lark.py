@@ -47,7 +47,7 @@ class GrammarText:
         self._grammars: list[dict[str, Any]] = []
 
     def text(self, start: Node, bodies: Mapping[str, Node], callers: Mapping[str, str] | None = None) -> str:
-        """Return the grammar as llguidance's JSON. `bodies` are the named rules; `callers` are callers' Lark grammars
+        """Returns the grammar as llguidance's JSON. `bodies` are the named rules; `callers` are callers' Lark grammars
         by the names of the rules that stand for them."""
         rules = [f"start: {self._node(start)}"]
         rules += [f"{name}: {self._node(body)}" for name, body in bodies.items()]

@@ -88,7 +88,7 @@ class Matcher:
         return self._inner.get_error().partition("\n")[0] if self._inner.is_error() else ""
 
     def copy(self) -> "Matcher":
-        """Return an independent matcher at the same position."""
+        """Returns an independent matcher at the same position."""
         return Matcher(self._inner.deep_copy(), self._table)
 
     @property
@@ -187,7 +187,7 @@ class Compiler:
         return Table(self._tokens)
 
     def compiled(self, grammar: str) -> Matcher:
-        """Return a matcher at the beginning of a grammar. Raises RequestError if the grammar cannot be enforced."""
+        """Returns a matcher at the beginning of a grammar. Raises RequestError if the grammar cannot be enforced."""
         with self._lock:
             known = self._kept.get(grammar)
             if known is not None:
@@ -220,12 +220,12 @@ def _compiled(table: Table, grammar: str) -> Matcher:
 
 
 def refusal(schema: Mapping[str, Any]) -> str | None:
-    """Return why no grammar can be made of a JSON Schema; None if one can."""
+    """Returns why no grammar can be made of a JSON Schema; None if one can."""
     return grammar_refusal(json.dumps({"grammars": [{"json_schema": dict(schema)}]}))
 
 
 def grammar_refusal(grammar: str) -> str | None:
-    """Return why a grammar cannot be compiled; None if it can. Raises RequestError if compiling takes too long."""
+    """Returns why a grammar cannot be compiled; None if it can. Raises RequestError if compiling takes too long."""
     from llguidance import LLMatcher
 
     if len(grammar) > LARGE:
@@ -235,7 +235,7 @@ def grammar_refusal(grammar: str) -> str | None:
 
 
 def regex_refusal(pattern: str) -> str | None:
-    """Return why a regular expression cannot be enforced; None if it can."""
+    """Returns why a regular expression cannot be enforced; None if it can."""
     from llguidance import LLMatcher
 
     return grammar_refusal(LLMatcher.grammar_from_regex(pattern))
@@ -253,7 +253,7 @@ def from_gbnf(grammar: str) -> str:
 
 
 def masks(matchers: Sequence[Matcher]) -> "Sequence[Mask]":
-    """Return for each matcher a row of bits: the tokens allowed next, including end tokens if its text is complete.
+    """Returns for each matcher a row of bits: the tokens allowed next, including end tokens if its text is complete.
 
     Computed without the GIL, all in one call.
     """

@@ -5,7 +5,6 @@ grammars. Does not know: families, when a grammar is active.
 """
 
 import json
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast, get_origin
@@ -14,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.constraint.json_schema import Refusal, prepared
 from engine.constraint.turn import Answer
-from engine.errors import RequestError
+from engine.errors import RequestError, shown
 from engine.parsing.grammar import JsonText, Pattern, Rule, Words, one_of
 from engine.tools.check import described, schema_check
 from engine.types import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
@@ -35,8 +34,8 @@ class Response:
     schema: Mapping[str, Any] | None = None
 
     def shown(self, how: str) -> Mapping[str, Any]:
-        """Return the template variable `response_format`, for chat templates that show the schema, in the form that the
-        family's template reads (`Family.shows_schema`): the schema, its JSON text, or OpenAI's dictionary holding
+        """Returns the template variable `response_format`, for chat templates that show the schema, in the form that
+        the family's template reads (`Family.shows_schema`): the schema, its JSON text, or OpenAI's dictionary holding
         either; {} if the template shows none."""
         if self.schema is None or not how:
             return {}
@@ -51,8 +50,8 @@ class Response:
 
 
 def response_of(given: object, refusal: Refusal) -> Response | None:
-    """Return the record for a caller's `response_format`; None if any text is allowed. `refusal` returns why no grammar
-    can be made of a schema.
+    """Returns the record for a caller's `response_format`; None if any text is allowed. `refusal` returns why no
+    grammar can be made of a schema.
 
     Raises RequestError for an invalid `response_format`, and for a schema that cannot be enforced.
     """
@@ -108,7 +107,7 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
     except Exception as error:
         first = described(error).strip().partition("\n")[0].rstrip(".")
         raise RequestError(
-            f"response_format={reprlib.repr(kind)} has no JSON Schema ({first}). Give a type (a pydantic model, a "
+            f"response_format={shown(kind)} has no JSON Schema ({first}). Give a type (a pydantic model, a "
             "dataclass, list[...]), JsonSchema({...}), Choice([...]), Regex(...), Lark(...), GBNF(...) or OpenAI's "
             "dictionary."
         ) from error
@@ -127,7 +126,7 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
 def _choice(options: Sequence[str]) -> Response:
     texts = cast("Sequence[object]", options)
     if not texts or not all(isinstance(text, str) and text for text in texts):
-        raise RequestError(f"Choice takes one or more texts, none of them empty; it has {reprlib.repr(options)}.")
+        raise RequestError(f"Choice takes one or more texts, none of them empty; it has {shown(options)}.")
     if len(options) > _MOST_OPTIONS:
         raise RequestError(f"Choice has {len(options):,} options; {_MOST_OPTIONS:,} are allowed.")
     return _text(Answer(one_of(*map(Words, options)), loose_edges=False))
@@ -147,14 +146,14 @@ def _lark(gbnf: str) -> str:
 
 
 def _named_schema(given: Mapping[str, Any]) -> object:
-    """Return the schema inside OpenAI's dictionary, of Chat Completions (`json_schema.schema`) or Responses
+    """Returns the schema inside OpenAI's dictionary, of Chat Completions (`json_schema.schema`) or Responses
     (`schema`)."""
     inner = given.get("json_schema", given)
     schema = cast("Mapping[str, Any]", inner).get("schema") if isinstance(inner, Mapping) else None
     if not isinstance(schema, Mapping | bool):
         raise RequestError(
             'response_format of type "json_schema" needs "json_schema": {"name": "...", "schema": {...}}; its '
-            f"schema is {reprlib.repr(schema)}."
+            f"schema is {shown(schema)}."
         )
     return cast("object", schema)
 

@@ -16,7 +16,7 @@ _LONGEST_ANSWER = 1 << 20
 
 
 def tried(grammar: str) -> str | None:
-    """Return why a grammar cannot be compiled; None if it can. Raises RequestError if compiling takes too long, or too
+    """Returns why a grammar cannot be compiled; None if it can. Raises RequestError if compiling takes too long, or too
     much memory."""
     try:
         child = Child("engine.constraint.trial", "The trial of a large constraint", "use a smaller schema")
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def compile_error(grammar: str) -> str | None:
-    """Return why a grammar cannot be compiled for a vocabulary of bytes; None if it can."""
+    """Returns why a grammar cannot be compiled for a vocabulary of bytes; None if it can."""
     from llguidance import LLMatcher, LLTokenizer
 
     made = LLMatcher(LLTokenizer("byte"), grammar)

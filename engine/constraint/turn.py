@@ -59,7 +59,7 @@ class TurnGrammar:
 
 
 def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> TurnGrammar:
-    """Return the grammars of a turn that may contain what is allowed. `cut` is the vocabulary's; `rules` collects the
+    """Returns the grammars of a turn that may contain what is allowed. `cut` is the vocabulary's; `rules` collects the
     schema keywords that the grammar does not enforce."""
     parts: list[Node] = []
     if allowed.tools:
@@ -76,7 +76,7 @@ def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> T
 
 
 def calls(format_: Format, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """Return the grammar of one to `most` calls, with everything that precedes them in a turn."""
+    """Returns the grammar of one to `most` calls, with everything that precedes them in a turn."""
     if format_.channels is not None:
         return channels.call_grammar(format_.channels, tools)
     assert format_.tools is not None  # callers have given a format without tools the generic form

@@ -54,19 +54,19 @@ class Families:
         return tuple(self._rows)
 
     def get(self, name: str) -> Family:
-        """Return the family of that name. Raises FamilyError listing the known names if there is none."""
+        """Returns the family of that name. Raises FamilyError listing the known names if there is none."""
         if name not in self._rows:
             known = f"known are {', '.join(sorted(self._rows))} (models.toml)."
             raise FamilyError(f"There is no family {name!r}; {did_you_mean(name, self._rows, known)}")
         return self._rows[name]
 
     def extended(self, other: "Families") -> "Families":
-        """Return these families with `other` added; those of `other` replace families of the same name and are tried
+        """Returns these families with `other` added; those of `other` replace families of the same name and are tried
         first."""
         return Families([*other._rows.values(), *(row for row in self._rows.values() if row.name not in other._rows)])
 
     def detect(self, template: str | None, architecture: str = "", name: str = "") -> Detection:
-        """Return the family of a model. Its template decides; architecture and name only if it has no template.
+        """Returns the family of a model. Its template decides; architecture and name only if it has no template.
 
         The first row whose rule matches wins, so models.toml lists more specific rows first. If none matches, the
         family is `content-only`, even if these families do not include it.
@@ -96,13 +96,13 @@ def builtin_families() -> Families:
 
 
 def tables_of(path: Path | str | None = None) -> FamilyTables:
-    """Return the tables of a file, on top of the shipped ones; without a path, the shipped ones."""
+    """Returns the tables of a file, on top of the shipped ones; without a path, the shipped ones."""
     shipped = FamilyTables(_data.models_toml())
     return shipped if path is None else FamilyTables(Path(path), beneath=shipped)
 
 
 def _row(name: str, tables: FamilyTables) -> Family | None:
-    """Return a row as a record, or None if it has mistakes, which are added to the tables' list."""
+    """Returns a row as a record, or None if it has mistakes, which are added to the tables' list."""
     if (table := tables.row(name)) is None:
         return None
     try:
@@ -115,7 +115,7 @@ def _row(name: str, tables: FamilyTables) -> Family | None:
 
 
 def _told(mistakes: Sequence[Mistake]) -> str:
-    """Return the text of one mistake, or of a list of them in the order of the file."""
+    """Returns the text of one mistake, or of a list of them in the order of the file."""
     if len(mistakes) == 1:
         return str(mistakes[0])
     lines = [str(mistake) for mistake in sorted(mistakes, key=lambda each: each.line)]

@@ -22,7 +22,7 @@ class Complaint(NamedTuple):
 
 
 def complaints(error: ValidationError, record: type[BaseModel]) -> Iterator[Complaint]:
-    """Yield each mistake in a row."""
+    """Yields each mistake in a row."""
     for found in error.errors(include_url=False):
         place = tuple(item for item in found["loc"] if isinstance(item, str))
         if found["type"] == "contradiction":
@@ -64,7 +64,7 @@ def _unknown(key: str, known: list[str]) -> str:
 
 
 def _keys(record: type[BaseModel], place: Place) -> list[str]:
-    """Return the keys that a table may have, including those that only the file has (`like`, `respell`)."""
+    """Returns the keys that a table may have, including those that only the file has (`like`, `respell`)."""
     node: type[BaseModel] | None = record
     for name in place:
         field = node.model_fields.get(name) if node is not None else None

@@ -216,7 +216,7 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
 
 
 def fields_of(shape: Shape) -> frozenset[str]:
-    """Return the fields of a `ToolSyntax` that apply to this shape."""
+    """Returns the fields of a `ToolSyntax` that apply to this shape."""
     return _OF_ALL | _OF_SHAPE[shape]
 
 
@@ -317,20 +317,20 @@ R = TypeVar("R", bound=Record)
 
 
 def _consistent(record: R, found: Sequence[tuple[str, str]]) -> R:
-    """Return the record if nothing is wrong with its fields, else raise."""
+    """Returns the record if nothing is wrong with its fields, else raise."""
     if found:
         raise _contradictions(found)
     return record
 
 
 def _contradictions(found: Sequence[tuple[str, str]]) -> PydanticCustomError:
-    """Return an error for the record as a whole, with each wrong field and what is wrong with it."""
+    """Returns an error for the record as a whole, with each wrong field and what is wrong with it."""
     text = "; ".join(complaint for _, complaint in found)
     return PydanticCustomError("contradiction", "{text}", {"text": text, "found": tuple(found)})
 
 
 def _texts(node: object) -> list[str]:
-    """Return all texts in a record's data."""
+    """Returns all texts in a record's data."""
     if isinstance(node, str):
         return [node]
     inner: list[object] = []
@@ -342,5 +342,5 @@ def _texts(node: object) -> list[str]:
 
 
 def quoted(texts: Sequence[str]) -> str:
-    """Return texts as error messages quote them."""
+    """Returns texts as error messages quote them."""
     return " and ".join(repr(text) for text in texts)

@@ -78,7 +78,7 @@ class FamilyTables:
         return tuple(self._bases)
 
     def row(self, name: str) -> Table | None:
-        """Return a family's table, with inherited fields filled in and None for each table that it states not to have.
+        """Returns a family's table, with inherited fields filled in and None for each table that it states not to have.
         Returns None if one of its `like` names cannot be resolved."""
         table = self._inherited(_Row(self, ("family", name), self._rows[name]), ())
         if table is None:
@@ -106,7 +106,7 @@ class FamilyTables:
         return (name, *place) in self._incomplete
 
     def origin(self, name: str, place: Place) -> Place | None:
-        """Return the table that states a field of a family: its own or an inherited one; None if there is none."""
+        """Returns the table that states a field of a family: its own or an inherited one; None if there is none."""
         found = self._stating(_Row(self, ("family", name), self._rows[name]), place, ())
         return None if found is None else found.place
 
@@ -123,7 +123,7 @@ class FamilyTables:
             self.mistakes.append(mistake)
 
     def _tables(self, tables: Table, kind: str) -> dict[str, Table]:
-        """Return the rows of one kind; anything that is not a table is a mistake."""
+        """Returns the rows of one kind; anything that is not a table is a mistake."""
         rows: object = tables.get(kind, {})
         if not isinstance(rows, dict):
             self._note((kind,), f"`{kind}` holds tables only; every row is a table [{kind}.<name>]")
@@ -143,14 +143,14 @@ class FamilyTables:
             self.note(name, ("format", "tools"), complaint)
 
     def _parents(self, row: _Row) -> Iterator[tuple[str, _Row | None]]:
-        """Yield the parents of a row (name and row), in order; a later one's fields replace an earlier one's."""
+        """Yields the parents of a row (name and row), in order; a later one's fields replace an earlier one's."""
         like = row.table.get("like", [])
         for name in cast("list[object]", like) if isinstance(like, list) else [like]:
             yield repr(name), self._found(row, name)
 
     def _found(self, row: _Row, name: object) -> _Row | None:
-        """Return the row to which a name refers in `row`: a family before a base, its own file before the file beneath.
-        A row that is `like` its own name means the one in the file beneath."""
+        """Returns the row to which a name refers in `row`: a family before a base, its own file before the file
+        beneath. A row that is `like` its own name means the one in the file beneath."""
         if not isinstance(name, str):
             return None
         owner: FamilyTables | None = row.owner
@@ -162,7 +162,7 @@ class FamilyTables:
         return None
 
     def _inherited(self, row: _Row, below: tuple[Place, ...]) -> Table | None:
-        """Return a row's table merged over those of its parents; `respell` replaces text in all markers."""
+        """Returns a row's table merged over those of its parents; `respell` replaces text in all markers."""
         table = cast("Table", _copied(row.table))
         table.pop("like", None)
         whole: Table = {}
@@ -196,7 +196,7 @@ class FamilyTables:
         return pairs
 
     def _stating(self, row: _Row, place: Place, below: tuple[Place, ...]) -> _Row | None:
-        """Return the row that states a field: this one or a parent."""
+        """Returns the row that states a field: this one or a parent."""
         if _part(row.table, place) is not None:
             return row
         for _, parent in reversed(list(self._parents(row))):
@@ -251,12 +251,12 @@ def _respelled(node: Any, old: str, new: str) -> Any:
 
 
 def _names(dotted: str) -> Place:
-    """Return the parts of a dotted key."""
+    """Returns the parts of a dotted key."""
     return tuple(part.strip("\"'") for part in _NAME.findall(dotted))
 
 
 def _line(text: str, place: Place) -> int:
-    """Return the number of the line of a field, or else of the header of the nearest enclosing table."""
+    """Returns the number of the line of a field, or else of the header of the nearest enclosing table."""
     found, depth = 1, 0
     table: Place = ()
     for number, line in enumerate(text.splitlines(), 1):

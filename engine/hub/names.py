@@ -95,7 +95,10 @@ def _name(found: re.Match[str]) -> Name:
 def _address(text: str, hosts: AbstractSet[str]) -> Name:
     """Returns the model of a page: https://huggingface.co/owner/repo, or .../blob/REVISION/FILE (resolve, raw,
     tree)."""
-    address = urlsplit(text)
+    try:
+        address = urlsplit(text)
+    except ValueError as error:
+        raise ModelLoadError(f"{text} is not an address: {error}. Write a model on the Hub as {SPELLINGS}.") from error
     if address.scheme not in ("http", "https") or (address.hostname or "") not in hosts:
         raise ModelLoadError(
             f"{text} is not an address of the Hugging Face Hub ({', '.join(sorted(hosts))}). Write a model there as "

@@ -83,7 +83,7 @@ class Bare:
         self._lib.llama_model_free(self._model)
 
     def tokens(self, text: str) -> list[int]:
-        """Return the tokens of a rendered prompt."""
+        """Returns the tokens of a rendered prompt."""
         vocab, data = self._lib.llama_model_get_vocab(self._model), text.encode()
         buffer = (ctypes.c_int32 * (len(data) + 8))()
         count = self._lib.llama_tokenize(vocab, data, len(data), buffer, len(buffer), False, True)
@@ -175,7 +175,7 @@ class Bare:
             raise DecodeError(f"llama_decode returned {code} for a batch of {rows} tokens.")
 
     def chain(self, drawing: Drawing, seed: int) -> Any:
-        """Return a new sampler chain; free it with `free`."""
+        """Returns a new sampler chain; free it with `free`."""
         lib = self._lib
         chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         links: list[Any] = []

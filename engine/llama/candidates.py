@@ -37,7 +37,7 @@ class Filter(Protocol):
 
 
 def best(logits: "NDArray[np.float32]") -> int:
-    """Return the most likely token, the first of equals. Raises DecodeError("nan") like a filter."""
+    """Returns the most likely token, the first of equals. Raises DecodeError("nan") like a filter."""
     token = int(logits.argmax())
     check_number(float(logits[token]))  # NaN if any number of the row is
     return token
@@ -58,7 +58,7 @@ def no_numbers() -> DecodeError:
 
 
 def first_filter(name: SamplerName, params: SamplingParams) -> Filter:
-    """Return the filter of this name with these parameters: top-k or top-p."""
+    """Returns the filter of this name with these parameters: top-k or top-p."""
     if name == "top_k":
         return TopK(params.top_k or 0)
     assert name == "top_p", f"{name} is left to llama.cpp"
@@ -74,7 +74,7 @@ def everything(logits: "NDArray[np.float32]") -> Kept:
 
 
 def allowed_tokens(mask: "Mask", n_vocab: int) -> "NDArray[np.intp]":
-    """Return the tokens whose bits are set, ascending, in time linear in their number rather than the vocabulary's."""
+    """Returns the tokens whose bits are set, ascending, in time linear in their number rather than the vocabulary's."""
     import numpy as np
 
     words = np.flatnonzero(mask)
@@ -156,7 +156,7 @@ class Candidates:
         self._make_room(512)
 
     def kept_if_allowed(self, logits: "NDArray[np.float32]", mask: "Mask") -> "NDArray[np.intp] | None":
-        """Return what the filter keeps if that is also what it keeps of the allowed tokens: for a top-k, if all are
+        """Returns what the filter keeps if that is also what it keeps of the allowed tokens: for a top-k, if all are
         allowed."""
         if not isinstance(self._first, TopK):
             return None
@@ -164,7 +164,7 @@ class Candidates:
         return kept if all_allowed(mask, kept) else None
 
     def draw(self, chain: int, logits: "NDArray[np.float32]", tokens: "NDArray[np.intp] | None" = None) -> int:
-        """Return the token that the chain selects from these (None: all), without accepting it. Raises
+        """Returns the token that the chain selects from these (None: all), without accepting it. Raises
         DecodeError("nan") if the logits are not numbers."""
         kept, ranked = self._first(logits if tokens is None else logits[tokens])
         if tokens is not None:

@@ -102,7 +102,7 @@ class LlamaBatch:
         return 0 <= row < self._filled and bool(self._outputs[row])
 
     def sequence(self, row: int) -> int:
-        """Return the sequence of a row."""
+        """Returns the sequence of a row."""
         return self._sequences[row]
 
 
@@ -216,7 +216,7 @@ class LlamaBackend:
         self._abort[0] = b"\x01"
 
     def logits(self, row: int) -> "NDArray[np.float32]":
-        """Return the logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a
+        """Returns the logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a
         copy.
 
         Valid until the next decode. Samplers see what is written into it. Raises DecodeError for a row without output.
@@ -250,7 +250,7 @@ class LlamaBackend:
         return view
 
     def sampler(self, params: SamplingParams, tokens: Sequence[int] = ()) -> LlamaSampler:
-        """Return a sampler with its own random stream, which has seen `tokens`; a seed of None is replaced by a random
+        """Returns a sampler with its own random stream, which has seen `tokens`; a seed of None is replaced by a random
         one."""
         sampler = LlamaSampler(params, self._vocab, self._dry, tokens)
         self._samplers.add(sampler)
@@ -289,7 +289,7 @@ class LlamaBackend:
         return sampler.draw(self._handle(), row, self.logits(row), mask)
 
     def logprobs(self, row: int, token: int, top: int) -> TokenLogprobs:
-        """Return log-probabilities of a row, before any filter, bias or temperature: the token's own and the `top`
+        """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own and the `top`
         best."""
         return token_logprobs(self.logits(row), token, top, self._vocab.token_bytes)
 
@@ -351,7 +351,7 @@ class LlamaBackend:
         return True
 
     def save(self, sequence: int) -> bytes:
-        """Return the state of one sequence, for `restore` in a context of the same model and options."""
+        """Returns the state of one sequence, for `restore` in a context of the same model and options."""
         return self._state(sequence, _WHOLE)
 
     def restore(self, sequence: int, state: bytes) -> None:
@@ -373,7 +373,7 @@ class LlamaBackend:
             )
 
     def checkpoint(self, sequence: int) -> bytes:
-        """Return the current state of recurrent layers and sliding windows; the rest of the memory can be cut without
+        """Returns the current state of recurrent layers and sliding windows; the rest of the memory can be cut without
         it."""
         return self._state(sequence, _PARTIAL)
 
@@ -390,7 +390,7 @@ class LlamaBackend:
         return bytes(memoryview(buffer)[:written])
 
     def _set_state(self, sequence: int, state: bytes, parts: int) -> int:
-        """Return the number of bytes read; 0 on failure."""
+        """Returns the number of bytes read; 0 on failure."""
         buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
         return int(self._lib.llama_state_seq_set_data_ext(self._handle(), buffer, len(state), sequence, parts))
 

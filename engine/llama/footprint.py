@@ -39,7 +39,7 @@ class Cells(NamedTuple):
 
 
 def cells_of(options: ContextOptions, n_ctx: int, n_sequences: int) -> Cells:
-    """Return the cells for conversations of `n_ctx` tokens; llama.cpp makes each buffer a multiple of 256."""
+    """Returns the cells for conversations of `n_ctx` tokens; llama.cpp makes each buffer a multiple of 256."""
     wanted = max(options.kv_tokens or 0, n_ctx, 1) if options.kv_unified else n_ctx
     buffers = 1 if options.kv_unified else n_sequences
     return Cells(buffers, -(-max(wanted, 1) // CELLS) * CELLS, n_sequences)
@@ -86,7 +86,7 @@ def estimate(model: GgufFile, options: ContextOptions, cells: Cells) -> Footprin
 
 
 def copy_cost(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
-    """Return the number of tokens whose evaluation takes about as long as copying a sequence: between buffers,
+    """Returns the number of tokens whose evaluation takes about as long as copying a sequence: between buffers,
     llama.cpp copies all of its cells, even empty ones; within one buffer, none."""
     if cells.buffers == 1:
         return 0
@@ -96,14 +96,14 @@ def copy_cost(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
 
 
 def checkpoint_bytes(model: GgufFile, options: ContextOptions, n_sequences: int) -> int:
-    """Return the most memory that checkpoints of recurrent states take: eight per conversation, limited by the
+    """Returns the most memory that checkpoints of recurrent states take: eight per conversation, limited by the
     option."""
     each = sum(layer.state for layer in model.layers) * _F32
     return min(options.checkpoint_mib << 20, _CHECKPOINTS * each * n_sequences)
 
 
 def layer_caches(model: GgufFile, options: ContextOptions, cells: Cells) -> list[int]:
-    """Return the bytes of keys, values and recurrent state of each layer."""
+    """Returns the bytes of keys, values and recurrent state of each layer."""
     bytes_k, bytes_v = CACHE_TYPES[options.type_k][1], CACHE_TYPES[options.type_v][1]
     window = cells.total
     if model.sliding_window and not options.swa_full:
@@ -117,7 +117,7 @@ def layer_caches(model: GgufFile, options: ContextOptions, cells: Cells) -> list
 
 
 def _compute(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
-    """Return the bytes of compute and output buffers of the largest micro-batch."""
+    """Returns the bytes of compute and output buffers of the largest micro-batch."""
     rows = min(options.rows_at_once, cells.total)
     outputs = max(min(options.n_outputs(cells.sequences), rows), cells.sequences)
     flash = options.flash_attn != "off"
@@ -132,14 +132,14 @@ def _compute(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
 
 
 def _attending(model: GgufFile, layer: Layer) -> int:
-    """Return the numbers that one row needs at the widest point of attention, without scores, or of a recurrent
+    """Returns the numbers that one row needs at the widest point of attention, without scores, or of a recurrent
     layer."""
     taken = 4 * model.n_embd + layer.queries + layer.keys + layer.values if layer.keys else 0
     return max(taken, 6 * layer.inner + 2 * model.n_embd if layer.inner else 0)
 
 
 def _feeding(model: GgufFile) -> int:
-    """Return the numbers that one row needs at the widest point of the feed-forward layers."""
+    """Returns the numbers that one row needs at the widest point of the feed-forward layers."""
     dense = 3 * model.n_ff + 4 * model.n_embd
     experts = model.n_experts_used * (2 * model.n_embd + model.n_ff_expert)
     return experts if model.n_experts_used and not model.has_dense else max(dense, experts)

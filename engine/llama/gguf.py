@@ -134,7 +134,7 @@ def described(parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
 
 
 def sample_digest(model: GgufFile) -> str:
-    """Return a SHA-256 (hex) over the sizes of all parts and samples spread over them; reads a few MiB of any file."""
+    """Returns a SHA-256 (hex) over the sizes of all parts and samples spread over them; reads a few MiB of any file."""
     digest = hashlib.sha256()
     for part in model.parts:
         size = part.stat().st_size
@@ -265,7 +265,7 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], 
 
 
 def _quantization(header: Header, headers: tuple[Header, ...]) -> str:
-    """Return the name of general.file_type; without it, the tensor type that takes the most bytes."""
+    """Returns the name of general.file_type; without it, the tensor type that takes the most bytes."""
     named = file_type_name(header.integer("general.file_type", -1))
     if named:
         return named
@@ -276,14 +276,15 @@ def _quantization(header: Header, headers: tuple[Header, ...]) -> str:
 
 
 def _tied(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Return the embedding matrix if it is also the output matrix, else None."""
+    """Returns the embedding matrix if it is also the output matrix, else None."""
     if any(tensor.name == "output.weight" for tensor in tensors):
         return None
     return next((tensor for tensor in tensors if tensor.name == _EMBEDDINGS), None)
 
 
 def _matrices(tensors: Sequence[Tensor], tied: Tensor | None) -> dict[str, int]:
-    """Return the bytes, by tensor type, that llama.cpp may repack (ggml-cpu/repack.cpp): rows in multiples of eight."""
+    """Returns the bytes, by tensor type, that llama.cpp may repack (ggml-cpu/repack.cpp): rows in multiples of
+    eight."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
         looked_up = tensor.name.endswith("_embd.weight") and tensor is not tied
@@ -294,7 +295,7 @@ def _matrices(tensors: Sequence[Tensor], tied: Tensor | None) -> dict[str, int]:
 
 
 def _layers(header: Header, architecture: str, tensors: Sequence[Tensor]) -> tuple[Layer, ...]:
-    """Return the sizes of each layer (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). In a hybrid, layers without key
+    """Returns the sizes of each layer (llama.cpp: hparams n_embd_k_gqa, n_embd_v_gqa). In a hybrid, layers without key
     heads are the recurrent ones; in other recurrent models all layers keep a state."""
 
     def key(name: str) -> str:
@@ -342,7 +343,7 @@ def _layers(header: Header, architecture: str, tensors: Sequence[Tensor]) -> tup
 
 
 def _windows(header: Header, architecture: str, count: int) -> list[bool]:
-    """Return for each layer whether it has a sliding window: as the file says, by layer or by period, or as llama.cpp
+    """Returns for each layer whether it has a sliding window: as the file says, by layer or by period, or as llama.cpp
     assumes for the architecture (src/models, `load_swa_pattern`)."""
     told = header.integers(f"{architecture}.attention.sliding_window_pattern", -1)
     if len(told) > 1:
@@ -357,7 +358,7 @@ def _windows(header: Header, architecture: str, count: int) -> list[bool]:
 
 
 def _sizes(tensors: Sequence[Tensor], count: int) -> list[int]:
-    """Return the bytes of each layer's weights."""
+    """Returns the bytes of each layer's weights."""
     sizes = [0] * count
     for tensor in tensors:
         found = _OF_LAYER.match(tensor.name)
@@ -367,7 +368,7 @@ def _sizes(tensors: Sequence[Tensor], count: int) -> list[int]:
 
 
 def _recurrent(header: Header, architecture: str) -> tuple[int, int]:
-    """Return the elements of one recurrent layer's state per sequence (llama.cpp: hparams n_embd_r, n_embd_s), and of
+    """Returns the elements of one recurrent layer's state per sequence (llama.cpp: hparams n_embd_r, n_embd_s), and of
     the values that it computes per token: for state-space layers (ssm.*), RWKV's (wkv.*), short convolutions and delta
     attention."""
 

@@ -66,17 +66,17 @@ _FILE_TYPES: dict[int, str] = {
 
 
 def file_type_name(number: int) -> str | None:
-    """Return the usual name of a llama_ftype, such as "Q4_K_M"; None for an unknown number."""
+    """Returns the usual name of a llama_ftype, such as "Q4_K_M"; None for an unknown number."""
     return _FILE_TYPES.get(number)
 
 
 def tensor_type_name(number: int) -> str:
-    """Return the name of a ggml_type."""
+    """Returns the name of a ggml_type."""
     return _TENSOR_TYPES[number][0] if number in _TENSOR_TYPES else f"type {number}"
 
 
 def tensor_bytes(number: int, elements: int) -> int:
-    """Return the size of this many elements in bytes; 0 for an unknown type, whose size cannot be checked."""
+    """Returns the size of this many elements in bytes; 0 for an unknown type, whose size cannot be checked."""
     if number not in _TENSOR_TYPES:
         return 0
     _, block, size = _TENSOR_TYPES[number]
@@ -144,35 +144,35 @@ class Header:
         self.file_size, self.expected_size = sizes
 
     def entry(self, key: str) -> Entry | None:
-        """Return the value of a key with its type; None if there is no such key."""
+        """Returns the value of a key with its type; None if there is no such key."""
         return self._entries.get(key)
 
     def text(self, key: str) -> str:
-        """Return a string; "" if the key is absent or not a string."""
+        """Returns a string; "" if the key is absent or not a string."""
         value = self._value(key)
         return value if isinstance(value, str) else ""
 
     def integer(self, key: str, default: int) -> int:
-        """Return an integer, of an array the largest; the default if the key is absent or not an integer."""
+        """Returns an integer, of an array the largest; the default if the key is absent or not an integer."""
         return max(self.integers(key, default))
 
     def integers(self, key: str, default: int) -> tuple[int, ...]:
-        """Return the integers of an array, or a single integer; the default if there is none. Never empty."""
+        """Returns the integers of an array, or a single integer; the default if there is none. Never empty."""
         value = self._value(key)
         numbers = value if isinstance(value, tuple) else (value,)
         return tuple(int(number) for number in numbers if isinstance(number, int)) or (default,)
 
     def number(self, key: str, default: float) -> float:
-        """Return a number; the default if the key is absent or not a number."""
+        """Returns a number; the default if the key is absent or not a number."""
         value = self._value(key)
         return float(value) if isinstance(value, int | float) else default
 
     def count(self, key: str) -> int:
-        """Return the length of an array; 0 if it is absent."""
+        """Returns the length of an array; 0 if it is absent."""
         return self._counts.get(key, 0)
 
     def keys_under(self, prefix: str) -> list[str]:
-        """Return the keys that begin with `prefix`, sorted."""
+        """Returns the keys that begin with `prefix`, sorted."""
         return sorted(key for key in self._entries if key.startswith(prefix))
 
     def _value(self, key: str) -> _Value | None:
@@ -404,5 +404,5 @@ class _Reader:
 
 
 def damaged(file: Path, why: str) -> ModelLoadError:
-    """Return the error for a damaged file."""
+    """Returns the error for a damaged file."""
     return ModelLoadError(f"{file} is damaged: {why}. Download or convert the model again.")

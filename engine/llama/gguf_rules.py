@@ -53,7 +53,7 @@ class Rule(NamedTuple):
     required: bool = False
 
     def broken(self, entry: Entry | None) -> str:
-        """Return what is wrong with a value; "" if nothing is."""
+        """Returns what is wrong with a value; "" if nothing is."""
         if entry is None:
             return "is missing" if self.required else ""
         allowed = " or ".join(VALUE_TYPES[kind] for kind in self.kinds)
@@ -193,7 +193,7 @@ def _check_experts(file: Path, header: Header, prefix: str) -> None:
 
 
 def doubts(headers: Sequence[Header]) -> str:
-    """Return why this header is not verified, as a part of a sentence; "" if it is."""
+    """Returns why this header is not verified, as a part of a sentence; "" if it is."""
     header = headers[0]
     architecture = header.text("general.architecture")
     dense = _DENSE.get(architecture)

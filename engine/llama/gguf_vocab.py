@@ -105,12 +105,12 @@ def _check_texts(file: Path, texts: Sequence[bytes], types: Sequence[int]) -> No
 
 
 def _long(texts: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """Return the tokens, with their ids, that are long enough for their squared lengths to matter."""
+    """Returns the tokens, with their ids, that are long enough for their squared lengths to matter."""
     return [(token, text) for token, text in enumerate(texts) if len(text) > _SHORT]
 
 
 def _repeated(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield each token with an earlier one of the same text."""
+    """Yields each token with an earlier one of the same text."""
     seen: dict[bytes, int] = {}
     for token, text in enumerate(texts):
         if text and (before := seen.setdefault(text, token)) != token:
@@ -154,7 +154,7 @@ _LETTERS = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 def _unescaped(text: bytes) -> bytes:
-    """Return a token of RWKV as llama.cpp decodes it."""
+    """Returns a token of RWKV as llama.cpp decodes it."""
 
     def plain(found: re.Match[bytes]) -> bytes:
         code = found[1]

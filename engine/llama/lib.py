@@ -85,13 +85,13 @@ def forget_errors() -> None:
 
 
 def last_errors() -> str:
-    """Return the last errors that llama.cpp logged, on one line; "" if there are none."""
+    """Returns the last errors that llama.cpp logged, on one line; "" if there are none."""
     return "; ".join(_lines.errors)
 
 
 @cache
 def library() -> Any:
-    """Return the module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). A library that
+    """Returns the module `llama_cpp.llama_cpp` (its ctypes functions are untyped, hence Any). A library that
     `LLAMA_CPP_LIB_PATH` names is loaded by a child process first.
 
     Raises EngineError if it cannot be loaded, or is not the llama.cpp that llama_cpp describes.
@@ -101,7 +101,7 @@ def library() -> Any:
 
 @cache
 def tried() -> OwnLibrary | None:
-    """Return the library that `LLAMA_CPP_LIB_PATH` names, after a child process has loaded it; None if it is not set.
+    """Returns the library that `LLAMA_CPP_LIB_PATH` names, after a child process has loaded it; None if it is not set.
 
     Warns (`EngineWarning`) if no child can be started. Raises EngineError if the library must not be used.
     """
@@ -141,7 +141,7 @@ def load(own: OwnLibrary | None) -> Any:
 
 
 def _imported(own: OwnLibrary | None) -> tuple[Any, str]:
-    """Return llama_cpp's module of functions, and the version of llama-cpp-python."""
+    """Returns llama_cpp's module of functions, and the version of llama-cpp-python."""
     try:
         with own.named_for_import() if own else nullcontext():
             import llama_cpp.llama_cpp as lib
@@ -181,7 +181,8 @@ def _close_sinks() -> None:
 
 @cache
 def brief(name: str, result: Any = None) -> Any:
-    """Return a function of the library that holds the GIL while it runs. `result`: its result type, if not as declared.
+    """Returns a function of the library that holds the GIL while it runs. `result`: its result type, if not as
+    declared.
 
     For calls of microseconds: if another thread computes, releasing the GIL and taking it again costs up to the
     interpreter's switch interval (5 ms) each time. Never for functions that may wait for other threads.
@@ -215,7 +216,7 @@ class LibraryFacts:
 
 
 def facts() -> LibraryFacts:
-    """Return facts about the installed library. Loads it."""
+    """Returns facts about the installed library. Loads it."""
     lib = library()
     return LibraryFacts(
         version=library_version(),
@@ -234,7 +235,7 @@ _ARM = frozenset(("Q4_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "Q8_0"))
 
 @cache
 def repacked_types() -> frozenset[str]:
-    """Return the tensor types that this build repacks for this CPU on load (ggml-cpu/repack.cpp,
+    """Returns the tensor types that this build repacks for this CPU on load (ggml-cpu/repack.cpp,
     ggml-cpu/amx/common.h), according to the features that llama.cpp reports."""
     told = library().llama_print_system_info().decode("utf-8", "replace")
     found = {name.split()[-1] for name in told.split(" = 1")[:-1]}
@@ -246,7 +247,7 @@ def repacked_types() -> frozenset[str]:
 
 
 def library_version() -> str:
-    """Return the version of the installed llama-cpp-python."""
+    """Returns the version of the installed llama-cpp-python."""
     library()
     import llama_cpp
 
@@ -254,14 +255,14 @@ def library_version() -> str:
 
 
 def library_path() -> Path:
-    """Return the path of the loaded shared library."""
+    """Returns the path of the loaded shared library."""
     path = Path(library()._lib._name)
     own = tried()
     return own.path if own is not None else path
 
 
 def devices(module: Any = None) -> tuple[Device, ...]:
-    """Return the devices that ggml found, including the CPU; empty if the library does not export the functions.
+    """Returns the devices that ggml found, including the CPU; empty if the library does not export the functions.
     `module`: llama_cpp's, while it is being set up."""
     try:
         count, get, kind, name, about, memory = _device_functions((module or library())._lib)
@@ -294,7 +295,7 @@ def _device_functions(dll: Any) -> tuple[Any, ...]:
 
 
 def init_error(n_ctx: int) -> EngineError:
-    """Return the error for a context that could not be made."""
+    """Returns the error for a context that could not be made."""
     said = last_errors() or "no reason given"
     if "alloc" in said:
         return ContextOverflowError(
@@ -305,7 +306,7 @@ def init_error(n_ctx: int) -> EngineError:
 
 
 def decode_error(code: int, rows: int, info: ContextInfo) -> DecodeError:
-    """Return the error for a return code of llama_decode."""
+    """Returns the error for a return code of llama_decode."""
     if code == 1:  # no row was evaluated then
         return DecodeError(
             f"The KV cache of {info.cells:,} tokens has no room for {rows} more; end or trim a sequence, or load with "

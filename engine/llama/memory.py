@@ -11,7 +11,7 @@ _THREADS = 256 << 20
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Return the memory that is available without swapping, within the limits of this process's cgroups; None if
+    """Returns the memory that is available without swapping, within the limits of this process's cgroups; None if
     unknown.
 
     Linux: MemAvailable, which includes reclaimable page cache, and each cgroup's limit minus its use (inactive file
@@ -27,7 +27,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def address_space(root: Path = Path("/")) -> int | None:
-    """Return the address space that this process may still use: its limit (RLIMIT_AS) minus what it uses, and minus
+    """Returns the address space that this process may still use: its limit (RLIMIT_AS) minus what it uses, and minus
     what threads reserve for stacks and allocators; None without a limit. Exceeding it also ends the process, since
     llama.cpp does not survive a failed allocation."""
     try:
@@ -40,12 +40,12 @@ def address_space(root: Path = Path("/")) -> int | None:
 
 
 def anonymous_memory(root: Path = Path("/")) -> int | None:
-    """Return the memory of this process that is not backed by files; None if the system does not report it."""
+    """Returns the memory of this process that is not backed by files; None if the system does not report it."""
     return _field(root / "proc/self/status", "RssAnon")
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """Return one thread per physical core that this process may use: the products for a single token mostly wait for
+    """Returns one thread per physical core that this process may use: the products for a single token mostly wait for
     memory, which more threads do not speed up."""
     cores = {
         _read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu)
@@ -55,7 +55,7 @@ def default_threads(root: Path = Path("/")) -> int:
 
 
 def batch_threads(root: Path = Path("/")) -> int:
-    """Return one thread per logical CPU that this process may use, for batches of many rows, which compute more than
+    """Returns one thread per logical CPU that this process may use, for batches of many rows, which compute more than
     they wait. Besides, the hyper-threads that a virtual machine shows may be real cores."""
     return _within_quota(len(_usable_cpus()), root)
 
@@ -77,7 +77,7 @@ def _read(path: Path) -> str | None:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """Return the value of a line "Name: 123 kB" in bytes."""
+    """Returns the value of a line "Name: 123 kB" in bytes."""
     for line in (_read(path) or "").splitlines():
         key, _, value = line.partition(":")
         words = value.split()
@@ -91,8 +91,8 @@ def _meminfo(root: Path, name: str) -> int | None:
 
 
 def _cgroups(root: Path, controller: str) -> list[tuple[Path, bool]]:
-    """Return the directories of this process's cgroups that may limit `controller`, its own first, up to the root, each
-    with whether it is of version 2 (one hierarchy for all controllers, without their names)."""
+    """Returns the directories of this process's cgroups that may limit `controller`, its own first, up to the root,
+    each with whether it is of version 2 (one hierarchy for all controllers, without their names)."""
     found: list[tuple[Path, bool]] = []
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)

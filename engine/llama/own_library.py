@@ -110,7 +110,7 @@ class OwnLibrary:
         return (self.path.parent / (self.known.backends if self.known else ".")).resolve()
 
     def refused(self, why: object) -> EngineError:
-        """Return the error for a library that is refused."""
+        """Returns the error for a library that is refused."""
         return EngineError(f"The library {self.path}, of {VARIABLE}, is not used: {why}. {WAY_OUT}")
 
     @contextmanager
@@ -133,7 +133,7 @@ class OwnLibrary:
 
 
 def chosen() -> OwnLibrary | None:
-    """Return the library that the environment names; None if the variable is not set. Raises EngineError if there is
+    """Returns the library that the environment names; None if the variable is not set. Raises EngineError if there is
     none in that folder."""
     named = os.environ.get(VARIABLE)
     if named is None:
@@ -188,7 +188,7 @@ def adapt(lib: Any, known: Known) -> None:
 
 
 def difference(lib: Any) -> str | None:
-    """Return the first difference between the library's structures and llama_cpp's; None if none is found."""
+    """Returns the first difference between the library's structures and llama_cpp's; None if none is found."""
     for function, expected in _DEFAULTS.items():
         if found := _misplaced(lib, function, expected):
             return found
@@ -222,7 +222,7 @@ def _misplaced(lib: Any, function: str, expected: Mapping[str, object]) -> str |
 
 
 def _returned(lib: Any, function: str) -> bytes:
-    """Return the bytes of a function's result and anything written after it. On x86-64 a structure is returned through
+    """Returns the bytes of a function's result and anything written after it. On x86-64 a structure is returned through
     a pointer that the caller passes as first argument; elsewhere only the structure itself is examined."""
     if platform.machine() not in ("x86_64", "AMD64"):
         returned = getattr(lib, function)

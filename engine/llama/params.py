@@ -31,7 +31,7 @@ _BLOCK = 32  # elements of a block of every quantised type that a cache may have
 
 
 def on_cpu(model: GgufFile, options: ContextOptions, n_ctx: int, n_sequences: int) -> ContextOptions:
-    """Return the options with `flash_attn` and `n_ubatch` chosen, for attention on the CPU."""
+    """Returns the options with `flash_attn` and `n_ubatch` chosen, for attention on the CPU."""
     shared = options.kv_unified and n_sequences > 1
     needs_flash = shared or CACHE_TYPES[options.type_v][1] < 2 or not _heads_are_blocks(model, options)
     flash_attn = options.flash_attn if options.flash_attn != "auto" else "on" if needs_flash else "off"
@@ -50,7 +50,7 @@ def check(model: GgufFile, options: ContextOptions) -> None:
 
 
 def position_limit(model: GgufFile, options: ContextOptions) -> int | None:
-    """Return the longest conversation for which a model has learned positions; None if positions are computed.
+    """Returns the longest conversation for which a model has learned positions; None if positions are computed.
     llama.cpp ends the process at a token beyond the last position. Raises RequestError if a longer one is requested."""
     if not model.n_positions:
         return None
@@ -93,7 +93,7 @@ class LoadProgress:
 
 
 def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tuple[Any, tuple[Any, ...]]:
-    """Return the C parameters, and the objects that must be kept alive while they are used."""
+    """Returns the C parameters, and the objects that must be kept alive while they are used."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.n_gpu_layers or 0
     params.split_mode = SPLIT_MODES.index(options.split_mode)
@@ -113,7 +113,7 @@ def model_params(lib: Any, options: ModelOptions, progress: LoadProgress) -> tup
 
 
 def context_params(lib: Any, options: ContextOptions, cells: Cells, abort: Any) -> Any:
-    """Return the C parameters of a context with these cells. A decode stops once a byte is written into the buffer
+    """Returns the C parameters of a context with these cells. A decode stops once a byte is written into the buffer
     `abort`, which must live as long as the context."""
     params = lib.llama_context_default_params()
     params.n_ctx = cells.total

@@ -49,7 +49,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Return the current state of this machine. Loads llama.cpp."""
+    """Returns the current state of this machine. Loads llama.cpp."""
     return Machine(
         available_memory(), repacked_types(), tuple(device for device in devices() if device.is_gpu), address_space()
     )
@@ -103,7 +103,7 @@ def plan(
 
 
 def longest(file: GgufFile, model: ModelOptions, context: ContextOptions, limit: int, machine: Machine) -> int:
-    """Return the length of the longest conversations up to `limit` tokens that fit; 0 if not even the shortest fit."""
+    """Returns the length of the longest conversations up to `limit` tokens that fit; 0 if not even the shortest fit."""
     return _Planner(file, model, context, machine, None).longest(context.n_sequences or 1, limit)
 
 
@@ -113,7 +113,7 @@ def check_weights(file: GgufFile, model: ModelOptions, machine: Machine) -> None
 
 
 def default_context(file: GgufFile, options: ContextOptions) -> int:
-    """Return the default length of a conversation, regardless of memory."""
+    """Returns the default length of a conversation, regardless of memory."""
     limits = (file.n_ctx_train or _FALLBACK_CONTEXT, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
     return min(limit or sys.maxsize for limit in limits)
 
@@ -194,7 +194,7 @@ class _Planner:
         return need.host <= self._room and need.context.total <= free * share
 
     def _need(self, n_ctx: int, n_sequences: int) -> tuple[int, Need]:
-        """Return the layers on devices, as given or as many as fit, and the memory needed in total."""
+        """Returns the layers on devices, as given or as many as fit, and the memory needed in total."""
         given = self._model.n_gpu_layers
         if not self._most:
             return given or 0, self._at(n_ctx, n_sequences, 0)
@@ -209,7 +209,7 @@ class _Planner:
         return low, self._at(n_ctx, n_sequences, low)
 
     def _at(self, n_ctx: int, n_sequences: int, layers: int) -> Need:
-        """Return the memory needed with `layers` layers on devices: the last ones, the output matrix first
+        """Returns the memory needed with `layers` layers on devices: the last ones, the output matrix first
         (llama-model.cpp, `load_tensors`)."""
         file, options = self._file, self._ready(n_ctx, n_sequences, layers)
         cells = cells_of(options, n_ctx, n_sequences)
@@ -253,7 +253,7 @@ class _Planner:
         )
 
     def _summary(self, ready: ContextOptions, need: Need, layers: int, wanted: int) -> str:
-        """Return one line on what was chosen, and by whom, with the numbers."""
+        """Returns one line on what was chosen, and by whom, with the numbers."""
         asked = self._context
         length = "as asked for" if asked.n_ctx else "the default" if ready.n_ctx == wanted else "what fits"
         count = "as asked for" if asked.n_sequences else "the default, as far as memory allows"

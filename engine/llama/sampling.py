@@ -66,7 +66,7 @@ class Links(NamedTuple):
 
 
 def device_links(params: SamplingParams) -> Links | None:
-    """Return the chain that draws on the model's device; None if these parameters need the logits themselves, or
+    """Returns the chain that draws on the model's device; None if these parameters need the logits themselves, or
     samplers that llama.cpp has only for the CPU."""
     if params.logits_processors or params.logit_bias or params.logprobs is not None or params.mirostat:
         return None
@@ -77,7 +77,7 @@ def device_links(params: SamplingParams) -> Links | None:
 
 
 def plan(params: SamplingParams, n_vocab: int) -> Plan:
-    """Return the plan for these parameters and a vocabulary of `n_vocab` tokens."""
+    """Returns the plan for these parameters and a vocabulary of `n_vocab` tokens."""
     names = _names(params)
     if params.temperature == 0:
         names = [name for name in names if name in _CHANGES_ORDER]
@@ -135,7 +135,7 @@ class DrySamplers:
         self._free_dry.atexit = False  # see `LlamaSampler`
 
     def make(self, params: SamplingParams) -> Any:
-        """Return a sampler that has seen no token; the caller frees it."""
+        """Returns a sampler that has seen no token; the caller frees it."""
         setting = _Setting(
             params.dry_multiplier or 0.0,
             params.dry_base,
@@ -244,7 +244,7 @@ class LlamaSampler:
         return token
 
     def lend(self) -> Any:
-        """Return a chain for `llama_set_sampler` that continues from the tokens drawn so far; None if a device cannot
+        """Returns a chain for `llama_set_sampler` that continues from the tokens drawn so far; None if a device cannot
         apply these parameters. The sampler still owns it: detach it from the context before `close`."""
         self._check_open()
         wanted = device_links(self.params)
@@ -268,7 +268,7 @@ class LlamaSampler:
         self._on_device = value
 
     def fetch(self, context: int, row: int) -> int:
-        """Return the token that the context drew and accepted for this row. Raises DecodeError("nan") if it drew
+        """Returns the token that the context drew and accepted for this row. Raises DecodeError("nan") if it drew
         none."""
         self._check_open()
         token = int(self._sample(self._lent[0], context, row))
@@ -366,7 +366,7 @@ def _free(chain: int | None, lent: list[Any]) -> None:
 
 
 def _bias(params: SamplingParams, vocab: LlamaVocab) -> tuple[Any, Any] | None:
-    """Return token ids and the amounts to add to their logits, as arrays; a token given twice gets the sum."""
+    """Returns token ids and the amounts to add to their logits, as arrays; a token given twice gets the sum."""
     if not params.logit_bias:
         return None
     import numpy as np
@@ -390,7 +390,7 @@ class _Links:
         self._lib = library()
 
     def chain(self, names: Sequence[SamplerName], last: Last) -> int:
-        """Return a chain, which owns its samplers."""
+        """Returns a chain, which owns its samplers."""
         params, lib = self._params, self._lib
         make: dict[SamplerName, Callable[[], Any]] = {
             "penalties": self._penalties,

@@ -101,7 +101,7 @@ class LlamaVocab:
         return token in self._ends
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of one token; of a control token, its text. Raises EngineError for an unknown token."""
+        """Returns the bytes of one token; of a control token, its text. Raises EngineError for an unknown token."""
         if not 0 <= token < self._size:
             raise EngineError(f"Token {token} does not exist; this vocabulary has the tokens 0 to {self._size - 1}.")
         if (known := self._bytes[token]) is not None:
@@ -118,7 +118,7 @@ class LlamaVocab:
             length = -written
 
     def text(self, token: int) -> str:
-        """Return the text of one token; "" for -1, a token that the vocabulary does not have."""
+        """Returns the text of one token; "" for -1, a token that the vocabulary does not have."""
         return self.token_bytes(token).decode("utf-8", "replace") if token >= 0 else ""
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
@@ -184,7 +184,8 @@ class LlamaVocab:
             capacity = -count
 
     def _find_spellable(self, attributes: Sequence[int]) -> frozenset[bytes] | None:
-        """Return the texts of all tokens if some byte has no token; None for a vocabulary that can spell everything."""
+        """Returns the texts of all tokens if some byte has no token; None for a vocabulary that can spell
+        everything."""
         text = self._lib.llama_vocab_get_text
         names = {b"<0x%02X>" % byte for byte in range(256)}
         with self._model:
@@ -205,7 +206,7 @@ class LlamaVocab:
                 )
 
     def _find_anchor(self) -> tuple[str, list[int]] | None:
-        """Return an anchor and its tokens; None if the vocabulary puts no space before a text, or cannot spell an
+        """Returns an anchor and its tokens; None if the vocabulary puts no space before a text, or cannot spell an
         anchor."""
         try:
             return self._anchor_found()
@@ -227,7 +228,7 @@ class LlamaVocab:
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern for these texts that prefers the longest."""
+    """Returns a pattern for these texts that prefers the longest."""
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
 
 
@@ -250,7 +251,7 @@ class Spellings:
         self._heads = re.compile("[" + re.escape("".join(self._lengths)) + "]") if self._texts else None
 
     def cuts(self, text: str, pieces: Sequence[Piece]) -> list[int]:
-        """Return positions, ascending, such that no token's text with a character of a plain piece lies between two of
+        """Returns positions, ascending, such that no token's text with a character of a plain piece lies between two of
         them."""
         found: list[int] = []
         start = 0
@@ -282,7 +283,7 @@ class Spellings:
         return [*parts, text[start:]]
 
     def _whole(self, text: str, cut: int) -> int:
-        """Return a position at or shortly before `cut` that is not inside a token's text; in a long run of overlapping
+        """Returns a position at or shortly before `cut` that is not inside a token's text; in a long run of overlapping
         ones, such as "====" with the token "==", it may be inside one after all."""
         for _ in range(_STEPS):
             position = self._across(text, cut)
@@ -292,7 +293,7 @@ class Spellings:
         return cut
 
     def _across(self, text: str, cut: int) -> int:
-        """Return where the first token's text that spans the cut begins; the cut itself if none does."""
+        """Returns where the first token's text that spans the cut begins; the cut itself if none does."""
         for position in range(max(0, cut - self._longest_text + 1), cut):
             for length in self._lengths.get(text[position], ()):
                 if length > cut - position and text[position : position + length] in self._texts:

@@ -14,9 +14,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from engine.errors import EngineError, EngineWarning, RequestError
+from engine.errors import EngineError, EngineWarning, RequestError, shown
 from engine.mcp.connection import Connection, Lost, reason_of
 from engine.mcp.content import cut, outcome_of
 from engine.mcp.sampling import Budget, refusal
@@ -82,7 +82,7 @@ class MCP:
         _check_counts(max_result=max_result, sampling_requests=sampling_requests, sampling_tokens=sampling_tokens)
         _check_names(prefix, only)
         if allow_sampling not in (True, False):
-            raise RequestError(f"allow_sampling={allow_sampling!r} is not valid; give True or False.")
+            raise RequestError(f"allow_sampling={shown(allow_sampling)} is not valid; give True or False.")
         self._prefix, self._only = prefix, None if only is None else tuple(only)
         self._timeout, self._connect_timeout, self._max_result = timeout, connect_timeout, max_result
         self._allow_sampling, self._limits = allow_sampling, (sampling_requests, sampling_tokens)
@@ -291,19 +291,21 @@ def _failed(reason: str) -> ToolOutcome:
 def _check_seconds(**options: Any) -> None:
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise RequestError(f"{name}={value!r} is not valid; give seconds above 0.")
+            raise RequestError(f"{name}={shown(value)} is not valid; give seconds above 0.")
 
 
 def _check_names(prefix: Any, only: Any) -> None:
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise RequestError(
-            f"prefix={prefix!r} is not valid; give at most 64 letters, digits, and _ . / -, like 'files_'."
+            f"prefix={shown(prefix)} is not valid; give at most 64 letters, digits, and _ . / -, like 'files_'."
         )
-    if isinstance(only, str) or not all(isinstance(name, str) for name in only or ()):
-        raise RequestError(f"only={only!r} is not valid; give a list of tool names.")
+    names = () if only is None else only
+    listed = isinstance(names, list | tuple | set | frozenset)
+    if not listed or not all(isinstance(name, str) for name in cast("Sequence[object]", names)):
+        raise RequestError(f"only={shown(only)} is not valid; give a list of tool names.")
 
 
 def _check_counts(**options: Any) -> None:
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise RequestError(f"{name}={value!r} is not valid; give an integer, at least 1.")
+            raise RequestError(f"{name}={shown(value)} is not valid; give an integer, at least 1.")

@@ -102,8 +102,11 @@ def _read(server: object) -> tuple[str, Any, str]:
     in it."""
     if isinstance(server, str) and server.strip().startswith(("http://", "https://")):
         address = server.strip()
-        parts = urlsplit(address)
-        where = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+        try:
+            parts = urlsplit(address)
+            where = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
+        except ValueError as error:
+            raise RequestError(f"The URL of an MCP server cannot be read: {error}. Correct it.") from error
         return "URL", address, f"the MCP server {parts.scheme}://{where}"
     if isinstance(server, str | list | tuple):
         words = _words(server) if isinstance(server, str) else list(cast("Sequence[Any]", server))

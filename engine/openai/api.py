@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from engine.errors import EngineWarning, RequestError
+from engine.errors import EngineWarning, RequestError, shown
 from engine.openai.completions import ChatAnswer, read_chat
 from engine.openai.fields import read_body
 from engine.openai.items import Seal, messages_of
@@ -145,8 +145,8 @@ def model_name(engine: EngineLike) -> str:
 def _page(items: Sequence[Json], query: Mapping[str, str]) -> Json:
     """Returns one page of a list. Raises Problem for a limit that is not valid, and for an unknown `after`."""
     limit, after = query.get("limit", "20"), query.get("after")
-    if not limit.isdecimal() or not 1 <= int(limit) <= 100:
-        raise bad(f"limit={limit!r} is not valid; ask for 1 to 100 items.", "limit")
+    if not limit.isdecimal() or len(limit) > 3 or not 1 <= int(limit) <= 100:
+        raise bad(f"limit={shown(limit)} is not valid; ask for 1 to 100 items.", "limit")
     listed = list(items) if query.get("order") == "asc" else [*reversed(items)]
     ids = [item["id"] for item in listed]
     if after is not None and after not in ids:

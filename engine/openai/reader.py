@@ -7,6 +7,7 @@ reasoning and of usage. Does not know: transports, event streams, how reasoning 
 are put together.
 """
 
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -35,7 +36,7 @@ def usage_of(chunk: Chunk, known: Usage | None, diagnostics: Diagnostics) -> Usa
     for name, value in found.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             diagnostics.report(f"{name} that is not a count", value)
         else:
             numbers[name] = value / 1000 if name.endswith("seconds") else int(value)

@@ -33,7 +33,7 @@ class ResponseStore:
     """The most recently used responses. May be used from any thread."""
 
     def __init__(self, responses: int = MOST_RESPONSES, size: int = MOST_BYTES) -> None:
-        self._most, self._room = responses, size
+        self._most, self._size, self._room = responses, size, size
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[Stored, int]] = OrderedDict()
 
@@ -41,6 +41,8 @@ class ResponseStore:
         """Store a response with its whole conversation; the least recently used ones make room. A response larger than
         the whole store is not kept."""
         size = len(json.dumps([stored.response, [*stored.before, *stored.own]]))
+        if size > self._size:
+            return
         with self._lock:
             self._kept[stored.response["id"]] = stored, size
             self._room -= size

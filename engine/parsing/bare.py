@@ -235,7 +235,7 @@ class BareCalls:
 
 
 def _skip(text: str, at: int, expected: str) -> int:
-    """Return the position after the expected character and white space; -1 if the text ends, -2 at another
+    """Returns the position after the expected character and white space; -1 if the text ends, -2 at another
     character."""
     match = _SPACE.match(text, at)
     at = match.end() if match else at
@@ -248,7 +248,7 @@ def _skip(text: str, at: int, expected: str) -> int:
 
 
 def _string_at(text: str, at: int, allowed: tuple[str, ...] | None) -> tuple[str | None, int]:
-    """Return the short string at this position and the position after it.
+    """Returns the short string at this position and the position after it.
 
     (None, -1): the text ends inside a string that may still be allowed; (None, 0): there is no string, or it is not
     allowed.

@@ -105,7 +105,7 @@ class ChannelTurn:
         reader.call_start = None
 
     def _field(self, start: int, to: str) -> Reading[tuple[str, str | None]]:
-        """Return one field of a header, and the mark that ends it (not consumed). A field that names a function (after
+        """Returns one field of a header, and the mark that ends it (not consumed). A field that names a function (after
         `to`) makes the message, which began at `start`, a call.
 
         None as the mark: the input ended, or (with text left) this is not a header: a field is short and has no line
@@ -277,7 +277,7 @@ class ChannelTurn:
 
 
 def call_grammar(syntax: ChannelSyntax, tools: Sequence[Tool]) -> Node:
-    """Return the grammar of a message that calls one of the tools, including its header."""
+    """Returns the grammar of a message that calls one of the tools, including its header."""
     channel, to = syntax.channel + syntax.content[-1], f" {syntax.recipient}{syntax.namespace}"
     constrained = maybe(Marker(f" {syntax.constrain}json"))
 
@@ -290,12 +290,12 @@ def call_grammar(syntax: ChannelSyntax, tools: Sequence[Tool]) -> Node:
 
 
 def answer_grammar(syntax: ChannelSyntax, answer: Node) -> Node:
-    """Return the grammar of a message to the user, including its header."""
+    """Returns the grammar of a message to the user, including its header."""
     constrained = maybe(Marker(f" {syntax.constrain}json"))
     header = Marker(syntax.start + syntax.role + syntax.channel + syntax.content[0])
     return in_order(header, constrained, Marker(syntax.message), answer)
 
 
 def reasoning_grammar(syntax: ChannelSyntax) -> Node:
-    """Return the grammar of the header of a reasoning message."""
+    """Returns the grammar of the header of a reasoning message."""
     return Marker(syntax.start + syntax.role + syntax.channel + syntax.reasoning[0] + syntax.message)

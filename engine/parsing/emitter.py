@@ -68,7 +68,7 @@ class Emitter:
         self._out.append(event)
 
     def drain(self) -> list[Event]:
-        """Return the events since the last drain."""
+        """Returns the events since the last drain."""
         self._settle()
         out, self._out = self._out, []
         return out
@@ -105,14 +105,14 @@ class Emitter:
         return self._call
 
     def declared(self, name: str) -> str:
-        """Return the declared name for a name that a model wrote: models add namespaces to names that have none."""
+        """Returns the declared name for a name that a model wrote: models add namespaces to names that have none."""
         if self.tools is None or name in self.tools:
             return name
         bare = name.rpartition(".")[2]
         return bare if bare in self.tools else name
 
     def made_id(self, index: int, name: str) -> str:
-        """Return `call_` and 24 hexadecimal digits. Parsing the same text again gives the same ids; another salt gives
+        """Returns `call_` and 24 hexadecimal digits. Parsing the same text again gives the same ids; another salt gives
         others."""
         digest = hashlib.blake2b(
             f"{self._ids}\0{index}\0{name}".encode(errors="surrogatepass"), digest_size=12
@@ -284,7 +284,7 @@ class Span:
 
 
 def common_prefix(text: str, other: str) -> int:
-    """Return the length of the common prefix."""
+    """Returns the length of the common prefix."""
     count = 0
     for a, b in zip(text, other, strict=False):
         if a != b:
@@ -294,5 +294,5 @@ def common_prefix(text: str, other: str) -> int:
 
 
 def common_suffix(text: str, other: str) -> int:
-    """Return the length of the common suffix."""
+    """Returns the length of the common suffix."""
     return common_prefix(text[::-1], other[::-1])

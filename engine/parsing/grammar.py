@@ -92,7 +92,7 @@ NOTHING = InOrder(())
 
 
 def in_order(*items: Node) -> Node:
-    """Return a sequence of the items; empty ones are left out, and adjacent markers become one."""
+    """Returns a sequence of the items; empty ones are left out, and adjacent markers become one."""
     kept: list[Node] = []
     for item in items:
         for part in item.items if isinstance(item, InOrder) else (item,):
@@ -105,13 +105,13 @@ def in_order(*items: Node) -> Node:
 
 
 def one_of(*items: Node) -> Node:
-    """Return a choice of the items, without duplicates."""
+    """Returns a choice of the items, without duplicates."""
     different = [item for number, item in enumerate(items) if item not in items[:number]]
     return different[0] if len(different) == 1 else OneOf(tuple(different))
 
 
 def maybe(item: Node) -> Node:
-    """Return an optional item."""
+    """Returns an optional item."""
     return NOTHING if item == NOTHING else Repeat(item, 0, 1)
 
 
@@ -201,7 +201,7 @@ class Values:
         self._known: dict[str, Rule] = {}
 
     def value(self, schema: object) -> Node:
-        """Return the grammar of a value under a schema."""
+        """Returns the grammar of a value under a schema."""
         if not isinstance(schema, Mapping):
             return self._notation.any()
         node = cast("Schema", schema)
@@ -227,7 +227,7 @@ class Values:
         return one_of(*(self._of_type(node, name) for name in types))
 
     def members(self, node: Schema) -> list[Member]:
-        """Return the declared members of an object schema, in order."""
+        """Returns the declared members of an object schema, in order."""
         required = node.get("required", ())
         properties = cast("Schema", node.get("properties") or {})
         return [Member(key, self.value(schema), key in required) for key, schema in properties.items()]
@@ -273,14 +273,14 @@ class Values:
 
 
 def any_type(notation: NestedNotation, item: Node) -> Node:
-    """Return the grammar of a value of any type; `item` is that of the values nested in it."""
+    """Returns the grammar of a value of any type; `item` is that of the values nested in it."""
     constants = map(notation.constant, (True, False, None))
     numbers = JsonText({"type": "number"})
     return one_of(*constants, numbers, notation.text({}), notation.array(item, 0, None), notation.free())
 
 
 def resolved(root: Schema, reference: str) -> object:
-    """Return the target of a reference inside a schema ("#/$defs/x"); None if there is none."""
+    """Returns the target of a reference inside a schema ("#/$defs/x"); None if there is none."""
     if not reference.startswith("#"):
         return None
     node: object = root
@@ -311,7 +311,7 @@ def relocated(schema: object, place: str) -> Any:
 
 
 def listed(item: Node, least: int, most: int | None, separator: str) -> Node:
-    """Return `least` to `most` items with separators between them."""
+    """Returns `least` to `most` items with separators between them."""
     if most == 0:
         return NOTHING
     rest = Repeat(in_order(Words(separator), item), max(least - 1, 0), None if most is None else most - 1)
@@ -320,7 +320,7 @@ def listed(item: Node, least: int, most: int | None, separator: str) -> Node:
 
 
 def separated(members: Sequence[tuple[Node, bool]], separator: Node, rules: Rules) -> Node:
-    """Return the members in order, where optional ones may be left out, with separators between those present."""
+    """Returns the members in order, where optional ones may be left out, with separators between those present."""
     after = first = NOTHING
     for node, required in reversed(members):
         first = in_order(node, after) if required else one_of(in_order(node, after), first)
@@ -330,7 +330,7 @@ def separated(members: Sequence[tuple[Node, bool]], separator: Node, rules: Rule
 
 
 def arranged(syntax: ToolSyntax, call: Node, most: int | None) -> Node:
-    """Return one to `most` calls (None: any number) with the markers around them, in the way the family writes
+    """Returns one to `most` calls (None: any number) with the markers around them, in the way the family writes
     several."""
     opening, closing = syntax.section
     call_open, call_close = syntax.call
@@ -364,12 +364,12 @@ def _after(marker: str) -> str:
 
 
 def bounds(schema: Schema) -> tuple[int, int | None]:
-    """Return a string's minimum and maximum length in characters."""
+    """Returns a string's minimum and maximum length in characters."""
     return int(schema.get("minLength", 0)), (None if schema.get("maxLength") is None else int(schema["maxLength"]))
 
 
 def whole_pattern(schema: Schema, rules: Rules) -> str | None:
-    """Return a string schema's pattern as one that matches the whole text, since JSON Schema only searches. A pattern
+    """Returns a string schema's pattern as one that matches the whole text, since JSON Schema only searches. A pattern
     that cannot be enforced is added to `rules.unheld`, as is a `format`."""
     if "format" in schema:
         rules.unheld.append("format")
@@ -388,7 +388,7 @@ def whole_pattern(schema: Schema, rules: Rules) -> str | None:
 
 
 def _outside_groups(pattern: str) -> str:
-    """Return the characters of a regular expression outside all groups and character classes."""
+    """Returns the characters of a regular expression outside all groups and character classes."""
     outside: list[str] = []
     depth, escaped, in_class = 0, False, False
     for char in pattern:

@@ -35,7 +35,7 @@ class Outcome(Enum):
 
 @lru_cache(maxsize=64)
 def _run_without(heads: str) -> re.Pattern[str]:
-    """Return a pattern for a run of a string's characters, up to one that may begin a marker."""
+    """Returns a pattern for a run of a string's characters, up to one that may begin a marker."""
     return re.compile(rf'[^"\\\x00-\x1f{CONTROL}{re.escape(heads)}]+')
 
 

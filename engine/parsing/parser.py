@@ -133,7 +133,7 @@ class Parser:
         return None if start is None else start - self._prompt_size
 
     def size(self, text: str, special: bool = False) -> int:
-        """Return the number of characters that `fed` counts for a piece."""
+        """Returns the number of characters that `fed` counts for a piece."""
         return len(self._control.get(text, text)) if special else len(text)
 
     @property
@@ -273,7 +273,7 @@ class ParserRecipe:
         return ParserRecipe, tuple(values.values())
 
     def checked(self) -> "Checked":
-        """Return a `Checked` for the events of a parser that ran in another process."""
+        """Returns a `Checked` for the events of a parser that ran in another process."""
         return Checked(self.tools or ())
 
 

@@ -71,7 +71,7 @@ def _compiled(literals: tuple[str, ...]) -> _Compiled:
 
 
 def _proper_prefixes(literal: str) -> str:
-    """Return a pattern for every proper, non-empty prefix of the literal: `a(?:b(?:c)?)?` for "abcd"."""
+    """Returns a pattern for every proper, non-empty prefix of the literal: `a(?:b(?:c)?)?` for "abcd"."""
     *inner, last = (re.escape(char) for char in literal[:-1])
     pattern = last
     for char in reversed(inner):
@@ -150,13 +150,13 @@ class Reader:
         return self.fed - self.left
 
     def behind(self, count: int) -> str:
-        """Return up to `WINDOW` characters after the next `count` characters and white space. Consumes nothing."""
+        """Returns up to `WINDOW` characters after the next `count` characters and white space. Consumes nothing."""
         space = _ANY_SPACE.match(self.buffer, self.pos + count)
         start = space.end() if space else self.pos + count
         return self.buffer[start : start + WINDOW]
 
     def plain(self, text: str) -> str:
-        """Return the text with control tokens spelt out."""
+        """Returns the text with control tokens spelt out."""
         return text.translate(self._names) if self._names else text
 
     def note(self, kind: str, text: str) -> None:
@@ -240,7 +240,7 @@ class Reader:
         return any(len(longer) > len(rest) and longer.startswith(rest) for longer in markers.literals)
 
     def starts(self, markers: Markers) -> Reading[str | None]:
-        """Return the longest marker at the front, or None, once that is decided. Consumes nothing."""
+        """Returns the longest marker at the front, or None, once that is decided. Consumes nothing."""
         while True:
             found = markers.pattern.match(self.buffer, self.pos)
             marker = None if found is None else found.group(1)
@@ -329,7 +329,7 @@ class Spelling:
         return any(token in literal for token in self._control)
 
     def text(self, literal: str) -> str:
-        """Return the literal as it appears in the buffer."""
+        """Returns the literal as it appears in the buffer."""
         if self._pattern is None:
             return literal
         return self._pattern.sub(lambda found: self.characters[found.group()], literal)

@@ -53,28 +53,28 @@ class Schemas:
         return tuple(self._properties)
 
     def types(self, name: str) -> frozenset[str] | None:
-        """Return the JSON types that a parameter takes; None if the schema does not say."""
+        """Returns the JSON types that a parameter takes; None if the schema does not say."""
         return self._types(self._properties.get(name), depth=0)
 
     def own(self) -> frozenset[str] | None:
-        """Return the JSON types of this schema itself; None if it does not say."""
+        """Returns the JSON types of this schema itself; None if it does not say."""
         return self._types(self._node, depth=0)
 
     def child(self, name: str) -> "Schemas":
-        """Return the schema of a property."""
+        """Returns the schema of a property."""
         return Schemas(self._root, self._properties.get(name, _ANY))
 
     def items(self) -> "Schemas":
-        """Return the schema of an array's items."""
+        """Returns the schema of an array's items."""
         return Schemas(self._root, self._node.get("items", _ANY))
 
     def at(self, position: int) -> str | None:
-        """Return the name of the parameter in that position."""
+        """Returns the name of the parameter in that position."""
         names = list(self._properties)
         return names[position] if position < len(names) else None
 
     def only(self) -> str | None:
-        """Return the name of the parameter if there is only one."""
+        """Returns the name of the parameter if there is only one."""
         return self.at(0) if len(self._properties) == 1 else None
 
     def _followed(self, node: object) -> Mapping[str, Any]:
@@ -118,7 +118,7 @@ class Schemas:
 
 
 def _listed(value: object) -> list[object]:
-    """Return a keyword's list; empty if its value is not a list."""
+    """Returns a keyword's list; empty if its value is not a list."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
@@ -132,18 +132,18 @@ def _union(branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
 
 
 def type_name(value: object) -> str:
-    """Return the JSON type of a Python value."""
+    """Returns the JSON type of a Python value."""
     return next((name for kind, name in _TYPE_NAMES if isinstance(value, kind)), "null")
 
 
 def quoted(text: str) -> str:
-    """Return text as the inside of a JSON string."""
+    """Returns text as the inside of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
-    """Return the JSON of a value that the markup does not call text: the value itself if it is JSON of an allowed type,
-    the only value that it can mean if the schema takes no strings, else a string."""
+    """Returns the JSON of a value that the markup does not call text: the value itself if it is JSON of an allowed
+    type, the only value that it can mean if the schema takes no strings, else a string."""
     if types is not None and (meant := coerced(text, types)) is not None:
         return meant
     parsed = _parsed(text.strip(), types)
@@ -153,7 +153,7 @@ def typed(text: str, types: frozenset[str] | None) -> str:
 
 
 def coerced(text: str, types: frozenset[str]) -> str | None:
-    """Return the JSON of the only value of these types that the text can mean; None if there is none, or it may be a
+    """Returns the JSON of the only value of these types that the text can mean; None if there is none, or it may be a
     string."""
     bare = text.strip()
     parsed = _parsed(bare, types)
@@ -171,7 +171,7 @@ def coerced(text: str, types: frozenset[str]) -> str | None:
 
 
 def _number(text: str, types: frozenset[str]) -> str | None:
-    """Return a loosely written number (`007`, `+3`, `.5`) as JSON; None if it is not one."""
+    """Returns a loosely written number (`007`, `+3`, `.5`) as JSON; None if it is not one."""
     if types.isdisjoint({"integer", "number"}):
         return None
     if whole := _INTEGER.fullmatch(text):
@@ -183,13 +183,13 @@ def _number(text: str, types: frozenset[str]) -> str | None:
 
 
 def _parsed(bare: str, types: frozenset[str] | None) -> tuple[str, str] | None:
-    """Return the JSON and the type of JSON text or of a Python literal; None if it is neither."""
+    """Returns the JSON and the type of JSON text or of a Python literal; None if it is neither."""
     constants = types is None or not types.isdisjoint({"boolean", "null"})
     return _json(_PYTHON_LITERALS.get(bare, bare) if constants else bare) or _python(bare)
 
 
 def _json(text: str) -> tuple[str, str] | None:
-    """Return JSON text (unchanged, or with raw control characters escaped) and its type; None if it is not JSON."""
+    """Returns JSON text (unchanged, or with raw control characters escaped) and its type; None if it is not JSON."""
     for strict in (True, False):
         try:
             value = json_value(text, strict=strict)
@@ -215,13 +215,13 @@ _ESCAPE = re.compile(r"\\([4-7][0-7]{2}|.|\n|$)")
 
 
 def _known_escape(escape: re.Match[str]) -> str:
-    """Return an escape as it is if Python knows it, else its two characters: Python reads them so, with a warning."""
+    """Returns an escape as it is if Python knows it, else its two characters: Python reads them so, with a warning."""
     return escape[0] if len(escape[1]) == 1 and escape[1] in "\\'\"abfnrtvxuUN01234567\n" else rf"\{escape[0]}"
 
 
 def unwrapped(name: str, text: str, names: Sequence[str]) -> str | None:
-    """Return the JSON of an object whose keys are parameters of the tool (`names`): the model wrote all arguments under
-    one undeclared name. None if the text is anything else."""
+    """Returns the JSON of an object whose keys are parameters of the tool (`names`): the model wrote all arguments
+    under one undeclared name. None if the text is anything else."""
     parsed = _parsed(text.strip(), None)
     if parsed is None or parsed[1] != "object":
         return None

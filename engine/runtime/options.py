@@ -7,12 +7,11 @@ RequestError for a value that is not valid, before anything is loaded.
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
-from reprlib import Repr
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from engine.errors import RequestError
+from engine.errors import RequestError, shown
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
 FlashAttention: TypeAlias = Literal["auto", "on", "off"]
@@ -40,13 +39,6 @@ Threads: TypeAlias = Annotated[int, Field(ge=1, le=MAX_THREADS)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-_short = Repr()
-_short.maxstring = _short.maxother = 80
-
-
-def shown(value: object) -> str:
-    """Returns a short `repr` of any value, for a message."""
-    return _short.repr(value)
 
 
 def refusal(name: str, value: object, error: ValidationError) -> RequestError:

@@ -21,7 +21,7 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from engine.constraint.guide import Constraint
-from engine.errors import EngineError, QueueFullError, RequestError
+from engine.errors import EngineError, QueueFullError, RequestError, shown
 from engine.events import Finished
 from engine.families import Format, builtin_families
 from engine.parsing import Parser as TextParser
@@ -149,7 +149,7 @@ def _numbers(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
 def _known(vocab: Vocab, tokens: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the tokens. Raises RequestError for one that the vocabulary does not have."""
     if wrong := [token for token in tokens if not 0 <= token < vocab.size]:
-        raise RequestError(f"There is no token {wrong[0]}; this model has the tokens 0 to {vocab.size - 1}.")
+        raise RequestError(f"There is no token {shown(wrong[0])}; this model has the tokens 0 to {vocab.size - 1}.")
     return tokens
 
 
@@ -189,6 +189,11 @@ class Service:
     def info(self) -> ContextInfo:
         """The sizes of the context."""
         return self._info
+
+    @property
+    def capacity(self) -> int:
+        """Returns how many requests may be open at once: those that run, and `max_waiting`."""
+        return self._post.most
 
     @property
     def metrics(self) -> Metrics:
@@ -407,7 +412,7 @@ class _Deliveries:
         self._queues: dict[int, OutputQueue] = {}
         self._n_ctx = info.n_ctx
         self._max_waiting = max_waiting
-        self._most = info.n_sequences + max_waiting
+        self.most = info.n_sequences + max_waiting
         self._checkpoints = (0, 0)
 
     @property
@@ -417,7 +422,7 @@ class _Deliveries:
 
     def open(self, id_: int, queue: OutputQueue) -> OutputQueue:
         """Register the queue of a request. Raises QueueFullError if too many are open."""
-        if len(self._queues) >= self._most:
+        if len(self._queues) >= self.most:
             raise QueueFullError(
                 f"{len(self._queues):,} requests run or wait already, and max_waiting={self._max_waiting:,} may wait; "
                 "try again later, or load with a larger max_waiting=."
@@ -511,4 +516,4 @@ def _check_tokens(sampling: SamplingParams, size: int) -> None:
     named = {"logit_bias": [token for token, _ in sampling.logit_bias], "stop_tokens": sampling.stop_tokens}
     for name, tokens in named.items():
         if wrong := [token for token in tokens if not 0 <= token < size]:
-            raise RequestError(f"{name} names token {wrong[0]}; this model has the tokens 0 to {size - 1}.")
+            raise RequestError(f"{name} names token {shown(wrong[0])}; this model has the tokens 0 to {size - 1}.")

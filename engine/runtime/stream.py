@@ -216,7 +216,7 @@ class Stream(TwoWayStream[Completion]):
         arrived()
 
     def take(self) -> list[Event] | None:
-        """Return the events that the engine sent together and that nobody has read, without waiting; None if there are
+        """Returns the events that the engine sent together and that nobody has read, without waiting; None if there are
         none. Raises the error that ended the turn once all events are taken."""
         if not self._unread:
             if self._error is not None:

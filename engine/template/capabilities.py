@@ -71,7 +71,7 @@ class Capabilities:
 
 
 def probe(template: Template, fixed: Mapping[str, str]) -> Capabilities:
-    """Return the capabilities of a template. `fixed` are the variables that every render has (bos_token, eos_token).
+    """Returns the capabilities of a template. `fixed` are the variables that every render has (bos_token, eos_token).
 
     Raises TemplateError if a render was stopped because of its time or memory.
     """
@@ -165,7 +165,7 @@ class _Probe:
         return {"role": "assistant", "content": content, "tool_calls": [call]}
 
     def _arguments(self, user: Mapping[str, Any], content: str | None = "") -> frozenset[str]:
-        """Return the forms of arguments that are rendered correctly: neither in Python's notation nor as a quoted
+        """Returns the forms of arguments that are rendered correctly: neither in Python's notation nor as a quoted
         string."""
         forms: set[str] = set()
         for form, spoilt in (("object", "{'city'"), ("string", '\\"city')):

@@ -214,7 +214,7 @@ class ChatTemplate:
         return with_reasoning(prompt, template._opens(prompt))
 
     def forgeries(self, prompt: Prompt) -> list[Span]:
-        """Return the spans of a prompt that would be control tokens if callers had not written part of them."""
+        """Returns the spans of a prompt that would be control tokens if callers had not written part of them."""
         position, callers = 0, list[Span]()
         for piece in prompt.pieces:
             callers += [] if piece.special else [Span(position, position + len(piece.text))]
@@ -230,8 +230,8 @@ class ChatTemplate:
         asked: Asked,
         until: float,
     ) -> Prompt:
-        """Return the prompt that continues the last message. If the template by default omits that message's reasoning,
-        the message was written with reasoning on, and is continued with reasoning on."""
+        """Returns the prompt that continues the last message. If the template by default omits that message's
+        reasoning, the message was written with reasoning on, and is continued with reasoning on."""
         prompt = rendering.continuation(self._holds)
         if reasoning is not None or not conversation[-1].reasoning or rendering.fits(self._holds):
             return prompt
@@ -243,7 +243,7 @@ class ChatTemplate:
         return again.continuation(self._holds) if again.fits(self._holds) else prompt
 
     def _for(self, *, tools: bool, documents: bool) -> "ChatTemplate":
-        """Return the one of the model's templates that can state tools, documents or both."""
+        """Returns the one of the model's templates that can state tools, documents or both."""
         if not documents:
             return self._with_tools or self if tools else self
         if tools and self._with_tools is not None and self._with_tools._reads_documents:
@@ -263,7 +263,7 @@ class ChatTemplate:
     def _switch(
         self, reasoning: Reasoning | None, conversation: Sequence[Message], tools: Sequence[Tool], until: float
     ) -> Switch:
-        """Return the switch for `reasoning`. Cached: it depends on the request only by whether it has system text, and
+        """Returns the switch for `reasoning`. Cached: it depends on the request only by whether it has system text, and
         tools."""
         if reasoning is None:
             return Switch()
@@ -299,7 +299,7 @@ class ChatTemplate:
         id_salt: str = "",
         builtin_tools: Sequence[str] = (),
     ) -> Parser:
-        """Return a parser for the output after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
+        """Returns a parser for the output after `prompt`. `control_tokens` None is text mode (see `Parser`)."""
         recipe = self.parser_recipe(
             prompt,
             tools,
@@ -322,7 +322,7 @@ class ChatTemplate:
         id_salt: str = "",
         builtin_tools: Sequence[str] = (),
     ) -> ParserRecipe:
-        """Return a record from which such a parser can be made, also in another process."""
+        """Returns a record from which such a parser can be made, also in another process."""
         stating = self._with_tools or self
         known = None if tools is None else as_tools(tools)
         return ParserRecipe(
@@ -336,7 +336,7 @@ class ChatTemplate:
         )
 
     def _holds(self, prompt: Prompt) -> Held:
-        """Return the part of the turn that a prompt contains, and whether it ends inside reasoning."""
+        """Returns the part of the turn that a prompt contains, and whether it ends inside reasoning."""
         parser = Parser(self.format, control_tokens=self.control_tokens)
         held = fold([event for piece in prompt.prefix for event in parser.feed(*piece)])
         return Held(parser.in_reasoning, held.reasoning, held.content)
@@ -354,7 +354,7 @@ class ChatTemplate:
 
 
 def stated_tools(tools: Sequence[ToolLike] | None, choice: AllowedChoice) -> tuple[Tool, ...]:
-    """Return the tools that the prompt states. Raises RequestError if the choice names an unknown tool."""
+    """Returns the tools that the prompt states. Raises RequestError if the choice names an unknown tool."""
     known = as_tools(tools)
     there = {tool.name for tool in known}
     wanted = (

@@ -31,7 +31,7 @@ def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
 
 
 def documents_of(documents: Iterable[DocumentLike] | None) -> list[dict[str, Any]]:
-    """Return the documents as templates read them. Raises RequestError for one that is neither a text nor a
+    """Returns the documents as templates read them. Raises RequestError for one that is neither a text nor a
     dictionary."""
     if isinstance(documents, str | Mapping):
         raise RequestError("documents must be a list; put the one document in a list: documents=[...].")
@@ -192,5 +192,5 @@ def without_inline_reasoning(message: Message, format_: Format) -> Message:
 
 
 def as_mapping(value: object) -> Mapping[str, Any] | None:
-    """Return the value if it is a JSON object, else None."""
+    """Returns the value if it is a JSON object, else None."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None

@@ -49,7 +49,7 @@ class Template:
         self.variables = self._compiled.variables
 
     def hurried(self, seconds: float) -> Self:
-        """Return the same template with a time limit for all its renders together."""
+        """Returns the same template with a time limit for all its renders together."""
         other = copy(self)
         other._until = time.monotonic() + seconds
         return other
@@ -128,7 +128,7 @@ def values(
     generates: bool,
     documents: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return the variables with which `template` is rendered. `tools` None means no tools; some templates need `[]`
+    """Returns the variables with which `template` is rendered. `tools` None means no tools; some templates need `[]`
     instead.
 
     Firefunction's template reads `functions` (JSON text) and `datetime` in place of `tools` (source: its model card).
@@ -148,13 +148,14 @@ def values(
 
 
 def described(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tool with an empty description wherever it or a parameter has none, for templates that require one."""
+    """Returns the tool with an empty description wherever it or a parameter has none, for templates that require
+    one."""
     function: dict[str, Any] = {"description": "", **tool["function"]}
     return with_parameters({**tool, "function": function}, _described)
 
 
 def with_parameters(tool: Mapping[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Return the tool with its parameters' schema changed."""
+    """Returns the tool with its parameters' schema changed."""
     function = tool["function"]
     return {**tool, "function": {**function, "parameters": change(function["parameters"])}}
 
@@ -170,7 +171,7 @@ def _described(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without the type "null" anywhere, for templates that do not know it."""
+    """Returns the schema without the type "null" anywhere, for templates that do not know it."""
     found = _mapped(schema, without_null)
     kinds = found.get("type")
     if kinds == "null":
@@ -182,7 +183,8 @@ def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema with JSON Schema's default made explicit in every object: additional properties are allowed."""
+    """Returns the schema with JSON Schema's default made explicit in every object: additional properties are
+    allowed."""
 
     def said(part: Mapping[str, Any]) -> dict[str, Any]:
         found = closed(part)
@@ -192,7 +194,7 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mapped(schema: Mapping[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Return a copy with each direct subschema changed."""
+    """Returns a copy with each direct subschema changed."""
     found = dict(schema)
     for key, value in schema.items():
         if key in _NAMED and (named := as_mapping(value)) is not None:

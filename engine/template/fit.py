@@ -27,7 +27,7 @@ _SHORT = 200
 def kept(
     messages: Sequence[Message], count: Callable[[tuple[int, ...]], int], limit: int, step: int
 ) -> tuple[int, ...]:
-    """Return the indices of the messages to send, so that their `count` is at most `limit`; if that is impossible, as
+    """Returns the indices of the messages to send, so that their `count` is at most `limit`; if that is impossible, as
     few as may be sent.
 
     The number of dropped tokens is rounded up to a multiple of `step` if possible, so that the prompt's beginning,
@@ -58,7 +58,7 @@ def kept(
 def shortened(
     messages: Sequence[Message], count: Callable[[tuple[Message, ...]], int], limit: int, step: int
 ) -> tuple[Message, ...]:
-    """Return the messages with the results of tools cut to their beginnings, the oldest first, until their `count` is
+    """Returns the messages with the results of tools cut to their beginnings, the oldest first, until their `count` is
     at most `limit`; if that is impossible, with all results cut that may be. Results that the model has not read yet
     stay complete.
 
@@ -98,7 +98,7 @@ def _cut(message: Message) -> Message:
 
 
 def _droppable(messages: Sequence[Message]) -> list[list[int]]:
-    """Return groups of messages, the oldest first; each can only be dropped as a whole."""
+    """Returns groups of messages, the oldest first; each can only be dropped as a whole."""
     last = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
     groups: list[list[int]] = []
     home: dict[str, int] = {}
@@ -175,7 +175,7 @@ class Prompts:
         return replace(prompt, restored=restored.numbers)
 
     def head(self, messages: Sequence[Message], known: Sequence[Tool], options: PromptOptions) -> tuple[int, ...]:
-        """Return the tokens that all prompts share that continue these messages with a user message."""
+        """Returns the tokens that all prompts share that continue these messages with a user message."""
         answering = replace(options, continue_final_message=False)
         first, second = (
             self._tokens(self.rendered(Restored((*messages, Message(role="user", content=text)), ()), known, answering))
@@ -184,7 +184,7 @@ class Prompts:
         return first[: _shared(first, second)]
 
     def fitted(self, restored: Restored, known: Sequence[Tool], options: PromptOptions) -> Fitted:
-        """Return the prompt, fitted by the overflow policy. Raises RequestError for an unknown policy."""
+        """Returns the prompt, fitted by the overflow policy. Raises RequestError for an unknown policy."""
         policy = options.overflow
         if policy not in get_args(Overflow):
             raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
@@ -220,7 +220,7 @@ class Prompts:
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
+    """Returns the length of the common prefix."""
     return next(
         (number for number, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
         min(len(first), len(second)),

@@ -20,14 +20,14 @@ _EXAMPLE = ToolCall(name="NAME", arguments='{"ARGUMENT": "VALUE"}')
 
 
 def with_generic_tools(format_: Format) -> Format:
-    """Return the format, with the generic syntax for calls if it has none."""
+    """Returns the format, with the generic syntax for calls if it has none."""
     if format_.tools or format_.channels:
         return format_
     return format_.model_copy(update={"tools": GENERIC})
 
 
 def writable(syntax: ToolSyntax) -> ToolSyntax:
-    """Return the syntax, or the generic one if this module cannot write it: all templates of such families write calls
+    """Returns the syntax, or the generic one if this module cannot write it: all templates of such families write calls
     themselves."""
     typed = syntax.type_end or syntax.attributes_end
     return GENERIC if syntax.shape in ("dictionary", "nested") or typed else syntax
@@ -39,7 +39,7 @@ def reads_values(syntax: ToolSyntax) -> bool:
 
 
 def written(calls: Sequence[ToolCall], syntax: ToolSyntax) -> str:
-    """Return the calls as a model writes them in this syntax."""
+    """Returns the calls as a model writes them in this syntax."""
     syntax = writable(syntax)
     if syntax.shape == "pythonic":
         return _section(syntax, "[" + ", ".join(map(_pythonic, calls)) + "]")
@@ -97,7 +97,7 @@ def _pythonic(call: ToolCall) -> str:
 
 
 def _values(call: ToolCall) -> Mapping[str, Any]:
-    """Return the arguments as an object; text that is not one (a malformed call) becomes the value of one key."""
+    """Returns the arguments as an object; text that is not one (a malformed call) becomes the value of one key."""
     try:
         value: object = json_value(call.arguments or "{}")
     except ValueError:
@@ -116,7 +116,7 @@ def _json(value: object) -> str:
 def with_statement(
     messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], syntax: ToolSyntax
 ) -> list[Message]:
-    """Return the conversation with the tools' functions stated in its system message."""
+    """Returns the conversation with the tools' functions stated in its system message."""
     text = statement(functions, syntax)
     if messages and messages[0].role in ("system", "developer"):
         first = messages[0].model_copy(update={"content": f"{messages[0].content or ''}\n\n{text}".lstrip()})
@@ -125,7 +125,7 @@ def with_statement(
 
 
 def statement(functions: Sequence[Mapping[str, Any]], syntax: ToolSyntax) -> str:
-    """Return the text that tells a model its tools' functions and how to call them."""
+    """Returns the text that tells a model its tools' functions and how to call them."""
     listed = "\n".join(map(_json, functions))
     example = written([_EXAMPLE], syntax).strip()
     return (
@@ -136,7 +136,7 @@ def statement(functions: Sequence[Mapping[str, Any]], syntax: ToolSyntax) -> str
 
 
 def without_calls(messages: Sequence[Message], syntax: ToolSyntax) -> list[Message]:
-    """Return the conversation with its calls written into the content."""
+    """Returns the conversation with its calls written into the content."""
     return [
         message.model_copy(update={"content": _beside(message, syntax), "tool_calls": (), "parts": ()})
         if message.tool_calls
@@ -151,7 +151,7 @@ def _beside(message: Message, syntax: ToolSyntax) -> str:
 
 
 def without_results(messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation with each run of tool results as one user message."""
+    """Returns the conversation with each run of tool results as one user message."""
     changed: list[Message] = []
     joins = False
     for message in messages:
@@ -168,7 +168,7 @@ def without_results(messages: Sequence[Message]) -> list[Message]:
 
 
 def alternating(messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation with adjacent user messages joined, for templates that require alternating roles."""
+    """Returns the conversation with adjacent user messages joined, for templates that require alternating roles."""
     changed: list[Message] = []
     for message in messages:
         if changed and message.role == changed[-1].role == "user":

@@ -45,8 +45,8 @@ _ALWAYS = frozenset({"string", "number", "integer", "boolean", "object", "array"
 
 
 def words_of(source: str, markers: Markers) -> frozenset[str]:
-    """Return the words that a template may look for in callers' text: its literals and the names that it reads, without
-    the markers among them; JSON Schema's types, which some compare in upper case; and "code", which
+    """Returns the words that a template may look for in callers' text: its literals and the names that it reads,
+    without the markers among them; JSON Schema's types, which some compare in upper case; and "code", which
     `engine.template.history` looks for."""
     found = (word for block in _BLOCK.findall(source) for each in _QUOTED_OR_NAMED.findall(block) for word in each)
     words = dict.fromkeys(word for word in found if word.strip(_KEPT) and not markers.spans(word))
@@ -90,11 +90,11 @@ class Alphabet:
         return stand_in
 
     def mark(self, text: str) -> str:
-        """Return the text in stand-ins, except for white space, quotes and backslashes."""
+        """Returns the text in stand-ins, except for white space, quotes and backslashes."""
         return "".join(map(self._stand_ins.__getitem__, text))
 
     def mark_all(self, text: str) -> str:
-        """Return the text in stand-ins, including white space, quotes and backslashes."""
+        """Returns the text in stand-ins, including white space, quotes and backslashes."""
         for character in set(text) - self._of_kept.keys():
             self._of_kept[character] = self._next(character)
         return "".join(map(self._of_kept.__getitem__, text))
@@ -106,7 +106,7 @@ class Alphabet:
         return {self._stand_ins[character]: self.mark(text) for character, text in escaped.items()}
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
-        """Return the text without stand-ins, and the spans of the marked characters in it."""
+        """Returns the text without stand-ins, and the spans of the marked characters in it."""
         known = self._original.__getitem__
         if "\\U00" not in text and "\\ud" not in text:
             return "".join(map(known, text)), [Span(*match.span()) for match in _RUNS.finditer(text)]
@@ -126,7 +126,7 @@ class Alphabet:
         return "".join(parts), merged(spans)
 
     def _unescaped(self, escape: str) -> str:
-        """Return the `repr` or `json.dumps` escape of the character for which an escaped stand-in stands."""
+        """Returns the `repr` or `json.dumps` escape of the character for which an escaped stand-in stands."""
         stand_in = _character(escape)
         if stand_in not in self._original:
             return escape
@@ -156,7 +156,7 @@ class _StandIns(dict[str, str]):
 
 
 def absent(texts: Iterable[str], count: int) -> list[str]:
-    """Return characters that occur in none of the texts, and that an alphabet made for them uses only after thousands
+    """Returns characters that occur in none of the texts, and that an alphabet made for them uses only after thousands
     of others."""
     taken = _taken(texts)
     free = (chr(code) for code in reversed(_PRIVATE) if chr(code) not in taken)
@@ -164,13 +164,13 @@ def absent(texts: Iterable[str], count: int) -> list[str]:
 
 
 def _taken(texts: Iterable[str]) -> set[str]:
-    """Return the characters of the private planes that occur in the texts, directly or as escapes."""
+    """Returns the characters of the private planes that occur in the texts, directly or as escapes."""
     suspects = (text for text in texts if not text.isascii() or "\\" in text)
     return {_character(found) for text in suspects for found in _TAKEN.findall(text)}
 
 
 def _character(text: str) -> str:
-    """Return a character, given it or its escape."""
+    """Returns a character, given it or its escape."""
     if text[0] != "\\":
         return text
     return chr(int(f"0x{text[2:]}", 0)) if text[1] == "U" else json.loads(f'"{text}"')
@@ -333,7 +333,7 @@ class Guard:
         self._alphabet = Alphabet(texts)
 
     def authored(self, render: Render) -> Authored:
-        """Return the text to send, and who wrote it.
+        """Returns the text to send, and who wrote it.
 
         The text is the plain render's, unless the template examines a text that could become part of a marker: then it
         is that of a render in which the template could not do so. Raises what rendering without marks raises.
@@ -344,7 +344,7 @@ class Guard:
         return Authored(found.text, callers, None if found.text == plain else found.marking, complete)
 
     def _found(self, render: Render, plain: str) -> tuple[_Marked, bool]:
-        """Return the marked render with the same text, or the one to send instead of the plain one; and whether
+        """Returns the marked render with the same text, or the one to send instead of the plain one; and whether
         everything is marked in it."""
         there = self._markers.counted(plain)
         first = self._marked(render, Sparing.WORDS, near=there.keys())
@@ -370,7 +370,7 @@ class Guard:
         )
 
     def _with_words(self, render: Render, found: _Marked) -> Sequence[Span]:
-        """Return the spans that callers wrote, including words that became part of a marker."""
+        """Returns the spans that callers wrote, including words that became part of a marker."""
         if self._markers.by_looks:
             return found.callers  # too much looks like a marker, and the template's words are trusted
         own = self._own(found)
@@ -392,7 +392,7 @@ class Guard:
     def _marked(
         self, render: Render, sparing: Sparing, near: Collection[str] = (), wary: Collection[str] = ()
     ) -> _Marked | None:
-        """Return a marked render; None if the template rejects the marked text."""
+        """Returns a marked render; None if the template rejects the marked text."""
         marking = self.marking(sparing, near, wary)
         try:
             return _Marked(marking, *self._alphabet.reveal(render(marking)))
@@ -404,9 +404,9 @@ class Guard:
     def marking(
         self, sparing: Sparing = Sparing.WORDS, near: Collection[str] = (), wary: Collection[str] = ()
     ) -> Marking:
-        """Return a way of marking this request's texts."""
+        """Returns a way of marking this request's texts."""
         return Marking(self._alphabet, sparing, self._words, near, wary)
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
-        """Return a marked text without stand-ins, and the spans of it that are marked."""
+        """Returns a marked text without stand-ins, and the spans of it that are marked."""
         return self._alphabet.reveal(text)

@@ -34,7 +34,7 @@ _DECODER = json.JSONDecoder(strict=False)
 
 
 def check_builtin(names: Sequence[str], template: Template) -> tuple[str, ...]:
-    """Return the names as a tuple. Raises RequestError if the template declares no built-in tools."""
+    """Returns the names as a tuple. Raises RequestError if the template declares no built-in tools."""
     if isinstance(names, str):
         raise RequestError(f"builtin_tools must be a list of names; put it in a list: builtin_tools=[{names!r}].")
     if names and BUILTIN_VARIABLE not in template.variables:
@@ -51,7 +51,7 @@ def is_builtin(name: str, builtin: Iterable[str]) -> bool:
 
 
 def builtin_records(builtin: Sequence[str], known: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Return records of the built-in tools for which the caller gave no tool: names only, for the parser."""
+    """Returns records of the built-in tools for which the caller gave no tool: names only, for the parser."""
     given = {tool.name for tool in known}
     names = (name for each in builtin for name in _FUNCTIONS.get(each, (each,)))
     return tuple(Tool(name=name, parameters={"type": "object"}) for name in names if name not in given)
@@ -76,7 +76,7 @@ def builtin_as_written(text: str, mark: str, syntax: ChannelSyntax) -> str:
 
 
 def _json_at(text: str, position: int) -> tuple[object, int]:
-    """Return the JSON value at a position and its end; (None, `position`) if there is none."""
+    """Returns the JSON value at a position and its end; (None, `position`) if there is none."""
     try:
         return _DECODER.raw_decode(text, position)
     except ValueError:
@@ -93,7 +93,7 @@ def _message(header: re.Match[str], value: object, written: str, syntax: Channel
 
 
 def _sent(value: object, written: str) -> str:
-    """Return what a call sends: the code if it is the only argument, else the JSON."""
+    """Returns what a call sends: the code if it is the only argument, else the JSON."""
     arguments = as_mapping(value) or {}
     code = arguments.get("code")
     return code if isinstance(code, str) and len(arguments) == 1 else written
@@ -107,7 +107,7 @@ _SHORT = 9
 
 
 def entries(messages: Sequence[Message], format_: Format, can: Capabilities, preamble: str = "") -> list[Entry]:
-    """Return the conversation in the template's own terms. `messages` must be checked (see
+    """Returns the conversation in the template's own terms. `messages` must be checked (see
     `engine.template.conversation`), and have the ids that the template requires (see `with_ids`).
 
     `preamble` is inserted before text next to a call, which the template would write as reasoning (see
@@ -170,7 +170,7 @@ class _Writer:
         return entry
 
     def _analysis(self, reasoning: str, content: str) -> str:
-        """Return reasoning and the text next to a call as one field, for templates that take only one of them."""
+        """Returns reasoning and the text next to a call as one field, for templates that take only one of them."""
         channels = self.format.channels
         if channels is None or not _has_preambles(self.format):
             return f"{reasoning}\n\n{content}"
@@ -206,7 +206,7 @@ def _has_preambles(format_: Format) -> bool:
 
 
 def preamble_headers(format_: Format, preamble: str) -> tuple[str, str]:
-    """Return the header of a reasoning message that begins with `preamble`, and its replacement: gpt-oss's template
+    """Returns the header of a reasoning message that begins with `preamble`, and its replacement: gpt-oss's template
     writes the text next to a call as reasoning, while its models write it as commentary."""
     channels = format_.channels
     if channels is None or not _has_preambles(format_):
@@ -279,7 +279,7 @@ def _system_in_user(messages: Sequence[Message]) -> list[Message]:
 
 
 def with_ids(messages: Sequence[Message], format_: Format, can: Capabilities) -> list[Message]:
-    """Return the conversation with the ids under which calls are rendered, the same in call and result: their own, or
+    """Returns the conversation with the ids under which calls are rendered, the same in call and result: their own, or
     in the form that the template requires."""
     syntax = format_.tools
     length = syntax.id_length if syntax else None
@@ -305,13 +305,13 @@ def _with_ids(message: Message, ids: Mapping[str, str]) -> Message:
 
 
 def _named(call: ToolCall, number: int, prefix: str) -> str:
-    """Return an id of the function's name and a counter: the call's own if it has that form."""
+    """Returns an id of the function's name and a counter: the call's own if it has that form."""
     head, _, counter = call.id.rpartition(":")
     return call.id if head == prefix + call.name and counter.isdecimal() else f"{prefix}{call.name}:{number}"
 
 
 def _fixed(id_: str, length: int) -> str:
-    """Return an id of `length` letters and digits: the id itself if it has that form, else one derived from it."""
+    """Returns an id of `length` letters and digits: the id itself if it has that form, else one derived from it."""
     if len(id_) == length and all(character in _ALPHABET for character in id_):
         return id_
     number = int.from_bytes(hashlib.sha256(id_.encode(errors="surrogatepass")).digest(), "big")

@@ -42,7 +42,7 @@ class Markers:
         self._heads = re.compile("[" + re.escape("".join(lengths)) + "]") if lengths else None
 
     def spans(self, text: str) -> list[Span]:
-        """Return the spans of markers, ascending: the longest at each position, including overlaps."""
+        """Returns the spans of markers, ascending: the longest at each position, including overlaps."""
         found = [Span(*match.span()) for match in _LOOKS_LIKE_CONTROL.finditer(text)] if self.by_looks else []
         for head in self._heads.finditer(text) if self._heads else ():
             start = head.start()
@@ -57,8 +57,8 @@ class Markers:
         return Counter(text[span.start : span.end] for span in self.spans(text) if not overlaps(span, beside))
 
     def reach(self, text: str) -> list[Span]:
-        """Return the parts of a text that are a marker, or would become part of one if a template wrote the rest of the
-        marker next to the text, with or without the white space around the text."""
+        """Returns the parts of a text that are a marker, or would become part of one if a template wrote the rest of
+        the marker next to the text, with or without the white space around the text."""
         found = self.spans(text)
         bare = text.strip()
         for part, start in {text: 0, bare: len(text) - len(text.lstrip())}.items():

@@ -51,7 +51,8 @@ class ReasoningMemory:
                 self._forget(next(iter(self._turns)))
 
     def restore(self, conversation: Sequence[Message]) -> Restored:
-        """Return the conversation with the reasoning that its assistant messages lack, if it is known unambiguously."""
+        """Returns the conversation with the reasoning that its assistant messages lack, if it is known
+        unambiguously."""
         messages = list(conversation)
         numbers: list[int] = []
         for number, (message, key) in enumerate(zip(conversation, _digests(conversation), strict=True)):
@@ -72,12 +73,12 @@ class ReasoningMemory:
 
 
 def _size(reasoning: str | None) -> int:
-    """Return the size that an entry counts: its text, and 64 for its digest."""
+    """Returns the size that an entry counts: its text, and 64 for its digest."""
     return 64 + len(reasoning or "")
 
 
 def _digests(conversation: Sequence[Message]) -> Iterator[bytes]:
-    """Yield for each message a digest of all messages up to it: the fields that clients keep, ignoring white space at
+    """Yields for each message a digest of all messages up to it: the fields that clients keep, ignoring white space at
     the edges."""
     running = hashlib.sha256()
     for message in conversation:
@@ -88,7 +89,7 @@ def _digests(conversation: Sequence[Message]) -> Iterator[bytes]:
 
 
 def _canonical(arguments: str) -> str:
-    """Return arguments in one canonical JSON form, since clients parse and rewrite them."""
+    """Returns arguments in one canonical JSON form, since clients parse and rewrite them."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True)
     except (ValueError, RecursionError):

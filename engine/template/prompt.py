@@ -38,19 +38,19 @@ class Prompt:
 
 
 def with_reasoning(prompt: Prompt, in_reasoning: bool) -> Prompt:
-    """Return the same prompt with `in_reasoning` set."""
+    """Returns the same prompt with `in_reasoning` set."""
     return replace(prompt, in_reasoning=in_reasoning)
 
 
 def with_tail(prompt: Prompt, text: str, control: Iterable[str]) -> Prompt:
-    """Return the prompt with text of ours appended as if the template had written it."""
+    """Returns the prompt with text of ours appended as if the template had written it."""
     written = Piece(text, True)
     prefix = (*prompt.prefix, *prefix_of([written], 0, control))
     return replace(prompt, text=prompt.text + text, pieces=(*prompt.pieces, written), prefix=prefix)
 
 
 def pieces_of(text: str, callers: Sequence[Span]) -> tuple[Piece, ...]:
-    """Return the text cut into pieces at the spans that callers wrote."""
+    """Returns the text cut into pieces at the spans that callers wrote."""
     pieces: list[Piece] = []
     position = 0
     for span in callers:
@@ -64,7 +64,7 @@ def pieces_of(text: str, callers: Sequence[Span]) -> tuple[Piece, ...]:
 
 
 def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tuple[Piece, ...]:
-    """Return the pieces from position `start` on, with each control marker that the template wrote as a piece of its
+    """Returns the pieces from position `start` on, with each control marker that the template wrote as a piece of its
     own."""
     markers = sorted(control, key=len, reverse=True)
     prefix: list[Piece] = []
@@ -101,7 +101,7 @@ def _joined(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def turn_start(text: str, without: str | None, start: str, *, continues: bool) -> int:
-    """Return the position in `text` at which the turn that the model is about to write begins.
+    """Returns the position in `text` at which the turn that the model is about to write begins.
 
     `without` is the same conversation rendered without a generation prompt (None if that cannot be rendered): the text
     that `text` adds to it is the generation prompt. `start` is the family's assistant start ("" for none). If the
@@ -119,7 +119,7 @@ def turn_start(text: str, without: str | None, start: str, *, continues: bool) -
 
 
 def common(first: str, second: str) -> int:
-    """Return the length of the common prefix of two texts."""
+    """Returns the length of the common prefix of two texts."""
     if first.startswith(second):
         return len(second)
     length = min(len(first), len(second))

@@ -33,7 +33,7 @@ Renders: TypeAlias = Callable[[Switch], str | None]
 
 
 def switch(reasoning: Reasoning | None, format_: Format, variables: Collection[str], renders: Renders) -> Switch:
-    """Return the switch for `reasoning` (None: the template's default).
+    """Returns the switch for `reasoning` (None: the template's default).
 
     `variables` are those that this template reads, and decide over the family: a gate whose variable the template does
     not read is not used, and a variable of a usual name is used even if the family has no gate. A gate that changes
@@ -75,7 +75,7 @@ def _is_there(gate: Gate, variables: Collection[str]) -> bool:
 
 
 def _turned(gate: Gate, position: str) -> Switch | None:
-    """Return the switch at a position; None if the gate has no such position."""
+    """Returns the switch at a position; None if the gate has no such position."""
     value: Any = getattr(gate, position)
     if value is None:
         return None
@@ -94,7 +94,7 @@ def _is_inert(gate: Gate, position: str, chosen: Switch, renders: Renders) -> bo
 
 
 def with_words(messages: Sequence[Message], turned: Switch) -> list[Message]:
-    """Return the conversation with the switch's words inserted: before the system text, or after the last user
+    """Returns the conversation with the switch's words inserted: before the system text, or after the last user
     message's."""
     changed = list(messages)
     if not turned.place or not changed:
@@ -118,7 +118,7 @@ def _with(message: Message, turned: Switch, *, behind: bool) -> Message:
 
 
 def _named(gate: Gate) -> str:
-    """Return how messages name the gate."""
+    """Returns how messages name the gate."""
     words = " / ".join(repr(gate_word) for gate_word in (gate.on, gate.off) if gate_word)
     return gate.kwarg if gate.place == "variable" else f"{words} in the {gate.place} message"
 

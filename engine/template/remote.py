@@ -78,7 +78,8 @@ class _Renderer:
             raise TemplateError(f"{str(error).removesuffix('.')}; {_REMEDY}.") from error
 
     def exchange(self, order: Mapping[str, Any], body: bytes, kind: bytes, until: float, limit: int) -> _Answer:
-        """Return the child's answer, of this kind or a refusal. Raises TemplateStoppedError if none arrives in time."""
+        """Returns the child's answer, of this kind or a refusal. Raises TemplateStoppedError if none arrives in
+        time."""
         if not self.child.greeted:
             self._wait()
         seconds = max(until - time.monotonic(), LEAST_SECONDS)
@@ -118,7 +119,7 @@ _templates: "weakref.WeakSet[RemoteTemplate]" = weakref.WeakSet()
 
 
 def _served_before() -> _Renderer | None:
-    """Return an idle child that may compile another template, if there is one."""
+    """Returns an idle child that may compile another template, if there is one."""
     with suppress(IndexError):
         while True:
             renderer = _idle.pop()
@@ -183,7 +184,7 @@ class RemoteTemplate:
         return answer
 
     def _ask(self, exchange: Callable[[_Renderer], _Answer], until: float) -> str:
-        """Return a child's answer. If an idle child is exhausted, perhaps by another template, try again with a new
+        """Returns a child's answer. If an idle child is exhausted, perhaps by another template, try again with a new
         one."""
         answer = None
         with self._alone(until):
@@ -216,7 +217,7 @@ def _json(value: object) -> bytes:
 
 
 def _written(moment: datetime) -> tuple[str, float | None, str | None]:
-    """Return a time as an order holds it: the local time, the seconds from UTC and the zone's name."""
+    """Returns a time as an order holds it: the local time, the seconds from UTC and the zone's name."""
     offset = moment.utcoffset()
     seconds = None if offset is None else offset.total_seconds()
     return moment.replace(tzinfo=None).isoformat(), seconds, moment.tzname()

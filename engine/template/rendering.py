@@ -120,15 +120,15 @@ class Rendering:
         self._guard = Guard(setting.markers, setting.words, texts) if asked.guarded else None
 
     def plain(self) -> Prompt:
-        """Return the conversation without a generation prompt."""
+        """Returns the conversation without a generation prompt."""
         return self._prompt(_Run.plain)
 
     def answer(self) -> Prompt:
-        """Return the prompt that asks for the next message."""
+        """Returns the prompt that asks for the next message."""
         return self._prompt(_Run.answer)
 
     def continuation(self, reads: Reads) -> Prompt:
-        """Return the prompt that continues the last message, which is the assistant's: in its reasoning, in its
+        """Returns the prompt that continues the last message, which is the assistant's: in its reasoning, in its
         content, or after its calls.
 
         The template writes the unfinished message if it can. If it would drop a part of it, or end at another point of
@@ -265,7 +265,7 @@ class _Run:
         return turn_start(text, bare, self._format.start, continues=continues)
 
     def _after_question(self, conversation: Sequence[Message], text: str) -> int | None:
-        """Return the position of the turn if the assistant's start follows the text of the user's question, or of a
+        """Returns the position of the turn if the assistant's start follows the text of the user's question, or of a
         tool's result; None if that does not decide it."""
         start = self._format.start
         if not conversation or conversation[-1].role not in ("user", "tool") or not start:
@@ -323,7 +323,7 @@ class _Run:
         return _Composed(marked, lambda: self._turn_of_last(self._shown(marked), earlier))
 
     def _written(self, earlier: Sequence[Message], last: Message) -> _Composed | None:
-        """Return the render up to the end of the last message's text; None if the template does not show it."""
+        """Returns the render up to the end of the last message's text; None if the template does not show it."""
         field, end = "content" if last.content else "reasoning", self._given.end
         tagged = last.model_copy(update={field: f"{getattr(last, field)}{end}", "parts": ()})
         try:
@@ -336,14 +336,15 @@ class _Run:
         return None if place < 0 else self._inside(marked[:place], earlier)
 
     def _by_hand(self, earlier: Sequence[Message], last: Message, reads: Reads) -> _Composed:
-        """Return the prompt that asks for the message, followed by what the model would have written of it."""
+        """Returns the prompt that asks for the message, followed by what the model would have written of it."""
         asked = self._answer(earlier)
         prompt = self._cut(asked)
         whole = asked.text if earlier else ""
         return _Composed(whole + self._own_words(whole, last, reads(prompt), prompt), asked.start)
 
     def _after_calls(self, last: Message) -> str:
-        """Return the render without the end of the turn. Raises RequestError if a call ends the turn in this family."""
+        """Returns the render without the end of the turn. Raises RequestError if a call ends the turn in this
+        family."""
         marked = self._render(self._conversation, generates=False)
         text = marked.rstrip()
         ends = [end for end in (*self._format.stops, *self._setting.fixed.values()) if end and text.endswith(end)]
@@ -357,7 +358,7 @@ class _Run:
         return text.removesuffix(max(ends, key=len)) if ends else marked
 
     def _own_words(self, prompt: str, last: Message, held: Held, asked: Prompt) -> str:
-        """Return what the model would have written of the message after the generation prompt `prompt` (revealed:
+        """Returns what the model would have written of the message after the generation prompt `prompt` (revealed:
         `asked`)."""
         syntax, reasoning, content = self._format.reasoning, last.reasoning or "", last.content or ""
         closed = syntax is not None and syntax.close.strip() in "".join(piece.text for piece in asked.prefix)
@@ -368,7 +369,7 @@ class _Run:
         return words + (_beyond(prompt + words, self._answer_opening()) + content if content else "")
 
     def _answer_opening(self) -> str:
-        """Return what a model writes before its answer."""
+        """Returns what a model writes before its answer."""
         channels = self._format.channels
         if channels is None:
             return self._format.content[0]
@@ -410,7 +411,7 @@ class _Run:
 
 
 def _beyond(text: str, opening: str) -> str:
-    """Return the part of an opening marker that the text does not already end with."""
+    """Returns the part of an opening marker that the text does not already end with."""
     bare = text.rstrip()
     if opening.strip() and bare.endswith(opening.strip()):
         return ""
@@ -419,7 +420,7 @@ def _beyond(text: str, opening: str) -> str:
 
 
 def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
-    """Return the tool as the template gets it, rewritten where it would make the template fail."""
+    """Returns the tool as the template gets it, rewritten where it would make the template fail."""
     told: Mapping[str, Any] = tool.openai()
     told = told if can.bare_tools else described(told)
     told = told if can.nullable else with_parameters(told, without_null)
@@ -427,7 +428,7 @@ def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield every text in a value."""
+    """Yields every text in a value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Message):

@@ -149,7 +149,7 @@ class Compiled:
 
 
 def complaint(error: BaseException) -> str:
-    """Return the message for the caller about an error of compiling or rendering."""
+    """Returns the message for the caller about an error of compiling or rendering."""
     if isinstance(error, jinja2.TemplateSyntaxError):
         return (
             f"The chat template has a syntax error at line {error.lineno}: {error.message}. Pass another with "

@@ -34,7 +34,7 @@ Threads: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 def unfit(tool: Tool, arguments: str) -> ToolOutcome | None:
-    """Return the error that the model reads if the arguments do not fit the tool, None if they do. Raises RequestError
+    """Returns the error that the model reads if the arguments do not fit the tool, None if they do. Raises RequestError
     if the tool has no function."""
     call = _bound(tool, arguments, None)
     return call if isinstance(call, ToolOutcome) else None
@@ -77,12 +77,12 @@ def is_async(tool: Tool) -> bool:
 
 
 def error_text(reason: str) -> str:
-    """Return the text that the model reads in place of a result."""
+    """Returns the text that the model reads in place of a result."""
     return f"Error: {reason}"
 
 
 def _bound(tool: Tool, arguments: str, context: ToolContext[Any] | None) -> Callable[[], Any] | ToolOutcome:
-    """Return a callable that runs the tool, or the error that the model reads if the arguments do not fit."""
+    """Returns a callable that runs the tool, or the error that the model reads if the arguments do not fit."""
     function = tool.function
     if function is None:
         raise RequestError(
@@ -125,7 +125,7 @@ def _failure(error: Exception) -> ToolOutcome:
 
 
 def finish(awaitable: Awaitable[Any]) -> Any:
-    """Return the awaitable's result, from sync code. Raises what the awaitable raises."""
+    """Returns the awaitable's result, from sync code. Raises what the awaitable raises."""
 
     async def wait() -> Any:
         return await awaitable

@@ -46,7 +46,7 @@ class ModelArguments:
     contexts: tuple[str, ...] = ()
 
     def __call__(self, arguments: Any) -> str | None:
-        """Return None if the arguments fit, else a sentence that says what is wrong."""
+        """Returns None if the arguments fit, else a sentence that says what is wrong."""
         try:
             # Through JSON, so that the rules are those of the call itself (from JSON, pydantic reads dates and tuples).
             self.model.model_validate_json(json.dumps(arguments))
@@ -57,8 +57,8 @@ class ModelArguments:
         return None
 
     def bind(self, function: Callable[..., Any], arguments: str, context: ToolContext[Any]) -> Callable[[], Any]:
-        """Return a callable that calls the function with these arguments (JSON text). Raises pydantic's ValidationError
-        if they do not fit, or whatever a validator of the user's raises."""
+        """Returns a callable that calls the function with these arguments (JSON text). Raises pydantic's
+        ValidationError if they do not fit, or whatever a validator of the user's raises."""
         values = self.model.model_validate_json(arguments)
         if function is self.model:
             return lambda: values
@@ -92,7 +92,7 @@ class SchemaArguments:
         self._validator: Validator = _bounded(kind, self._steps)(schema, registry=registry)
 
     def __call__(self, arguments: Any) -> str | None:
-        """Return None if the arguments fit, else a sentence that says what is wrong."""
+        """Returns None if the arguments fit, else a sentence that says what is wrong."""
         from jsonschema.exceptions import relevance
 
         self._steps.left = _STEPS + _STEPS_EACH * size(arguments)
@@ -109,7 +109,7 @@ class SchemaArguments:
 
 
 def schema_arguments(name: str, parameters: object) -> SchemaArguments:
-    """Return the check for the parameter schema that a caller wrote for the tool `name`; cached by schema.
+    """Returns the check for the parameter schema that a caller wrote for the tool `name`; cached by schema.
 
     Raises RequestError if the schema is not JSON, not JSON Schema, not of type object, or has a $ref to something
     outside itself.
@@ -119,7 +119,7 @@ def schema_arguments(name: str, parameters: object) -> SchemaArguments:
 
 
 def schema_check(what: str, schema: Mapping[str, Any]) -> SchemaArguments:
-    """Return the check for a schema of any type, which messages call `what` (a plural). Raises RequestError like
+    """Returns the check for a schema of any type, which messages call `what` (a plural). Raises RequestError like
     `schema_arguments`, except that the type need not be object."""
     try:
         plain = plain_json(schema)
@@ -129,7 +129,7 @@ def schema_check(what: str, schema: Mapping[str, Any]) -> SchemaArguments:
 
 
 def schema_of(name: str, parameters: object) -> dict[str, Any]:
-    """Return the parameters of the tool `name` as plain JSON. Raises RequestError if they are not a schema of type
+    """Returns the parameters of the tool `name` as plain JSON. Raises RequestError if they are not a schema of type
     object."""
     try:
         schema = plain_json(parameters)
@@ -196,7 +196,7 @@ def _lower(what: str) -> str:
 
 
 def _values_of(schema: object, keyword: str) -> list[object]:
-    """Return the values of a keyword anywhere in a schema."""
+    """Returns the values of a keyword anywhere in a schema."""
     found: list[object] = []
     todo = [schema]
     while todo:
@@ -227,7 +227,7 @@ def _warn_of_patterns(what: str, schema: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=512)
 def _matcher(pattern: str) -> Callable[[object], bool] | None:
-    """Return a function that searches a text for the pattern in linear time; None if no linear-time engine supports
+    """Returns a function that searches a text for the pattern in linear time; None if no linear-time engine supports
     it."""
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
@@ -325,7 +325,7 @@ _OWN: Mapping[str, _Keyword] = {
 
 
 def sentence(error: ValidationError) -> str:
-    """Return what does not fit, argument by argument, as one sentence."""
+    """Returns what does not fit, argument by argument, as one sentence."""
     parts: list[str] = []
     for item in error.errors(include_url=False):
         place = ".".join(str(step) for step in item["loc"])
@@ -340,12 +340,12 @@ def sentence(error: ValidationError) -> str:
 
 
 def failed(error: Exception) -> str:
-    """Return the sentence for arguments on which the check itself raised an error."""
+    """Returns the sentence for arguments on which the check itself raised an error."""
     return "they nest too deep." if isinstance(error, RecursionError) else f"checking them failed: {described(error)}."
 
 
 def described(error: BaseException) -> str:
-    """Return an exception's type and message; only the type if its `__str__` fails."""
+    """Returns an exception's type and message; only the type if its `__str__` fails."""
     try:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:  # noqa: BLE001 - `__str__` is the user's code too
@@ -353,5 +353,5 @@ def described(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut if it is too long for a message."""
+    """Returns the text, cut if it is too long for a message."""
     return text if len(text) <= _LONGEST_SENTENCE else f"{text[: _LONGEST_SENTENCE - 3]}..."

@@ -128,7 +128,7 @@ _NAME = re.compile(r"[\w./-]{1,128}")
 
 
 def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
-    """Return every item as a `Tool`, in order. Raises RequestError for an item that is not a tool, and for duplicate
+    """Returns every item as a `Tool`, in order. Raises RequestError for an item that is not a tool, and for duplicate
     names."""
     if isinstance(items, str | bytes | Mapping | BaseModel) or callable(items):
         raise RequestError(

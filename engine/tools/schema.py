@@ -26,7 +26,7 @@ class _Generate(GenerateJsonSchema):
 
 
 def model_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of the model's input. Only recursive definitions stay under $defs; all others are inlined.
+    """Returns the schema of the model's input. Only recursive definitions stay under $defs; all others are inlined.
 
     A nullable property whose default is null is shown without the null: leaving it out means the same, and models make
     fewer mistakes that way. Raises pydantic's error for a model that has no schema.
@@ -76,7 +76,7 @@ class _Cleaner:
     recursive: frozenset[str]
 
     def clean(self, schema: Any) -> Any:
-        """Return a schema (or a boolean) without titles, with each reference replaced by its definition."""
+        """Returns a schema (or a boolean) without titles, with each reference replaced by its definition."""
         if not isinstance(schema, dict):
             return schema
         members = _without_null(cast("dict[str, Any]", schema))

@@ -33,7 +33,7 @@ class ToolSource(Protocol):
         ...
 
     def tools(self) -> tuple[Tool, ...]:
-        """Return the tools as last listed. Raises EngineError while the source is not connected."""
+        """Returns the tools as last listed. Raises EngineError while the source is not connected."""
         ...
 
     def refresh(self) -> None:

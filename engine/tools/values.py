@@ -31,7 +31,7 @@ def json_value(text: str, *, strict: bool = True) -> Any:
 
 
 def depth(value: object) -> int:
-    """Return how deep lists and objects nest, counted up to `DEEPEST` + 1."""
+    """Returns how deep lists and objects nest, counted up to `DEEPEST` + 1."""
     level = 0
     nodes: list[object] = [value]
     while level <= DEEPEST and any(isinstance(node, list | tuple | Mapping) for node in nodes):
@@ -41,7 +41,7 @@ def depth(value: object) -> int:
 
 
 def size(value: object) -> int:
-    """Return the number of values in a JSON value, itself included."""
+    """Returns the number of values in a JSON value, itself included."""
     count = 0
     nodes: list[object] = [value]
     while nodes:

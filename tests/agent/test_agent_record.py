@@ -71,6 +71,15 @@ def test_another_system_message_is_refused() -> None:
         assert run.completion.content == "fine"
 
 
+@pytest.mark.parametrize("stop_on", [5, "add", [5], None])
+def test_what_names_no_tools_is_refused(stop_on: Any) -> None:
+    with (
+        engine("never") as llm,
+        pytest.raises(RequestError, match=r"stop_on=.* is not valid; give a list of tool names"),
+    ):
+        llm.run("Go.", [add], stop_on=stop_on)
+
+
 def test_limits_hold_and_a_runs_own_options_win() -> None:
     agent = Agent(tools=[add], max_steps=1, stop_on=["add"])
     with engine(CALL) as llm:

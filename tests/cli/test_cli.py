@@ -255,6 +255,13 @@ def test_explain_says_what_is_wrong(
     assert words in capsys.readouterr().err
 
 
+def test_input_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in ("explain --messages -", "explain --prompt -", "run -", "run Hi --file -"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8"))
+        assert main(words.split()) == 1
+        assert "Standard input is not UTF-8 text" in capsys.readouterr().err
+
+
 def test_explain_needs_a_list_of_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for said in ("3", '{"messages": {}}', '{"messages": [], "tools": 3}'):
         monkeypatch.setattr("sys.stdin", io.StringIO(said))

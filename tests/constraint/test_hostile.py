@@ -1,5 +1,6 @@
 """Schemas and grammars that are made to do harm: each is refused by name, or held within bounds; others go on."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -78,6 +79,10 @@ HOSTILE: dict[str, Any] = {
     "not a schema": JsonSchema({"type": "strng"}),
     "keys that are no texts": JsonSchema({1: 2}),  # pyright: ignore[reportArgumentType]
     "values that are no JSON": JsonSchema({"const": Odd()}),
+    "a number that Python does not print": JsonSchema({"type": "integer", "maximum": 10**5000}),
+    "a length that Python does not print": JsonSchema({"type": "string", "maxLength": 10**5000}),
+    "no number": JsonSchema({"type": "number", "maximum": math.nan}),
+    "half a character": JsonSchema({"const": "\ud83d"}),
     "a multiple of nearly nothing": JsonSchema({"type": "number", "multipleOf": 1e-300}),
     "no texts to choose": Choice([]),
     "too many texts to choose": Choice([f"text {n}" for n in range(100_000)]),

@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from engine import ChatTemplate, Completion, ContextOverflowError, Engine, EngineError, Message, RequestError
+from engine.runtime.options import LoopOptions
 from engine.testing import ByteVocab, ScriptedBackend
 
 
@@ -92,6 +94,44 @@ def test_leaving_the_loop_cancels_what_runs(llm: Engine) -> None:
     assert llm.chat("after").content == "re: after"
     assert llm.metrics.running == 0
     assert threading.active_count() <= before + 1
+
+
+def test_leaving_while_turns_begin_cancels_them_too(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last turn's start ends after the loop was left."""
+    start, begun, may_go = llm._turns.start, threading.Event(), threading.Event()  # pyright: ignore[reportPrivateUsage]
+
+    def slow(messages: Any, *given: Any, **options: Any) -> Any:
+        if messages == "slow":
+            begun.set()
+            assert may_go.wait(20)
+        return start(messages, *given, **options)
+
+    monkeypatch.setattr(llm._turns, "start", slow)  # pyright: ignore[reportPrivateUsage]
+    answers = llm.generate_iter(["one", "slow"], max_tokens=100_000, ignore_eos=True)
+    closing = threading.Timer(0.2, may_go.set)
+    for _ in answers:
+        assert begun.wait(20)
+        closing.start()
+        break
+    began = time.monotonic()
+    answers.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 5
+    assert llm.metrics.running == 0
+
+
+@pytest.mark.parametrize("max_waiting", [0, 1])
+def test_rows_fill_no_queue(max_waiting: int) -> None:
+    """However short the engine's queue is, its own rows never overflow it."""
+    options = LoopOptions(max_waiting=max_waiting)
+    backend = ScriptedBackend(lambda _: "yes", vocab=ByteVocab(["<|im_start|>"]), n_sequences=3, delay=0.001)
+    with Engine(backend, ChatTemplate(None, family="qwen3"), options=options) as llm:
+        rows = [f"row {number}" for number in range(30)]
+
+        async def both() -> list[Any]:
+            return [*await llm.agenerate(rows), *[answer async for _, answer in llm.agenerate_iter(rows)]]
+
+        answers = [*llm.generate(rows), *(answer for _, answer in llm.generate_iter(rows)), *asyncio.run(both())]
+    assert {type(answer) for answer in answers} == {Completion}
 
 
 def test_in_an_event_loop(llm: Engine) -> None:

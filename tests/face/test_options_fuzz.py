@@ -57,6 +57,7 @@ WRONG: dict[str, Any] = {
     "less than nothing": -1,
     "far less": -(10**30),
     "huge": 10**30,
+    "endless": 10**5000,  # which Python refuses to print
     "tiny": 1e-300,
     "half": 0.5,
     "complex": 1j,
@@ -156,8 +157,6 @@ def test_what_is_asked(llm: Engine) -> None:
     }
     for name, call in calls.items():
         for kind, value in WRONG.items():
-            if name == "choices" and kind == "huge":
-                continue
             try:
                 call(value)
             except EngineError:

@@ -74,6 +74,7 @@ def test_paths(text: str) -> None:
     ("text", "told"),
     [
         ("https://example.org/model.gguf", "not an address of the Hugging Face Hub"),
+        ("https://[hf.co/a/b", "is not an address"),
         ("ftp://huggingface.co/a/b", "not an address of the Hugging Face Hub"),
         ("s3://bucket/model.gguf", "not an address of the Hugging Face Hub"),
         ("https://huggingface.co/", "does not name a repository"),

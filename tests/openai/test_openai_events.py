@@ -1,8 +1,10 @@
 """engine.openai.chat.events: how streams end, malformed input, whole responses, any chunking."""
 
 import json
+import math
 import re
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -70,6 +72,15 @@ def test_usage_comes_in_a_chunk_without_choices() -> None:
 
 def test_no_usage_is_none_and_null_usage_too() -> None:
     assert fold(chat.events([{**item, "usage": None} for item in stream(HI)])).usage is None
+
+
+@pytest.mark.parametrize("count", [math.inf, math.nan, -1, "5", True])
+def test_a_count_that_is_none_is_left_out(count: Any) -> None:
+    chunks = [{**item, "usage": {"prompt_tokens": count, "completion_tokens": 3}} for item in stream(HI)]
+    with pytest.warns(MalformedEventWarning, match="prompt_tokens that is not a count"):
+        told = fold(chat.events(chunks)).usage
+    assert told is not None
+    assert (told.prompt_tokens, told.completion_tokens) == (0, 3)
 
 
 def test_usage_at_every_chunk_is_a_total() -> None:

@@ -223,6 +223,9 @@ def test_a_conversation_goes_on_from_a_stored_response() -> None:
         assert first.metadata == {"a": "b"}
         listed = client.responses.input_items.list(by_id.id).data
         assert [item.type for item in listed] == ["function_call_output"]
+        for limit in (0, 101, int("1" * 4000), -1):
+            with pytest.raises(openai.BadRequestError, match="ask for 1 to 100"):
+                client.responses.input_items.list(by_id.id, limit=limit)
         with pytest.raises(openai.NotFoundError):
             client.responses.retrieve(sent.id)
         client.responses.delete(first.id)
@@ -365,8 +368,10 @@ def test_the_store_keeps_the_last_used_within_its_room() -> None:
         with pytest.raises(Problem):
             store.get(gone)
     store.delete("r5")
-    store.put(stored(6, 20_000))
+    store.put(stored(6))
+    store.put(stored(7, 20_000))
     with pytest.raises(Problem):
-        store.get("r6")
-    store.put(stored(7, 9_900))
-    assert store.get("r7").conversation == [{"text": "x" * 9_900}]
+        store.get("r7")
+    assert store.get("r6"), "what is too large for the store leaves the others alone"
+    store.put(stored(8, 9_900))
+    assert store.get("r8").conversation == [{"text": "x" * 9_900}]

@@ -266,6 +266,12 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("lfm2", lfm2("a='it's 'so', I say'"), calls=look('{"a": "it\'s \'so\', I say"}')),
         Slip("lfm2", lfm2("l=['a', 'b']", "o={'k': 'v'}"), calls=look('{"l": ["a", "b"], "o": {"k": "v"}}')),
         Slip("lfm2", lfm2("l={'x', 'y'}"), calls=look('{"l": ["x", "y"]}')),
+        Slip(
+            "qwen3-coder",
+            "<tool_call>\n<function=look>\n<parameter=l>\n"
+            "['\\d', '\\t', '\\777']\n</parameter>\n</function>\n</tool_call>",
+            calls=look(r'{"l": ["\\d", "\t", "\\777"]}'),
+        ),
         Slip("lfm2", lfm2("o={}", "l=()"), calls=look('{"o": {}, "l": []}')),
         Slip("lfm2", lfm2("n=03"), calls=look('{"n": 3}')),
         Slip("lfm2", lfm2("n=0x1F"), calls=look('{"n": 31}')),

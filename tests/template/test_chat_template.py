@@ -78,6 +78,9 @@ class TestForModel:
             assert template.family.name == "gpt-oss"
         with pytest.raises(TemplateError, match=r"missing\.jinja cannot be read: No such file"):
             ChatTemplate.for_model(QWEN, chat_template="missing.jinja")
+        path.write_bytes(b"\xff\xfe")
+        with pytest.raises(TemplateError, match=r"mine\.jinja is not UTF-8 text"):
+            ChatTemplate.for_model(QWEN, chat_template=path)
 
     def test_a_model_without_a_template_goes_by_its_architecture(self) -> None:
         assert ChatTemplate.for_model(None, architecture="gpt-oss", name="gpt-oss 20b").family.name == "gpt-oss"

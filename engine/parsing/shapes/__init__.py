@@ -126,7 +126,7 @@ class SectionReader:
 
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, *, most: int | None) -> Node:
-    """Return the grammar of one to `most` calls (None: any number) of these tools in a family's own syntax."""
+    """Returns the grammar of one to `most` calls (None: any number) of these tools in a family's own syntax."""
     makers = {
         "json": json_calls.grammar,
         "tagged_json": tagged.json_grammar,

@@ -317,7 +317,7 @@ def _is_text(types: frozenset[str] | None) -> bool:
 
 
 def _value(text: str, types: frozenset[str] | None, schema: Schemas) -> str:
-    """Return the JSON of a value that is not taken literally. If an array is expected, anything else becomes its
+    """Returns the JSON of a value that is not taken literally. If an array is expected, anything else becomes its
     item."""
     if types in _EMPTY and not text.strip():
         return _EMPTY[types]
@@ -359,7 +359,7 @@ class _Members:
         self._waiting: dict[str, list[list[str]]] = {}
 
     def child(self, key: str) -> Write:
-        """Return the function to which the next child's value is written."""
+        """Returns the function to which the next child's value is written."""
         if not self._whole and key not in self._waiting:
             self._flush()
             if _is_text(self._schemas.child(key).own()):
@@ -386,7 +386,7 @@ class _Members:
         self._write(wrapped or ("}" if self._some else "{}"))
 
     def _wrapped(self) -> str | None:
-        """Return the object inside the only child if its keys are the tool's parameters, and drop the child."""
+        """Returns the object inside the only child if its keys are the tool's parameters, and drop the child."""
         if len(self._waiting) != 1 or not self._schemas.names:
             return None
         ((key, values),) = self._waiting.items()
@@ -407,7 +407,7 @@ _BARE_KEY = re.compile(r"[A-Za-z_][\w.\-]*")
 
 
 def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """Return the grammar of one to `most` calls as bare dictionaries, with the markers around them."""
+    """Returns the grammar of one to `most` calls as bare dictionaries, with the markers around them."""
     notation = _Bare(syntax, rules)
 
     def call(tool: Tool) -> Node:
@@ -462,7 +462,7 @@ class _Bare:
 
 
 def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """Return the grammar of one to `most` calls whose arguments are nested elements, with the markers around them."""
+    """Returns the grammar of one to `most` calls whose arguments are nested elements, with the markers around them."""
     notation = _Elements(syntax, rules)
 
     def call(tool: Tool) -> Node:
@@ -481,7 +481,7 @@ class _Elements:
         self._rules = rules
 
     def elements(self, members: Sequence[Member]) -> Node:
-        """Return elements for these members, one after the other."""
+        """Returns elements for these members, one after the other."""
         found = [self._element(member.key, member.value) for member in members]
         pairs = zip(found, members, strict=True)
         return in_order(*(element if member.required else maybe(element) for element, member in pairs))

@@ -33,7 +33,7 @@ class JsonShape:
         self._json = JsonReader(section.reader, (section.close.text,), section.hard)
 
     def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
-        """Return a function that writes text unchanged into the call's arguments."""
+        """Returns a function that writes text unchanged into the call's arguments."""
         return self._section.raw_writer(call)
 
     def read(self) -> Reading[str]:
@@ -193,20 +193,20 @@ class JsonShape:
 
 
 def _string(text: str) -> str | None:
-    """Return the content of a JSON string; None for any other value."""
+    """Returns the content of a JSON string; None for any other value."""
     value = _value(text)
     return LONE_SURROGATE.sub("\ufffd", value) if isinstance(value, str) else None
 
 
 def _id(text: str) -> str | None:
-    """Return the id in a JSON value: a string, or an integer as text."""
+    """Returns the id in a JSON value: a string, or an integer as text."""
     if isinstance(value := _value(text), int) and not isinstance(value, bool):
         return text
     return _string(text) or None
 
 
 def _value(text: str) -> object:
-    """Return the value of JSON text; None also for text that is not JSON, or has an integer too long for Python."""
+    """Returns the value of JSON text; None also for text that is not JSON, or has an integer too long for Python."""
     try:
         return json.loads(text)
     except ValueError:
@@ -243,7 +243,7 @@ _ID = "^[a-zA-Z0-9_.:-]{1,40}$"
 
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
-    """Return the grammar of one to `most` calls as JSON, with the markers around them."""
+    """Returns the grammar of one to `most` calls as JSON, with the markers around them."""
     objects = [_call_schema(syntax, tool, f"arguments-{number}") for number, tool in enumerate(tools)]
     defined = {name: schema for one in objects for name, schema in one.pop("$defs").items()}
     if syntax.several == "list":
@@ -254,7 +254,7 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | Non
 
 
 def _call_schema(syntax: ToolSyntax, tool: Tool, place: str) -> dict[str, Any]:
-    """Return the schema of one call of the tool; the schema of its arguments is in `$defs` under `place`."""
+    """Returns the schema of one call of the tool; the schema of its arguments is in `$defs` under `place`."""
     arguments = {"$ref": f"#/$defs/{place}"}
     defined = {"$defs": {place: relocated(tool.parameters, f"#/$defs/{place}")}, "type": "object"}
     if syntax.name_is_key:

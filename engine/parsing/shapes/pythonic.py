@@ -260,7 +260,7 @@ class LiteralReader:
 
 
 def _constant(word: str) -> str | None:
-    """Return the JSON of a number or constant; None if it is neither."""
+    """Returns the JSON of a number or constant; None if it is neither."""
     if word in _WORDS:
         return _WORDS[word]
     if _JSON_NUMBER.fullmatch(word):
@@ -277,7 +277,7 @@ def _constant(word: str) -> str | None:
 
 
 def _unescaped(escape: str) -> str:
-    """Return one Python escape as it is written inside a JSON string."""
+    """Returns one Python escape as it is written inside a JSON string."""
     kind = escape[1]
     if kind == "u":
         return escape  # the same in JSON, halves of surrogate pairs included
@@ -418,7 +418,7 @@ class PythonicShape:
 
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """Return the grammar of one to `most` calls as Python calls, with the markers around them."""
+    """Returns the grammar of one to `most` calls as Python calls, with the markers around them."""
     notation = _Python(rules)
 
     def call(tool: Tool) -> Node:

@@ -118,7 +118,7 @@ class Section:
         return True
 
     def raw_writer(self, call: CallEmitter) -> Callable[[str], None]:
-        """Return a function that writes text unchanged into the call's arguments."""
+        """Returns a function that writes text unchanged into the call's arguments."""
 
         def write(text: str) -> None:
             self.reader.note("malformed", text)
@@ -157,11 +157,11 @@ class Section:
         return self._written(parts)
 
     def _written(self, parts: Iterable[str]) -> str:
-        """Return a name as written, without quotes around it."""
+        """Returns a name as written, without quotes around it."""
         return self.unescaped(self.reader.plain("".join(parts)).strip().strip("\"'"))
 
     def unescaped(self, text: str) -> str:
-        """Return a name or key with escapes decoded, if the family escapes them."""
+        """Returns a name or key with escapes decoded, if the family escapes them."""
         if self.syntax.escaped and "&" in text:
             for escape, character in _ESCAPES:
                 text = text.replace(escape, character)
@@ -253,7 +253,7 @@ class Section:
         return self.emitter.call(self.emitter.declared(name), id_, id_follows=self.syntax.id_last)
 
     def schemas(self, name: str) -> Schemas:
-        """Return the schemas of a tool's parameters."""
+        """Returns the schemas of a tool's parameters."""
         tool = (self.emitter.tools or {}).get(name)
         return Schemas(tool.parameters if tool else None)
 
@@ -288,7 +288,7 @@ class Section:
 
 
 def _text(spelling: Spelling) -> Callable[[str], str]:
-    """Return a function from markers to their texts; a marker of only white space is its own text."""
+    """Returns a function from markers to their texts; a marker of only white space is its own text."""
     return lambda literal: spelling.mark(literal).text or literal
 
 

@@ -363,7 +363,7 @@ def _followed_by(reader: Reader, marker: str, follows: tuple[str, ...], *, at_en
 
 
 def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | None) -> Node:
-    """Return the grammar of one to `most` calls with a name in markup and JSON arguments, with the markers around
+    """Returns the grammar of one to `most` calls with a name in markup and JSON arguments, with the markers around
     them."""
     call_id = Pattern(rf"[a-zA-Z0-9]{{{syntax.id_length}}}" if syntax.id_length else r"[a-zA-Z0-9_.\-]{1,40}")
     leading = in_order(call_id, Marker(syntax.id_end)) if syntax.id_end else NOTHING
@@ -379,7 +379,7 @@ def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int 
 
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """Return the grammar of one to `most` calls with name and arguments in markup, with the markers around them."""
+    """Returns the grammar of one to `most` calls with name and arguments in markup, with the markers around them."""
     attributes = in_order(Pattern(r"( index=\"[0-9]{1,3}\")?"), Marker(syntax.attributes_end))
 
     def call(tool: Tool) -> Node:
@@ -403,7 +403,7 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
 
 
 def escaped(syntax: ToolSyntax, text: str) -> str:
-    """Return a name escaped for the quotes of an attribute, if the family escapes names."""
+    """Returns a name escaped for the quotes of an attribute, if the family escapes names."""
     if not syntax.escaped:
         return text
     return text.replace("&", "&amp;").replace('"', "&quot;")
@@ -438,7 +438,7 @@ class _Markup:
         return self.text({})
 
     def _lead(self, name: str) -> Node:
-        """Return the markup between a key and a value of that type."""
+        """Returns the markup between a key and a value of that type."""
         syntax = self._syntax
         if not syntax.type_end:
             return in_order(Marker(syntax.key_end), Marker(syntax.value_open))

@@ -32,7 +32,7 @@ class Bodies:
 
 
 def guesses(bodies: Bodies) -> Iterator[ToolSyntax]:
-    """Yield the syntaxes that could have produced these bodies, the most likely first."""
+    """Yields the syntaxes that could have produced these bodies, the most likely first."""
     if NAME not in bodies.one:
         return
     for guess in (_json, _pythonic, _tagged_json, _dictionary, _nested, _tagged_args):

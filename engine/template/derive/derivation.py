@@ -38,7 +38,7 @@ class Derivation:
 
 
 def derive(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Format | None:
-    """Return the template's format, or None if no guess reads the template's own renders back.
+    """Returns the template's format, or None if no guess reads the template's own renders back.
 
     If only the calls cannot be read back, the format has no tools.
     """
@@ -46,7 +46,7 @@ def derive(template: Template, fixed: Mapping[str, str], can: Capabilities) -> F
 
 
 def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Derivation:
-    """Return the same as `derive`, with what is missing."""
+    """Returns the same as `derive`, with what is missing."""
     turns = turns_of(template, fixed, can)
     if turns is None:
         return Derivation(None, ("it does not show an answer",))
@@ -65,7 +65,7 @@ def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) 
 
 
 def _plain(turns: Turns, eos: str) -> Iterator[Format]:
-    """Yield formats without calls that read answers and reasoning back, the most likely first."""
+    """Yields formats without calls that read answers and reasoning back, the most likely first."""
     for start, opening, closing, end, reasoning in islice(_marks(turns), _MOST_TRIES):
         marks = (start, opening, closing, reasoning.open, reasoning.close)
         ended = _ended(end, turns, eos)
@@ -76,7 +76,7 @@ def _plain(turns: Turns, eos: str) -> Iterator[Format]:
 
 
 def _marks(turns: Turns) -> Iterator[tuple[str, str, str, str, ReasoningSyntax]]:
-    """Yield candidates: the start of a turn, the opening and closing of an answer, the end of the turn, and
+    """Yields candidates: the start of a turn, the opening and closing of an answer, the end of the turn, and
     reasoning."""
     for reasoning in _reasonings(turns):
         for start, (opening, closing, end) in product(_starts(turns, reasoning), _ends(turns, reasoning)):
@@ -84,7 +84,7 @@ def _marks(turns: Turns) -> Iterator[tuple[str, str, str, str, ReasoningSyntax]]
 
 
 def _starts(turns: Turns, reasoning: ReasoningSyntax) -> list[str]:
-    """Return candidates for the start of a turn: the generation prompt without the marks of reasoning."""
+    """Returns candidates for the start of a turn: the generation prompt without the marks of reasoning."""
     head = turns.said.partition(SAID)[0]
     start = turns.prompt or _to_tag(head[: common(head, turns.one)])
     for mark in (reasoning.open.strip(), reasoning.close.strip()):
@@ -95,7 +95,7 @@ def _starts(turns: Turns, reasoning: ReasoningSyntax) -> list[str]:
 
 
 def _ends(turns: Turns, reasoning: ReasoningSyntax) -> Iterator[tuple[str, str, str]]:
-    """Yield candidates for the opening and closing of an answer and the end of the turn; first those that also end
+    """Yields candidates for the opening and closing of an answer and the end of the turn; first those that also end
     turns with calls."""
     head, _, tail = turns.said.partition(SAID)
     yield "", "", tail
@@ -115,7 +115,7 @@ def _rank(end: str, shared: Mapping[str, bool]) -> int:
 
 
 def _ended(end: str, turns: Turns, eos: str) -> dict[str, Any]:
-    """Return what ends a turn: the first marker after an answer after which no turn continues; text before it is
+    """Returns what ends a turn: the first marker after an answer after which no turn continues; text before it is
     written by the model. If nothing follows, the next message's first marker, or the vocabulary's end of text."""
     marks = list(TAG.finditer(end)) or list(re.finditer(r"\S+", end))
     for mark in marks:
@@ -135,7 +135,7 @@ def _goes_on(rest: str) -> bool:
 
 
 def _reasonings(turns: Turns) -> Iterator[ReasoningSyntax]:
-    """Yield candidates for the marks of reasoning: those in the turns, else in the prompts with reasoning on and off,
+    """Yields candidates for the marks of reasoning: those in the turns, else in the prompts with reasoning on and off,
     else the tags at which the template cuts, and as a last resort the tags that most models write."""
     if turns.field:
         for turn, base in ((turns.why, turns.said), (turns.why_one, turns.one)):
@@ -162,7 +162,7 @@ def _reasoning(turns: Turns, opening: str, closing: str, **more: Any) -> Reasoni
 
 
 def _pairs(turn: str, base: str, prompt: str) -> list[tuple[str, str]]:
-    """Return candidates for the marks around reasoning in a turn; `base` is the same turn without reasoning.
+    """Returns candidates for the marks around reasoning in a turn; `base` is the same turn without reasoning.
 
     First the tag next to it, then what the turn adds to its base, then growing numbers of tags, similar pairs first.
     """
@@ -191,7 +191,7 @@ def _pairs(turn: str, base: str, prompt: str) -> list[tuple[str, str]]:
 
 
 def _unlikeness(pair: tuple[str, str]) -> tuple[bool, int, int]:
-    """Return a sort key for how unlikely two texts are as a pair of markers: without tags at their edges, with
+    """Returns a sort key for how unlikely two texts are as a pair of markers: without tags at their edges, with
     different numbers of words and tags; shorter ones first."""
     opening, closing = (text.strip() for text in pair)
     edged = TAG.match(opening) and TAG.match(closing) and closing[-1] in ">]"
@@ -203,7 +203,7 @@ def _atoms(text: str) -> int:
 
 
 def _switched(on: str, off: str) -> tuple[str, str] | None:
-    """Return the marks of reasoning from the prompts with it on and off: an open block, and an empty or closed one."""
+    """Returns the marks of reasoning from the prompts with it on and off: an open block, and an empty or closed one."""
     shared = _to_tag(on[: common(on, off)])
     opened, closed = on[len(shared) :], off[len(shared) :]
     tags = [match.group() for match in TAG.finditer(closed)]
@@ -225,13 +225,13 @@ def _common_end(first: str, second: str) -> str:
 
 
 def _to_tag(text: str) -> str:
-    """Return the text without an incomplete tag at its end."""
+    """Returns the text without an incomplete tag at its end."""
     place = text.rfind("<")
     return text[:place] if place >= 0 and ">" not in text[place:] else text
 
 
 def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
-    """Yield the format with each candidate for the syntax of its calls, with and without a heading that names the
+    """Yields the format with each candidate for the syntax of its calls, with and without a heading that names the
     function."""
     for headed, heading in _headings(format_, turns):
         one, two, both, hard, beside = (
@@ -245,7 +245,7 @@ def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
 
 
 def _headings(format_: Format, turns: Turns) -> Iterator[tuple[Format, str]]:
-    """Yield the format without and with a heading before its calls, each with the text that begins a further
+    """Yields the format without and with a heading before its calls, each with the text that begins a further
     message."""
     yield format_, ""
     one = turns.one.removeprefix(format_.start)
@@ -257,7 +257,7 @@ def _headings(format_: Format, turns: Turns) -> Iterator[tuple[Format, str]]:
 
 
 def _with_stop(format_: Format, turns: Turns) -> Format:
-    """Return the format with the stop of turns with calls, if it is another one: a marker after calls without a
+    """Returns the format with the stop of turns with calls, if it is another one: a marker after calls without a
     section, the first marker between a call and its result, or the section's closing marker."""
     tools = format_.tools
     if tools is None or not turns.answered:

@@ -83,7 +83,7 @@ class Turns:
 
 
 def turns_of(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Turns | None:
-    """Return the turns of a template; None if it does not even show an answer."""
+    """Returns the turns of a template; None if it does not even show an answer."""
     frame = _Frame.of(_Renders(template, fixed, can))
     if frame is None:
         return None
@@ -135,7 +135,7 @@ _HAND_OVERS = ("content", "blocks")
 
 
 def _reasoned(field: str, said: str) -> dict[str, Any]:
-    """Return the fields of a message with reasoning and a text."""
+    """Returns the fields of a message with reasoning and a text."""
     if field == "content":
         thought = {"type": "thinking", "thinking": WHY}
         return {"content": [thought, {"type": "text", "text": said}] if said else [thought]}
@@ -168,12 +168,12 @@ class _Renders:
         return text if len(text) <= _LONGEST_RENDER else None
 
     def after(self, *messages: Mapping[str, Any], generates: bool = False, **variables: Any) -> str | None:
-        """Return the render after the question's text; None if it cannot be rendered."""
+        """Returns the render after the question's text; None if it cannot be rendered."""
         text = self.text(_QUESTION, *messages, generates=generates, **variables)
         return None if text is None or ASK not in text else text.rpartition(ASK)[2]
 
     def calls(self, *arguments: Mapping[str, object]) -> dict[str, Any]:
-        """Return a message with a call for each set of arguments."""
+        """Returns a message with a call for each set of arguments."""
         as_object = "object" in self.can.arguments
         functions: list[dict[str, Any]] = [
             {"name": NAME, "arguments": dict(each) if as_object else json.dumps(each)} for each in arguments
@@ -234,7 +234,7 @@ def _common_end(first: str, second: str) -> str:
 
 
 def _gate(frame: _Frame) -> tuple[Gate | None, str, str]:
-    """Return the reasoning switch that changes the render, and the prompts with it on and off."""
+    """Returns the reasoning switch that changes the render, and the prompts with it on and off."""
     for kwarg in _GATES:
         if kwarg not in frame.renders.template.variables:
             continue
@@ -250,7 +250,8 @@ def _gate(frame: _Frame) -> tuple[Gate | None, str, str]:
 
 
 def _history(renders: _Renders, field: str) -> str:
-    """Return which earlier reasoning the template shows: all, since the last answer, or since the last user message."""
+    """Returns which earlier reasoning the template shows: all, since the last answer, or since the last user
+    message."""
     answer = {"role": "assistant", **_reasoned(field, SAID)}
     call = {**renders.calls(FIRST), **_reasoned(field, "")}
     if renders.can.null_content and not call["content"]:
@@ -268,7 +269,7 @@ def _history(renders: _Renders, field: str) -> str:
 
 
 def _cut(renders: _Renders) -> str:
-    """Return the tag up to which the template cuts an earlier answer; "" if it does not."""
+    """Returns the tag up to which the template cuts an earlier answer; "" if it does not."""
     for found in dict.fromkeys(match.group() for match in CLOSER.finditer(renders.template.source)):
         content = f"{found.replace('/', '')}\n{WHY}\n{found}\n\n{SAID}"
         text = renders.after({**_ANSWER, "content": content}, _LATER)
