@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from engine.cli.live import LiveMarkdown
-from engine.display import visible, visible_json
+from engine.display import ending, visible, visible_json
 from engine.events import (
     ContentDelta,
     Event,
@@ -98,7 +98,7 @@ class Screen:
             case Finished(reason):
                 if reason not in ("stop", "tool_calls"):
                     self.settle()
-                    self.write(f"[{reason}]\n", "red")
+                    self.write(f"[{ending(reason)}]\n", "red")
                 self.settle()
 
     def settle(self) -> None:
