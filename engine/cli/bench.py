@@ -27,7 +27,7 @@ def add_bench(commands: Any) -> None:
         description="Measure tokens per second, and how they compare with llama.cpp's C functions in a plain loop.",
     )
     bench.add_argument(
-        "model", metavar="MODEL", nargs="?", help="a GGUF file, or owner/repo:Q4_K_M; else the built-in one"
+        "model", metavar="MODEL", nargs="?", help="a GGUF file, or owner/repo:Q4_K_M; without it the built-in model"
     )
     bench.add_argument(
         "--prompt", metavar="TOKENS", type=_positive, default=512, help="length of the long prompt (default 512)"
@@ -37,7 +37,11 @@ def add_bench(commands: Any) -> None:
     )
     bench.add_argument("--streams", metavar="N", type=_positive, default=8, help="answers at once (default 8)")
     bench.add_argument(
-        "--rounds", metavar="N", type=_positive, default=3, help="rounds, whose median is shown (default 3)"
+        "--rounds",
+        metavar="N",
+        type=_positive,
+        default=3,
+        help="rounds, whose median is shown (default 3)",
     )
     bench.add_argument("--threads", metavar="N", type=_positive, help="CPU threads; by default one per physical core")
     bench.add_argument(
@@ -85,7 +89,9 @@ def _show(screen: Screen, path: Path, found: "Sequence[Result]", rounds: int) ->
                 [f"{first:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(rest, widths[1:], strict=True))]
             )
         )
-    screen.line(f"{path.name}; medians of {rounds} round{'' if rounds == 1 else 's'}, the two in turn", "dim")
+    number = "one round" if rounds == 1 else f"{rounds} rounds, the two in turn"
+    ratio = "" if rounds == 1 else ". Speeds are the median of the rounds; so is RATIO, engine / bare library of each"
+    screen.prose(f"{path.name}: {number}{ratio}.", "dim")
 
 
 def _draw(file: Path, path: Path, found: "Sequence[Result]") -> None:

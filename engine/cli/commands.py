@@ -20,7 +20,7 @@ from pydantic_core import to_json
 from engine.cli.chat import Chat
 from engine.cli.screen import Screen, json_line
 from engine.cli.tool_files import mcp_server, tools_of
-from engine.diagnose.doctor import diagnose
+from engine.diagnose.doctor import NAME_WIDTH, diagnose
 from engine.display import figures, visible_json
 from engine.engine import Engine
 from engine.errors import RequestError
@@ -59,7 +59,7 @@ def demo(options: argparse.Namespace) -> int:
                 screen.show(event)
         run = stream.run
     screen.line()
-    screen.line(figures(step.completion.usage for step in run.steps), "dim")
+    screen.prose(figures(step.completion.usage for step in run.steps), "dim")
     return 0
 
 
@@ -193,8 +193,13 @@ def _read(file: str) -> str:
 
 def doctor(_: argparse.Namespace) -> int:
     """Show the facts of this installation; returns 1 if llama.cpp cannot be used."""
-    report = diagnose()
-    Screen(sys.stdout).line(report.text())
+    report, screen = diagnose(), Screen(sys.stdout)
+    for name, value in report.rows():
+        row = f"{name:<{NAME_WIDTH}}  {value}"
+        if name == "rebuild":  # a command to copy, in one piece
+            screen.line(row)
+        else:
+            screen.prose(row, hang=NAME_WIDTH + 2)
     return 1 if report.library is None or report.verdict.outcome == "faulty" else 0
 
 

@@ -5,6 +5,7 @@ know: models, commands, how Markdown is drawn.
 """
 
 import re
+import textwrap
 from dataclasses import fields
 from typing import Literal, TextIO, TypeAlias
 
@@ -63,6 +64,11 @@ class Screen:
         """Write one line, after ending the open one."""
         self.settle()
         self.write(f"{text}\n", style)
+
+    def prose(self, text: str, style: str = "", *, hang: int = 0) -> None:
+        """Lines to read: a terminal shows them wrapped between words, with `hang` spaces before all rows but the first.
+        Commands and paths to copy go through `line`, which leaves wrapping to the terminal."""
+        self.line(wrapped(text, self._console.width, hang) if self.is_terminal else text, style)
 
     def said(self, label: Label, text: str) -> None:
         """Write a complete labelled text."""
@@ -125,6 +131,24 @@ class Screen:
             self._live = LiveMarkdown(self._console, self._out)
             return
         self.write(f"{label}: ", f"bold {_STYLES[label]}".strip())
+
+
+def wrapped(text: str, width: int, hang: int = 0) -> str:
+    """Lines wrapped between words at `width` columns; a word that is longer than a row is left whole."""
+    indent = " " * (hang if hang < width // 2 else 0)
+    rows = (
+        textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+            replace_whitespace=False,
+        )
+        for line in text.split("\n")
+    )
+    return "\n".join("\n".join(each) for each in rows)
 
 
 def json_line(event: Event) -> str:
