@@ -182,7 +182,8 @@ class Parser(argparse.ArgumentParser):
     _is_inside = False
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": _Formatter, **options})
+        options.setdefault("formatter_class", _Formatter)
+        super().__init__(**options)
         self._positionals.title = "arguments"  # pyright: ignore[reportPrivateUsage]
 
     def format_help(self) -> str:

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -149,7 +150,13 @@ def inspect(options: argparse.Namespace) -> int:
     """Show what the engine understood of a model."""
     with load(options) as llm:
         found = llm.inspect()
-    Screen(sys.stdout).line(to_json(asdict(found)).decode() if options.json else found.text())
+    screen = Screen(sys.stdout)
+    if options.json:
+        screen.line(to_json(asdict(found)).decode())
+        return 0
+    text = found.text()
+    column = re.match(r".*?\s{2,}", text)  # where the values begin
+    screen.prose(text, hang=column.end() if column else 0)
     return 0
 
 

@@ -193,7 +193,8 @@ def _agreed(screen: Any) -> bool:
 def _show(screen: Any, rows: Sequence[_Row]) -> None:
     from engine.hub.variants import size_text
 
-    table = [("NAME", "SIZE", "QUANTISATION", "PATH")]
+    paths = any(row.path != row.name for row in rows)
+    table = [("NAME", "SIZE", "QUANTISATION", "PATH" if paths else "")]
     table += [(row.name, size_text(row.size), row.quantization or "-", row.path) for row in rows]
     widths = [max(len(line[column]) for line in table) for column in range(3)]
     for name, size, quantization, path in table:

@@ -28,6 +28,8 @@ from engine.events import (
 
 Label: TypeAlias = Literal["question", "reasoning", "answer", "call", "result"]
 
+_NARROWEST = 20
+"""Columns that text is worth indenting for."""
 _STYLES: dict[Label, str] = {"question": "bold", "reasoning": "dim", "answer": "", "call": "cyan", "result": "green"}
 
 
@@ -135,7 +137,7 @@ class Screen:
 
 def wrapped(text: str, width: int, hang: int = 0) -> str:
     """Lines wrapped between words at `width` columns; a word that is longer than a row is left whole."""
-    indent = " " * (hang if hang < width // 2 else 0)
+    indent = " " * (hang if hang <= width - _NARROWEST else 0)
     rows = (
         textwrap.wrap(
             line,

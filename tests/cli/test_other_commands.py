@@ -136,6 +136,10 @@ def test_prose_on_a_terminal_is_wrapped_between_words() -> None:
     assert all(len(row) <= 40 or " " not in row.strip() for row in rows)
     assert all(row.startswith("    ") for row in rows[1:])
     assert wrapped("a\n\nb", 40) == "a\n\nb"
+    assert wrapped("NAME".ljust(44) + "some words that follow", 80, 44).split("\n")[1:] == []
+    assert wrapped("NAME".ljust(44) + "some words that follow to the end", 66, 44) == (
+        "NAME".ljust(44) + "some words that follow\n" + " " * 44 + "to the end"
+    )
     assert wrapped("one two", 4, hang=30) == "one\ntwo", "no indent where there is no room"
 
 
