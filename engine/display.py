@@ -34,6 +34,7 @@ _HIDDEN = re.compile(
 _BOX = "border:1px solid rgba(128,128,128,.4);border-radius:6px;padding:.4em .7em;margin:.4em 0"
 _TEXT = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # JupyterLab breaks lines inside words
 _LONG = f"{_TEXT};max-height:30em;overflow:auto"
+_FIXED = "font-family:var(--jp-code-font-family,monospace);margin:.2em 0"
 _QUIET = "opacity:.7;font-size:85%"
 _BAD = "color:#d44"  # readable on white and on black
 _CODE = "white-space:pre;overflow-x:auto;background:rgba(128,128,128,.12);border-radius:6px;padding:.5em .7em"
@@ -204,12 +205,17 @@ def block_html(block: Block) -> str:
         words = f"{number:,} word{'' if number == 1 else 's'}{'…' if block.open else ''}"
         summary = f'<summary style="{_QUIET}">reasoning, {words}</summary>'
         if block.open:
-            tail = f"<div>{escaped(block.text[-_SHOWN_TAIL:])}</div>"
+            tail = f"<div>{_lines(block.text[-_SHOWN_TAIL:])}</div>"
             return f'<details open>{summary}<div style="{_TAIL}">{tail}</div></details>'
-        return f'<details>{summary}<div style="{_LONG};{_QUIET}">{escaped(block.text)}</div></details>'
+        return f'<details>{summary}<div style="{_LONG};{_QUIET}">{_lines(block.text)}</div></details>'
     style = f' style="{_BAD}"' if block.failed else ""
     head = f"<b{style}>{block.kind}</b> <code>{escaped(block.title)}</code>"
-    return f'<div style="{_BOX}">{head}<pre style="{_LONG};margin:.2em 0">{escaped(block.text)}</pre></div>'
+    return f'<div style="{_BOX}">{head}<div style="{_LONG};{_FIXED}">{_lines(block.text)}</div></div>'
+
+
+def _lines(text: str) -> str:
+    """The text as HTML whose lines stay apart, also where a front end takes styles and `<pre>` away (marimo's chat)."""
+    return escaped(text).replace("\n", "<br>")
 
 
 def page_html(blocks: Iterable[Block], footer: str = "") -> str:

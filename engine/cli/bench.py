@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cli.screen import Screen
 from engine.errors import RequestError
+from engine.screens import Screen as ScreenOfProgress
+from engine.screens import screen_for
 
 if TYPE_CHECKING:
     from engine.cli.measure import Result
@@ -64,9 +66,10 @@ def bench(options: argparse.Namespace) -> int:
     screen = Screen(sys.stdout)
     sizes = Sizes(options.prompt, options.answer, options.streams, options.rounds)
     found: list[Result] = []
+    progress = screen_for(sys.stderr) if sys.stderr.isatty() else None
+    _tell(progress, 1, sizes.rounds)
     for done, found in measure(path, sizes, threads=options.threads, gpu_layers=options.gpu_layers):  # noqa: B007
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\rround {done} of {sizes.rounds}" + ("\n" if done == sizes.rounds else ""))
+        _tell(progress, done + 1, sizes.rounds)
     if options.json:
         rows = [{"name": each.name, "engine": each.engine, "bare": each.bare, "ratio": each.ratio} for each in found]
         screen.line(json.dumps({"model": path.name, "results": rows}, indent=2))
@@ -75,6 +78,14 @@ def bench(options: argparse.Namespace) -> int:
     if options.png is not None:
         _draw(options.png, path, found)
     return 0
+
+
+def _tell(progress: ScreenOfProgress | None, number: int, rounds: int) -> None:
+    """Say which round begins, before it takes its time; after the last one, that they are done."""
+    if progress and number <= rounds:
+        progress.state(f"measuring, round {number} of {rounds}")
+    elif progress:
+        progress.line(f"measured {rounds} round{'' if rounds == 1 else 's'}")
 
 
 def _show(screen: Screen, path: Path, found: "Sequence[Result]", rounds: int) -> None:

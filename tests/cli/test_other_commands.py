@@ -1,6 +1,7 @@
 """`bench` and `completion`; options anywhere; help and exit codes."""
 
 import argparse
+import io
 import json
 import re
 import shutil
@@ -127,6 +128,19 @@ def test_no_help_is_wider_than_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
         about = text.split("\n\n")[1]
         assert about[0].isupper(), text
         assert about.endswith("."), text
+
+
+def test_bench_says_which_round_is_measured(monkeypatch: pytest.MonkeyPatch, builtin_model_path: Path) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Tty()
+    monkeypatch.setattr("sys.stderr", out)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["bench", *SMALL, str(builtin_model_path)]) == 0
+    assert out.getvalue().startswith("\rmeasuring, round 1 of 1"), "before it is done"
+    assert out.getvalue().endswith("\rmeasured 1 round\n")
 
 
 def test_prose_on_a_terminal_is_wrapped_between_words() -> None:

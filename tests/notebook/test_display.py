@@ -203,6 +203,17 @@ def test_a_completion_and_a_run_in_html_and_markdown() -> None:
     assert "waits for the results of calls" in Run((), (Step(turn),), "pending", (call,))._repr_html_()
 
 
+def test_cards_can_be_read_without_styles() -> None:
+    """marimo's chat takes styles and `<pre>` away."""
+    call = ToolCall(id="1", name="add", arguments='{"a": 1}')
+    parts = (ReasoningPart(text="One.\nTwo."), call)
+    run = Run((), (Step(Completion(parts=parts), (ToolResult(0, "1", "first\nsecond"),)),), "stop")
+    html = re.sub(' style="[^"]*"|</?pre[^>]*>', "", run._repr_html_())
+    assert "<div>One.<br>Two.</div>" in html
+    assert "<code>add</code><div>{&quot;a&quot;: 1}</div></div>" in html
+    assert "<code>add</code><div>first<br>second</div></div>" in html
+
+
 def test_every_end_is_told_in_a_sentence() -> None:
     for reason in {*get_args(FinishReason), *get_args(RunEnd)} - {"stop", "tool_calls"}:
         assert not ending(reason).startswith("The answer ended: "), f"{reason} has no sentence of its own"
