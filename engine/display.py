@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token
 
 BlockKind: TypeAlias = Literal["reasoning", "content", "call", "result", "notice"]
 
@@ -21,6 +23,7 @@ SHOWN = 100_000
 """The most characters of one block; a longer text is shown by its beginning and end."""
 _MARKDOWN = 30_000  # longer text is not rendered, as that takes long, above all for hostile text
 _SHORT = 60
+_SHOWN_TAIL = 1000
 
 # Control characters except tab and newline, which could move a cursor; marks that change the direction of the text
 # around them, and line separators; invisible tag characters; lone surrogates, which cannot be encoded.
@@ -29,10 +32,36 @@ _HIDDEN = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _BOX = "border:1px solid rgba(128,128,128,.4);border-radius:6px;padding:.4em .7em;margin:.4em 0"
-_TEXT = "white-space:pre-wrap;overflow-wrap:anywhere"
+_TEXT = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"  # JupyterLab breaks lines inside words
 _LONG = f"{_TEXT};max-height:30em;overflow:auto"
+_FIXED = "font-family:var(--jp-code-font-family,monospace);margin:.2em 0"
 _QUIET = "opacity:.7;font-size:85%"
-_BAD = "color:#c33"
+_BAD = "color:#d44"  # readable on white and on black
+_CODE = "white-space:pre;overflow-x:auto;background:rgba(128,128,128,.12);border-radius:6px;padding:.5em .7em"
+# Reasoning that is being written: its last lines. A page that is replaced ten times a second cannot be unfolded.
+_TAIL = f"{_TEXT};{_QUIET};display:flex;flex-direction:column-reverse;line-height:1.5;max-height:6em;overflow:hidden"
+
+# Front ends that typeset mathematics (MathJax) leave alone what has the first class, but for what has the second.
+_LITERAL, _MATH = "mathjax_ignore", "mathjax_process"
+_DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"))
+_LONGEST_MATH = 2000
+# Commands that do more than draw a formula: links, styles, classes, and definitions, which hold for the whole page.
+_ACTING = re.compile(
+    r"\\(href|url|style|class|cssId|data|unicode|require|[egx]?def|let|futurelet|csname|(re)?newcommand|providecommand|"
+    r"(re)?newenvironment|Declare[A-Za-z]*|texttip|mathtip|toggle|action|bbox|mmlToken|tag|label|html[A-Za-z]*)"
+    r"(?![A-Za-z])"
+)
+_ENDINGS = {
+    "length": "The answer was cut off: it reached the most tokens allowed (max_tokens), or the end of the context.",
+    "cancelled": "The answer was cancelled.",
+    "deadline": "The answer was cut off: its deadline passed.",
+    "error": "An error ended the answer.",
+    "pending": "The run waits for the results of calls that no function here answers (run.pending).",
+    "stop_on": "A tool that ends the run was called.",
+    "max_steps": "The run ended after the most turns allowed (max_steps), before the model answered.",
+    "max_total_tokens": "The run ended after the most tokens allowed (max_total_tokens), before the model answered.",
+    "overflow": "The run ended: the conversation is longer than the context.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +123,14 @@ def escaped(text: str) -> str:
     return escape(visible(clipped(text)))
 
 
+def ending(reason: str) -> str:
+    """Why a turn or a run ended, as a sentence: of the ends that a finish reason or `Run.stopped` names."""
+    return _ENDINGS.get(reason, f"The answer ended: {reason}.")
+
+
 def markdown_html(text: str) -> str:
     """Returns a model's Markdown as HTML. Tags in it are shown as text; only links to http, https and mailto addresses
-    stay links; images become their addresses. Very long texts are not rendered."""
+    stay links; images become their addresses; formulas stay formulas. Very long texts are not rendered."""
     if len(text) > _MARKDOWN:
         return f'<div style="{_LONG}">{escaped(text)}</div>'
     return f'<div style="overflow-wrap:anywhere">{_renderer().render(visible(text))}</div>'
@@ -109,7 +143,51 @@ def _renderer() -> "MarkdownIt":
     # `image` is off: loading one would tell a third party's server that the answer was read, and from where.
     made = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
     made.validateLink = _harmless_link  # pyright: ignore[reportAttributeAccessIssue]
+    made.inline.ruler.before("escape", "math", _math)
+    for name, rule in (("math", _math_html), ("fence", _code_html), ("code_block", _code_html)):
+        made.add_render_rule(name, rule)
+    for name in ("th_open", "td_open"):
+        made.add_render_rule(name, _cell_html)
     return made
+
+
+def _math(state: "StateInline", silent: bool) -> bool:
+    """A formula between dollars or backslashed brackets. Amounts of money are none: the dollar that ends a formula
+    follows no space, and no digit follows it, as Pandoc reads them."""
+    for begin, end in _DELIMITERS:
+        if state.src.startswith(begin, state.pos):
+            start = state.pos + len(begin)
+            stop = state.src.find(end, start, start + _LONGEST_MATH)
+            text = state.src[start:stop] if stop > 0 else ""
+            after = state.src[stop + len(end) : stop + len(end) + 1]
+            if not text.strip() or _ACTING.search(text):
+                return False
+            if begin == "$" and (text != text.strip() or after.isdigit()):
+                return False
+            if not silent:
+                token = state.push("math", "", 0)
+                token.content = f"{begin}{text}{end}"
+            state.pos = stop + len(end)
+            return True
+    return False
+
+
+def _math_html(_: Any, tokens: "Sequence[Token]", at: int, *__: Any) -> str:
+    return f'<span class="{_MATH}">{escape(tokens[at].content)}</span>'
+
+
+def _code_html(_: Any, tokens: "Sequence[Token]", at: int, *__: Any) -> str:
+    """Code as it is: lines are not wrapped, long ones scroll."""
+    code = f'<code style="background:none;white-space:inherit">{escape(tokens[at].content)}</code>'
+    return f'<pre style="{_CODE}">{code}</pre>\n'
+
+
+def _cell_html(renderer: Any, tokens: "Sequence[Token]", at: int, options: Any, env: Any) -> str:
+    """A cell aligned as Markdown says, to the left where it says nothing: JupyterLab's own default is the right."""
+    _ = env
+    if tokens[at].attrGet("style") is None:
+        tokens[at].attrSet("style", "text-align:left")
+    return str(renderer.renderToken(tokens, at, options, {}))
 
 
 def _harmless_link(address: str) -> bool:
@@ -123,18 +201,27 @@ def block_html(block: Block) -> str:
     if block.kind == "notice":
         return f'<div style="{_BAD if block.failed else _QUIET}">{escaped(block.text)}</div>'
     if block.kind == "reasoning":
-        words = f"{len(block.text.split()):,} words{'…' if block.open else ''}"
+        number = len(block.text.split())
+        words = f"{number:,} word{'' if number == 1 else 's'}{'…' if block.open else ''}"
         summary = f'<summary style="{_QUIET}">reasoning, {words}</summary>'
-        return f'<details>{summary}<div style="{_LONG};{_QUIET}">{escaped(block.text)}</div></details>'
+        if block.open:
+            tail = f"<div>{_lines(block.text[-_SHOWN_TAIL:])}</div>"
+            return f'<details open>{summary}<div style="{_TAIL}">{tail}</div></details>'
+        return f'<details>{summary}<div style="{_LONG};{_QUIET}">{_lines(block.text)}</div></details>'
     style = f' style="{_BAD}"' if block.failed else ""
     head = f"<b{style}>{block.kind}</b> <code>{escaped(block.title)}</code>"
-    return f'<div style="{_BOX}">{head}<pre style="{_LONG};margin:.2em 0">{escaped(block.text)}</pre></div>'
+    return f'<div style="{_BOX}">{head}<div style="{_LONG};{_FIXED}">{_lines(block.text)}</div></div>'
+
+
+def _lines(text: str) -> str:
+    """The text as HTML whose lines stay apart, also where a front end takes styles and `<pre>` away (marimo's chat)."""
+    return escaped(text).replace("\n", "<br>")
 
 
 def page_html(blocks: Iterable[Block], footer: str = "") -> str:
     """Returns the HTML of a turn or run. `footer` is plain text."""
     foot = f'<div style="{_QUIET}">{escaped(footer)}</div>' if footer else ""
-    return f'<div class="llama-engine">{"".join(map(block_html, blocks))}{foot}</div>'
+    return f'<div class="llama-engine {_LITERAL}">{"".join(map(block_html, blocks))}{foot}</div>'
 
 
 def fenced(text: str) -> str:
@@ -175,7 +262,7 @@ def table_html(rows: Sequence[Sequence[str]], title: str = "") -> str:
         + "</tr>"
         for first, *rest in rows
     )
-    return f"{f'<b>{escaped(title)}</b>' if title else ''}<table>{body}</table>"
+    return f'{f"<b>{escaped(title)}</b>" if title else ""}<table class="{_LITERAL}">{body}</table>'
 
 
 def section_html(title: str, body: str, *, unfolded: bool = False) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TextIO
 
 _TERMINAL_EVERY, _NOTEBOOK_EVERY, _LINES_EVERY = 0.1, 0.25, 5.0
+_ECHO = "^C"  # a terminal shows it behind the line when a user interrupts
 _LOAD_SHOWN_AFTER = 1.0  # a faster load is not shown
 
 
@@ -40,12 +41,13 @@ class Terminal:
         self._shown = 0
 
     def state(self, text: str) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        if len(text) > width:
-            text = f"…{text[len(text) - width + 1 :]}"
+        width = shutil.get_terminal_size().columns - 1 - len(_ECHO)
+        if len(text) > width:  # what matters stands at both ends
+            begin = width // 3
+            text = f"{text[:begin]}…{text[len(text) - (width - begin - 1) :]}"
         self._out.write(f"\r{text.ljust(self._shown)}")
         self._out.flush()
-        self._shown = len(text)
+        self._shown = len(text) + len(_ECHO)
 
     def line(self, text: str) -> None:
         if self._shown:

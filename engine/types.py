@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from engine import spelling
-from engine.display import Block, figures, page_html, page_markdown, short
+from engine.display import Block, ending, figures, page_html, page_markdown, short
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
@@ -515,7 +515,7 @@ def blocks_of(completion: Completion) -> list[Block]:
                 error = f"\n[{part.error}]" if part.error else ""
                 blocks.append(Block("call", part.arguments + error, part.name, failed=bool(error)))
     if completion.finish_reason not in ("stop", "tool_calls"):
-        blocks.append(Block("notice", f"The turn ended: {completion.finish_reason}.", failed=True))
+        blocks.append(Block("notice", ending(completion.finish_reason), failed=True))
     if completion.parse_error:
         blocks.append(Block("notice", completion.parse_error, failed=True))
     return blocks

@@ -15,7 +15,7 @@ from engine.agent import callbacks
 from engine.agent.execution import Job, answers, answers_async
 from engine.agent.options import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
-from engine.display import Block, figures, page_html, page_markdown, short
+from engine.display import Block, ending, figures, page_html, page_markdown, short
 from engine.errors import ContextOverflowError, EngineError, RequestError
 from engine.events import Event, ToolResult
 from engine.offloop import off_loop
@@ -92,12 +92,16 @@ class Run:
 
     def _blocks(self) -> Iterator[Block]:
         for step in self.steps:
-            yield from blocks_of(step.completion)
-            for result in step.results:
-                name = step.completion.tool_calls[result.index].name
-                yield Block("result", result.content, name, failed=result.error)
+            results = {result.index: result for result in step.results}
+            calls = 0
+            for block in blocks_of(step.completion):
+                yield block
+                if block.kind == "call":  # its result follows: of two calls of one tool it is seen which is whose
+                    if (result := results.get(calls)) is not None:
+                        yield Block("result", result.content, block.title, failed=result.error)
+                    calls += 1
         if self.stopped not in ("stop", self.completion.finish_reason):
-            yield Block("notice", f"The run ended: {self.stopped}.", failed=self.stopped != "pending")
+            yield Block("notice", ending(self.stopped), failed=self.stopped not in ("pending", "stop_on"))
 
 
 class RunStream(GeneratedStream[Run]):

@@ -93,7 +93,7 @@ class Report:
         if self.ran and self.seconds > 0:
             words.append(f"{self.completion_tokens / self.seconds:.0f} tokens/s")
             if self.prompt_tokens:
-                words.append(f"{100 * self.cached_tokens // self.prompt_tokens} % of the prompts from the cache")
+                words.append(f"{100 * self.cached_tokens // self.prompt_tokens} % of prompts cached")
             words.append(f"{duration_text(self.left * self.seconds / self.ran)} left" if self.left else "")
             if not self.left:
                 words[-1] = f"in {duration_text(self.seconds)}"
@@ -231,7 +231,7 @@ class _Work:
             self._sums = replace(self._sums, interrupted=True)
             under_way = len(self._streams)
         rows = f"{under_way} row{'' if under_way == 1 else 's'} under way"
-        return f"Finishing {rows}; Ctrl-C again stops now. Run the same command to go on."
+        return f"Finishing {rows}; Ctrl-C again stops at once.\nRun the same command to go on."
 
     def cancel(self) -> None:
         """Start no more rows and cancel those under way; nothing of them is written."""

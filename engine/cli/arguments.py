@@ -7,11 +7,12 @@ import argparse
 import importlib.metadata
 import io
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any, cast
 
 from engine.cli.batch import add_batch, batch
@@ -22,13 +23,13 @@ from engine.cli.models import add_models, models
 from engine.errors import EngineError, EngineWarning, FamilyError
 
 _EXAMPLES = """examples:
-  llama-engine demo                                  the built-in model calls a tool; no download
-  llama-engine chat owner/repo:Q4_K_M                talk to a model of the Hugging Face Hub
+  llama-engine demo                    the built-in model; no download
+  llama-engine chat owner/repo:Q4_K_M  talk to a model of the Hugging Face Hub
+  llama-engine models fit owner/repo   which quantisations fit into memory
   llama-engine run model.gguf "Summarise:" --file notes.txt
-  git diff | llama-engine run model.gguf "Write a commit message." --reasoning off
-  llama-engine models fit owner/repo                 which quantisations fit into memory
+  git diff | llama-engine run model.gguf "Write a commit message."
   llama-engine batch rows.jsonl -o answers.jsonl -m model.gguf
-  llama-engine COMMAND --help                        the options of a command
+  llama-engine COMMAND --help          the options of a command
 """
 SHELLS = ("bash", "zsh", "tcsh")
 _POSITIONS = ("on", "off", "low", "medium", "high")
@@ -89,8 +90,8 @@ def parser() -> argparse.ArgumentParser:
         prog="llama-engine",
         description="Run GGUF chat models in this process.",
         epilog=f"{_EXAMPLES}\nexit codes:\n{_exit_codes()}",
-        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=18),
     )
+    top._positionals.title = "commands"  # pyright: ignore[reportPrivateUsage]
     top.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -137,7 +138,31 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", help="check this installation, and show how to make it faster")
     shells = commands.add_parser("completion", help="print a script that lets a shell complete these commands")
     shells.add_argument("shell", choices=SHELLS, help='bash: eval "$(llama-engine completion bash)" in ~/.bashrc')
+    for each in _commands(top):
+        _describe(each)
     return top
+
+
+def _describe(command: argparse.ArgumentParser) -> None:
+    """Give each of a parser's subcommands its line of the list as a description, if it has none of its own."""
+    for action in command._actions:  # pyright: ignore[reportPrivateUsage]
+        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+            inner = cast("dict[str, argparse.ArgumentParser]", action.choices)
+            for listed in action._choices_actions:  # pyright: ignore[reportPrivateUsage]
+                parser = inner[listed.dest]
+                about = listed.help or ""
+                parser.description = parser.description or f"{about[:1].upper()}{about[1:]}."
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Descriptions as they are written, and no line broken at a hyphen, as in `llama-engine`."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = 4 + len("completion")  # argparse forgets that names of subcommands are indented
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def _exit_codes() -> str:
@@ -155,6 +180,17 @@ class Parser(argparse.ArgumentParser):
     """
 
     _is_inside = False
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", _Formatter)
+        super().__init__(**options)
+        self._positionals.title = "arguments"  # pyright: ignore[reportPrivateUsage]
+
+    def format_help(self) -> str:
+        if self.description and "\n" not in self.description:
+            width = max(40, shutil.get_terminal_size().columns - 2)
+            self.description = fill(self.description, width, break_on_hyphens=False)
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if self._is_inside or self._subparsers is not None:
@@ -196,31 +232,30 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
             nargs="?",
             help="a GGUF file, or a model on the Hugging Face Hub: owner/repo:Q4_K_M; without it the built-in model",
         )
-    command.add_argument(
+    group = command.add_argument_group("the model")
+    group.add_argument(
         "--family",
         metavar="NAME",
         help="parse the model's output as this family's (`llama-engine families` lists them); FILE.toml adds families",
     )
-    command.add_argument(
-        "--chat-template", metavar="FILE", type=Path, help="a .jinja file to use instead of the model's"
-    )
-    command.add_argument(
+    group.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file to use instead of the model's")
+    group.add_argument(
         "--ctx",
         metavar="TOKENS",
         type=int,
         help="maximum tokens of a conversation (n_ctx); by default 8192, or the training length if that is less",
     )
-    command.add_argument(
+    group.add_argument(
         "--gpu-layers", metavar="N", type=int, help="layers to offload; -1 for all; by default as many as fit"
     )
-    command.add_argument(
+    group.add_argument(
         "--no-preflight",
         dest="preflight",
         action="store_false",
         help="load without testing this build, or an unusual file, in a child process first",
     )
-    command.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
-    command.add_argument("--seed", type=int, help="seed of the sampling, for reproducible answers")
+    group.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
+    group.add_argument("--seed", metavar="N", type=int, help="seed of the sampling, for reproducible answers")
 
 
 def _add_chatting(command: argparse.ArgumentParser) -> None:
@@ -259,10 +294,11 @@ def _add_explaining(command: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--system", metavar="TEXT", help="a system message")
-    command.add_argument("--temperature", type=float, help="0 always takes the most likely token")
-    command.add_argument("--max-tokens", metavar="N", type=int, help="maximum tokens of one answer")
-    command.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model reasons")
+    group = command.add_argument_group("answers")
+    group.add_argument("--system", metavar="TEXT", help="a system message")
+    group.add_argument("--temperature", metavar="T", type=float, help="0 always takes the most likely token")
+    group.add_argument("--max-tokens", metavar="N", type=int, help="maximum tokens of one answer")
+    group.add_argument("--reasoning", choices=_POSITIONS, help="whether, or how much, the model reasons")
 
 
 def _add_showing(command: argparse.ArgumentParser) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cli.screen import Screen
 from engine.errors import RequestError
+from engine.screens import Screen as ScreenOfProgress
+from engine.screens import screen_for
 
 if TYPE_CHECKING:
     from engine.cli.measure import Result
@@ -27,7 +29,7 @@ def add_bench(commands: Any) -> None:
         description="Measure tokens per second, and how they compare with llama.cpp's C functions in a plain loop.",
     )
     bench.add_argument(
-        "model", metavar="MODEL", nargs="?", help="a GGUF file, or owner/repo:Q4_K_M; else the built-in one"
+        "model", metavar="MODEL", nargs="?", help="a GGUF file, or owner/repo:Q4_K_M; without it the built-in model"
     )
     bench.add_argument(
         "--prompt", metavar="TOKENS", type=_positive, default=512, help="length of the long prompt (default 512)"
@@ -37,7 +39,11 @@ def add_bench(commands: Any) -> None:
     )
     bench.add_argument("--streams", metavar="N", type=_positive, default=8, help="answers at once (default 8)")
     bench.add_argument(
-        "--rounds", metavar="N", type=_positive, default=3, help="rounds, whose median is shown (default 3)"
+        "--rounds",
+        metavar="N",
+        type=_positive,
+        default=3,
+        help="rounds, whose median is shown (default 3)",
     )
     bench.add_argument("--threads", metavar="N", type=_positive, help="CPU threads; by default one per physical core")
     bench.add_argument(
@@ -60,9 +66,10 @@ def bench(options: argparse.Namespace) -> int:
     screen = Screen(sys.stdout)
     sizes = Sizes(options.prompt, options.answer, options.streams, options.rounds)
     found: list[Result] = []
+    progress = screen_for(sys.stderr) if sys.stderr.isatty() else None
+    _tell(progress, 1, sizes.rounds)
     for done, found in measure(path, sizes, threads=options.threads, gpu_layers=options.gpu_layers):  # noqa: B007
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\rround {done} of {sizes.rounds}" + ("\n" if done == sizes.rounds else ""))
+        _tell(progress, done + 1, sizes.rounds)
     if options.json:
         rows = [{"name": each.name, "engine": each.engine, "bare": each.bare, "ratio": each.ratio} for each in found]
         screen.line(json.dumps({"model": path.name, "results": rows}, indent=2))
@@ -71,6 +78,14 @@ def bench(options: argparse.Namespace) -> int:
     if options.png is not None:
         _draw(options.png, path, found)
     return 0
+
+
+def _tell(progress: ScreenOfProgress | None, number: int, rounds: int) -> None:
+    """Say which round begins, before it takes its time; after the last one, that they are done."""
+    if progress and number <= rounds:
+        progress.state(f"measuring, round {number} of {rounds}")
+    elif progress:
+        progress.line(f"measured {rounds} round{'' if rounds == 1 else 's'}")
 
 
 def _show(screen: Screen, path: Path, found: "Sequence[Result]", rounds: int) -> None:
@@ -85,7 +100,9 @@ def _show(screen: Screen, path: Path, found: "Sequence[Result]", rounds: int) ->
                 [f"{first:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(rest, widths[1:], strict=True))]
             )
         )
-    screen.line(f"{path.name}; medians of {rounds} round{'' if rounds == 1 else 's'}, the two in turn", "dim")
+    number = "one round" if rounds == 1 else f"{rounds} rounds, the two in turn"
+    ratio = "" if rounds == 1 else ". Speeds are the median of the rounds; so is RATIO, engine / bare library of each"
+    screen.prose(f"{path.name}: {number}{ratio}.", "dim")
 
 
 def _draw(file: Path, path: Path, found: "Sequence[Result]") -> None:

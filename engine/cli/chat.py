@@ -32,7 +32,7 @@ from engine.types import Completion, Message, Tool
 
 HELP = {
     "/help": "show these commands",
-    "/think on|off|show|hide": "reason or not; show it, or only how long it was",
+    "/think on|off|show|hide": "reason or not; show the reasoning, or only its length",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "go on with the conversation of a file",
     "/clear": "forget the conversation, but for the system message",
@@ -83,7 +83,7 @@ class Chat:
             except EngineError as error:
                 if not self._interactive:
                     raise
-                self._screen.line(f"{error}", "red")
+                self._screen.prose(f"{error}", "red")
 
     def _lines(self, greeting: Callable[[], str]) -> Iterator[str]:
         """Yields the user's texts: typed at a prompt, or the lines of a pipe."""
@@ -93,7 +93,7 @@ class Chat:
                     self._screen.said("question", text)
                     yield text
             return
-        self._screen.line(greeting(), "dim")
+        self._screen.prose(greeting(), "dim")
         ask = reader([message.content or "" for message in self.history if message.role == "user"], list(HELP))
         while True:
             try:
@@ -120,8 +120,10 @@ class Chat:
                 reasoning = argument == "on"
                 _ = self._llm.render("Hello", reasoning=reasoning)  # raises if this model has no such switch
                 self._turn["reasoning"] = reasoning
+                self._note(f"reasoning is {argument} from now on")
             case "/think", "show" | "hide":
                 self._shows_reasoning = argument == "show"
+                self._note(f"reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on")
             case "/save", _ if argument:
                 self._save(Path(argument))
                 self._screen.line(f"{len(self.history)} messages saved to {argument}", "dim")
@@ -130,11 +132,17 @@ class Chat:
             case "/clear", "":
                 self.history = list(self._head)
                 self._keep()
+                self._note("the conversation begins anew")
             case "/quit", "":
                 return False
             case _:
                 raise RequestError(_misunderstood(name, argument))
         return True
+
+    def _note(self, text: str) -> None:
+        """Tell who types a command that it was done."""
+        if self._interactive:
+            self._screen.line(f"({text})", "dim")
 
     def _answer(self, text: str) -> None:
         """Run one turn and its calls, shown as they come. Ctrl-C stops it; what was written until then stays."""
@@ -209,7 +217,7 @@ class Chat:
             return
         speed = usage.decode_tokens_per_second
         context = usage.prompt_tokens + usage.completion_tokens
-        self._screen.line(
+        self._screen.prose(
             f"[{usage.completion_tokens:,} tokens{f', {speed:.0f} tokens/s' if speed else ''}"
             f" | context {100 * context // self._llm.n_ctx} % of {self._llm.n_ctx:,}"
             f" | prefix {100 * usage.cached_tokens // max(usage.prompt_tokens, 1)} % reused]",
@@ -250,7 +258,7 @@ class Chat:
 
 
 class _View:
-    """Shows events on a screen; hidden reasoning becomes one line with its length."""
+    """Shows events on a screen; hidden reasoning becomes one line, which ends with its length."""
 
     def __init__(self, screen: Screen, *, shows_reasoning: bool) -> None:
         self._screen = screen
@@ -259,6 +267,8 @@ class _View:
 
     def show(self, event: Event) -> None:
         if isinstance(event, ReasoningDelta) and not self._shows_reasoning:
+            if not self._hidden:
+                self._screen.show(ReasoningDelta("", event.part, event.step))  # it has begun, and may take a while
             self._hidden.append(event.text)
             return
         self._unfold()
@@ -272,7 +282,8 @@ class _View:
         if self._hidden:
             words = len("".join(self._hidden).split())
             self._hidden = []
-            self._screen.said("reasoning", f"{words:,} words (/think show prints them)")
+            self._screen.write(f"{words:,} word{'' if words == 1 else 's'}, hidden (/think show)", "dim")
+            self._screen.settle()
 
 
 def _waited(awaitable: Awaitable[Any]) -> Any:

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from pydantic_core import to_json
 from engine.cli.chat import Chat
 from engine.cli.screen import Screen, json_line
 from engine.cli.tool_files import mcp_server, tools_of
-from engine.diagnose.doctor import diagnose
+from engine.diagnose.doctor import NAME_WIDTH, diagnose
 from engine.display import figures, visible_json
 from engine.engine import Engine
 from engine.errors import RequestError
@@ -59,7 +60,7 @@ def demo(options: argparse.Namespace) -> int:
                 screen.show(event)
         run = stream.run
     screen.line()
-    screen.line(figures(step.completion.usage for step in run.steps), "dim")
+    screen.prose(figures(step.completion.usage for step in run.steps), "dim")
     return 0
 
 
@@ -149,7 +150,13 @@ def inspect(options: argparse.Namespace) -> int:
     """Show what the engine understood of a model."""
     with load(options) as llm:
         found = llm.inspect()
-    Screen(sys.stdout).line(to_json(asdict(found)).decode() if options.json else found.text())
+    screen = Screen(sys.stdout)
+    if options.json:
+        screen.line(to_json(asdict(found)).decode())
+        return 0
+    text = found.text()
+    column = re.match(r".*?\s{2,}", text)  # where the values begin
+    screen.prose(text, hang=column.end() if column else 0)
     return 0
 
 
@@ -194,8 +201,13 @@ def _read(file: str) -> str:
 
 def doctor(_: argparse.Namespace) -> int:
     """Show the facts of this installation; returns 1 if llama.cpp cannot be used."""
-    report = diagnose()
-    Screen(sys.stdout).line(report.text())
+    report, screen = diagnose(), Screen(sys.stdout)
+    for name, value in report.rows():
+        row = f"{name:<{NAME_WIDTH}}  {value}"
+        if name == "rebuild":  # a command to copy, in one piece
+            screen.line(row)
+        else:
+            screen.prose(row, hang=NAME_WIDTH + 2)
     return 1 if report.library is None or report.verdict.outcome == "faulty" else 0
 
 

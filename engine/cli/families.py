@@ -52,6 +52,12 @@ def families(options: argparse.Namespace) -> int:
     return 0
 
 
+_LEGEND = (
+    "REASONING  switched: a request turns it on or off; always: it cannot be turned off; yes: the model decides",
+    "CALLS      how the model writes tool calls; generic: it has no form of its own, so the prompt asks for JSON",
+)
+
+
 def _list(screen: Screen) -> None:
     known = [builtin_families().get(name) for name in builtin_families().names()]
     table = [("NAME", "REASONING", "CALLS", "MODELS")]
@@ -59,8 +65,10 @@ def _list(screen: Screen) -> None:
     widths = [max(len(row[column]) for row in table) for column in range(3)]
     for row in table:
         cells = [f"{text:<{width}}" for text, width in zip(row[:3], widths, strict=True)]
-        screen.line("  ".join([*cells, row[3]]))
-    screen.line(f"{len(known)} families. A file of your own adds more: llama-engine families check FILE")
+        screen.prose("  ".join([*cells, row[3]]), hang=sum(widths) + 6)
+    screen.prose(f"\n{len(known)} families. A file of your own adds more: llama-engine families check FILE")
+    for line in _LEGEND:
+        screen.prose(line, hang=11)
 
 
 def _reasoning(family: Family) -> str:

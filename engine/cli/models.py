@@ -37,7 +37,7 @@ def add_models(commands: Any) -> None:
     actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
     fit = actions.add_parser("fit", help="which quantisations fit into memory, before any download")
     fit.add_argument("name", metavar="NAME", help="owner/repo, owner/repo:Q4_K_M, or a GGUF file")
-    fit.add_argument("--revision", help="a branch, tag or commit")
+    fit.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
     fit.add_argument("--ctx", metavar="N", type=int, help="tokens of one conversation; by default 8192 at most")
     fit.add_argument("--sequences", metavar="N", type=int, default=1, help="conversations at once; by default 1")
     fit.add_argument("--json", action="store_true", help="print it as one JSON object")
@@ -46,7 +46,7 @@ def add_models(commands: Any) -> None:
     shown.add_argument("--json", action="store_true", help="print it as one JSON array")
     get = actions.add_parser("download", help="download a model into the Hub's cache and print its path")
     get.add_argument("name", metavar="NAME", help="owner/repo:Q4_K_M, owner/repo or owner/repo/file.gguf")
-    get.add_argument("--revision", help="a branch, tag or commit")
+    get.add_argument("--revision", metavar="REV", help="a branch, tag or commit")
     remove = actions.add_parser("remove", help="delete models from the Hub's cache")
     remove.add_argument("names", metavar="NAME", nargs="+", help="as in the list; owner/repo is the whole repository")
     remove.add_argument("--yes", action="store_true", help="do not ask")
@@ -79,7 +79,7 @@ def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
 
     words = {True: "yes", False: "no", None: "-"}
     repo, names = _common([each.name for each in found])
-    table = [("NAME", "SIZE", "MEMORY", *(("GPU", "LAYERS") if machine.gpus else ()), "LONGEST", "FITS")]
+    table = [("NAME", "WEIGHTS", "MEMORY", *(("GPU", "LAYERS") if machine.gpus else ()), "LONGEST", "FITS")]
     for name, each in zip(names, found, strict=True):
         device = (size_text(each.device), f"{each.layers[0]}/{each.layers[1]}") if each.layers else ()
         length = "-" if each.longest is None else f"{each.longest:,}"
@@ -91,10 +91,13 @@ def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
         cells = "  ".join(f"{number:>{width}}" for number, width in zip(numbers, widths[1:], strict=False))
         screen.line(f"{name:<{widths[0]}}  {cells}  {verdict}")
     count = f"{found[0].n_sequences} conversations" if found[0].n_sequences > 1 else "a conversation"
-    screen.line(f"MEMORY is for {count} of {found[0].n_ctx:,} tokens, LONGEST the longest that fits.")
+    screen.prose(
+        f"MEMORY is for {count} of {found[0].n_ctx:,} tokens.\n"
+        "LONGEST is the most tokens of one conversation that fit into memory."
+    )
     if machine.available is not None:
         there = f", and {size_text(sum(each.memory_free for each in machine.gpus))} on GPUs" if machine.gpus else ""
-        screen.line(f"{size_text(machine.available)} are available{there}; a tenth is left to others.")
+        screen.prose(f"{size_text(machine.available)} are free{there}; FITS leaves a tenth to other programs.")
 
 
 def _common(names: list[str]) -> tuple[str, list[str]]:
@@ -190,11 +193,13 @@ def _agreed(screen: Any) -> bool:
 def _show(screen: Any, rows: Sequence[_Row]) -> None:
     from engine.hub.variants import size_text
 
-    table = [("NAME", "SIZE", "QUANTISATION", "PATH")]
+    paths = any(row.path != row.name for row in rows)
+    table = [("NAME", "SIZE", "QUANTISATION", "PATH" if paths else "")]
     table += [(row.name, size_text(row.size), row.quantization or "-", row.path) for row in rows]
     widths = [max(len(line[column]) for line in table) for column in range(3)]
     for name, size, quantization, path in table:
-        screen.line(f"{name:<{widths[0]}}  {size:>{widths[1]}}  {quantization:<{widths[2]}}  {path}")
+        where = "" if path == name else path  # a file in a folder is named by its path
+        screen.line(f"{name:<{widths[0]}}  {size:>{widths[1]}}  {quantization:<{widths[2]}}  {where}".rstrip())
     screen.line(f"{_count(rows)}, {size_text(sum(row.size for row in rows))}")
 
 

@@ -5,6 +5,7 @@ know: models, commands, how Markdown is drawn.
 """
 
 import re
+import textwrap
 from dataclasses import fields
 from typing import Literal, TextIO, TypeAlias
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from engine.cli.live import LiveMarkdown
-from engine.display import visible, visible_json
+from engine.display import ending, visible, visible_json
 from engine.events import (
     ContentDelta,
     Event,
@@ -27,6 +28,8 @@ from engine.events import (
 
 Label: TypeAlias = Literal["question", "reasoning", "answer", "call", "result"]
 
+_NARROWEST = 20
+"""Columns that text is worth indenting for."""
 _STYLES: dict[Label, str] = {"question": "bold", "reasoning": "dim", "answer": "", "call": "cyan", "result": "green"}
 
 
@@ -64,6 +67,11 @@ class Screen:
         self.settle()
         self.write(f"{text}\n", style)
 
+    def prose(self, text: str, style: str = "", *, hang: int = 0) -> None:
+        """Lines to read: a terminal shows them wrapped between words, with `hang` spaces before all rows but the first.
+        Commands and paths to copy go through `line`, which leaves wrapping to the terminal."""
+        self.line(wrapped(text, self._console.width, hang) if self.is_terminal else text, style)
+
     def said(self, label: Label, text: str) -> None:
         """Write a complete labelled text."""
         self._open(label, 0, 0)
@@ -98,7 +106,7 @@ class Screen:
             case Finished(reason):
                 if reason not in ("stop", "tool_calls"):
                     self.settle()
-                    self.write(f"[{reason}]\n", "red")
+                    self.write(f"[{ending(reason)}]\n", "red")
                 self.settle()
 
     def settle(self) -> None:
@@ -125,6 +133,24 @@ class Screen:
             self._live = LiveMarkdown(self._console, self._out)
             return
         self.write(f"{label}: ", f"bold {_STYLES[label]}".strip())
+
+
+def wrapped(text: str, width: int, hang: int = 0) -> str:
+    """Lines wrapped between words at `width` columns; a word that is longer than a row is left whole."""
+    indent = " " * (hang if hang <= width - _NARROWEST else 0)
+    rows = (
+        textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+            replace_whitespace=False,
+        )
+        for line in text.split("\n")
+    )
+    return "\n".join("\n".join(each) for each in rows)
 
 
 def json_line(event: Event) -> str:

@@ -29,6 +29,7 @@ _TELLING = (
     "avx avx2 avx_vnni fma f16c avx512f avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16 "
     "asimd asimddp i8mm bf16 sve sve2 sme"
 )
+NAME_WIDTH = 16
 WHEELS = "https://github.com/abetlen/llama-cpp-python#installation"
 _OFFLOAD = {"Metal": ("-DGGML_METAL=on",), "CUDA": ("-DGGML_CUDA=on",), "Vulkan": ("-DGGML_VULKAN=on",), "CPU": ()}
 
@@ -103,7 +104,11 @@ class Report:
 
     def text(self) -> str:
         """Returns the report as lines `name  value`, without control codes."""
-        rows = [
+        return "\n".join(f"{name:<{NAME_WIDTH}}  {value}" for name, value in self.rows())
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Returns names, of at most NAME_WIDTH letters, and values. A row without a name goes with that above."""
+        return [
             ("llama-engine", self.engine_version),
             ("Python", f"{self.python} on {self.system}"),
             *self._library_rows(),
@@ -118,8 +123,6 @@ class Report:
             ("models cached in", f"{self.hub_cache}{'' if self.hub_cache.is_dir() else ' (nothing there yet)'}"),
             ("own cache", str(self.own_cache)),
         ]
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
     def _library_rows(self) -> list[tuple[str, str]]:
         if self.library is None:
@@ -146,7 +149,7 @@ class Report:
         return f"{self.verdict.outcome}: {self.verdict.reason}{earlier}"
 
     def _rebuild_notes(self) -> list[tuple[str, str]]:
-        what = f"a {self.machine.backend} build"
+        what = f"compiles llama-cpp-python for this machine: a {self.machine.backend} build"
         if self.machine.backend == "CUDA" and not self.machine.cuda_compiler:
             what += "; it needs the CUDA toolkit, whose nvcc is not on the PATH"
         return [("", what)]

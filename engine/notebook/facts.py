@@ -45,11 +45,15 @@ class Facts(ABC):
                 ("weights", f"{info.parameters / 1e6:,.1f} M parameters, {info.quantization}"),
                 ("path", str(info.path)),
             ]
-        return [*model, ("family", self.family.title), ("context", f"{self.n_ctx:,} tokens a conversation")]
+        closed = [("state", "closed: load it again")] if self.closed else []
+        return [*model, ("family", self.family.title), ("context", f"{self.n_ctx:,} tokens a conversation"), *closed]
 
     def __repr__(self) -> str:
         facts = dict(self._facts())
-        return visible(f"<{type(self).__name__} {facts['model']} ({facts['family']}), n_ctx={self.n_ctx}>")
+        return visible(
+            f"<{type(self).__name__} {facts['model']} ({facts['family']}), n_ctx={self.n_ctx}"
+            f"{', closed' if self.closed else ''}>"
+        )
 
     def _repr_html_(self) -> str:
         return table_html(self._facts(), type(self).__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from engine.display import Block, BlockKind, figures, page_html, page_text
+from engine.display import Block, BlockKind, ending, figures, page_html, page_text
 from engine.errors import EngineError
 from engine.events import (
     ContentDelta,
@@ -41,12 +41,13 @@ class Streaming(Protocol):
 
 @dataclass(slots=True)
 class _Growing:
-    """A part of the page; `pieces` are its text so far."""
+    """A part of the page; `pieces` are its text so far, `result` the result of a call."""
 
     kind: BlockKind
     title: str = ""
     failed: bool = False
     pieces: list[str] = field(default_factory=list[str])
+    result: "_Growing | None" = None
 
 
 class Page:
@@ -75,12 +76,12 @@ class Page:
                 call.pieces, call.failed = [arguments, f"\n[{error}]" if error else ""], error is not None
             case ToolResult(index, _, content, error, _, step):
                 result = self._part("result", index, step)
-                result.title, result.failed = self._calls[step, index].title, error
-                result.pieces = [content]
+                call = self._calls[step, index]
+                call.result, result.title, result.failed, result.pieces = result, call.title, error, [content]
             case Finished(reason, usage, step):
                 self._usages += [usage] if usage else []
                 if reason not in ("stop", "tool_calls"):
-                    self.note(f"The turn ended: {reason}.", step)
+                    self.note(ending(reason), step)
                 self._last = None
 
     def note(self, text: str, step: int = 0) -> None:
@@ -89,10 +90,14 @@ class Page:
         notice.failed, notice.pieces = True, [text]
 
     def blocks(self) -> list[Block]:
-        """The page so far, in the order in which its parts began."""
+        """The page so far, in the order in which its parts began; a call's result follows the call."""
+        shown: list[_Growing] = []
+        for part in self._parts.values():
+            if part.kind != "result":
+                shown += [part, part.result] if part.result else [part]
         return [
             Block(part.kind, "".join(part.pieces), part.title, failed=part.failed, open=part is self._last)
-            for part in self._parts.values()
+            for part in shown
         ]
 
     def data(self) -> dict[str, str]:
@@ -133,9 +138,11 @@ def draw(stream: Streaming, display: Callable[..., Any], clock: Callable[[], flo
             if began >= due:
                 handle.update(page.data(), raw=True)
                 due = clock() + max(UPDATE_SECONDS, (_DRAWING_SHARE - 1) * (clock() - began))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         stream.cancel()
-        page.note("Interrupted: the request was cancelled. The engine can be used on.")
+        # What IPython shows in place of a traceback through this package: the note says what there is to know.
+        setattr(stopped, "_render_traceback_", lambda: ["KeyboardInterrupt"])  # noqa: B010
+        page.note("Interrupted: the request was cancelled. The engine can still be used.")
         raise
     except EngineError as error:
         page.note(f"{type(error).__name__}: {error}")

@@ -22,8 +22,8 @@ def tell_open(path: Path) -> None:
         if not name.startswith("_") and isinstance(value, Facts) and _has(value, path):
             size = value.info.size_bytes / 1e6
             screen.line(
-                f"{name} still has {path.name} in memory ({size:,.0f} MB), until it is loaded again. {name}.close() "
-                "before this line frees that first."
+                f"{name} is open already and keeps {path.name} in memory ({size:,.0f} MB) until the new one is loaded. "
+                f"To free it first, call {name}.close() before this line."
             )
 
 

@@ -149,13 +149,18 @@ def test_reasoning_is_shown_folded_and_switched(
     script = scripted(ANSWER, ANSWER, "It is 5842.", ANSWER)
     types("one", "/think hide", "two", "/think off", "three", "/think on", "/think show", "four")
     assert main(["chat"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("reasoning", "answer"))]
+    shown = ("reasoning", "answer", "(reasoning")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(shown)]
     assert lines == [
         "reasoning: I know it.",
         "answer: It is 5842.",
-        "reasoning: 3 words (/think show prints them)",
+        "(reasoning is hidden from now on)",
+        "reasoning: 3 words, hidden (/think show)",
         "answer: It is 5842.",
+        "(reasoning is off from now on)",
         "answer: It is 5842.",
+        "(reasoning is on from now on)",
+        "(reasoning is shown from now on)",
         "reasoning: I know it.",
         "answer: It is 5842.",
     ]
@@ -325,7 +330,7 @@ def test_ctrl_c_while_waiting_keeps_what_was_written(
     assert main(["chat"]) == 0
     assert time.monotonic() - began < 5
     out = capsys.readouterr().out
-    assert "[cancelled]" in out
+    assert "[The answer was cancelled.]" in out
     assert "answer: Second." in out
     assert "assistant\nword word" in script.asked[1]
 

@@ -70,7 +70,7 @@ def test_events_as_plain_text() -> None:
         "reasoning: I call.",
         'call: add {"a": 1}',
         "call: add  [truncated]",
-        "[length]",
+        "[The answer was cut off: it reached the most tokens allowed (max_tokens), or the end of the context.]",
         "result: 3",
         "result: Error: no",
         "answer: Three.",
@@ -390,7 +390,7 @@ def test_interrupting_an_answer_keeps_what_was_said(
     monkeypatch.setattr(Screen, "show", interrupt)
     assert main(["chat", "--reasoning", "off"]) == 0
     out = capsys.readouterr().out
-    assert "[cancelled]" in out
+    assert "[The answer was cancelled.]" in out
     assert "answer: Second." in out
     assert "assistant\nword" in asked[1]
 

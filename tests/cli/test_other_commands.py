@@ -1,18 +1,23 @@
 """`bench` and `completion`; options anywhere; help and exit codes."""
 
+import argparse
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import pytest
 
 from engine.cli import main
 from engine.cli.arguments import parser
 from engine.cli.exit_codes import EXIT_CODES
+from engine.cli.screen import wrapped
 
 SMALL = ["--prompt", "32", "--answer", "4", "--streams", "2", "--rounds", "1", "--threads", "1"]
 
@@ -103,6 +108,55 @@ def test_options_stand_anywhere() -> None:
         parser().parse_args(["run", "m.gguf", "Hello", "again"])
 
 
+def test_no_help_is_wider_than_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every command and subcommand; and each says what it does before it lists options."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def commands(one: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+        yield one
+        for action in one._actions:  # pyright: ignore[reportPrivateUsage]
+            if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+                for inner in cast("dict[str, argparse.ArgumentParser]", action.choices).values():
+                    yield from commands(inner)
+
+    every = list(commands(parser()))
+    assert len(every) > 15
+    for one in every:
+        text = one.format_help()
+        assert max(map(len, text.splitlines())) <= 80, text
+        assert not re.search("llama-$", text, re.MULTILINE), text
+        about = text.split("\n\n")[1]
+        assert about[0].isupper(), text
+        assert about.endswith("."), text
+
+
+def test_bench_says_which_round_is_measured(monkeypatch: pytest.MonkeyPatch, builtin_model_path: Path) -> None:
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Tty()
+    monkeypatch.setattr("sys.stderr", out)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["bench", *SMALL, str(builtin_model_path)]) == 0
+    assert out.getvalue().startswith("\rmeasuring, round 1 of 1"), "before it is done"
+    assert out.getvalue().endswith("\rmeasured 1 round\n")
+
+
+def test_prose_on_a_terminal_is_wrapped_between_words() -> None:
+    text = "There is no command /foo. " * 8 + "/a/path/without/an/end/" * 8 + " llama-engine chat"
+    rows = wrapped(text, 40, 4).split("\n")
+    assert " ".join(" ".join(rows).split()) == text
+    assert all(len(row) <= 40 or " " not in row.strip() for row in rows)
+    assert all(row.startswith("    ") for row in rows[1:])
+    assert wrapped("a\n\nb", 40) == "a\n\nb"
+    assert wrapped("NAME".ljust(44) + "some words that follow", 80, 44).split("\n")[1:] == []
+    assert wrapped("NAME".ljust(44) + "some words that follow to the end", 66, 44) == (
+        "NAME".ljust(44) + "some words that follow\n" + " " * 44 + "to the end"
+    )
+    assert wrapped("one two", 4, hang=30) == "one\ntwo", "no indent where there is no room"
+
+
 def test_help_has_examples_and_the_table_of_exit_codes(
     capsys: pytest.CaptureFixture[str], repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +164,7 @@ def test_help_has_examples_and_the_table_of_exit_codes(
     with pytest.raises(SystemExit):
         main(["--help"])
     out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 100
+    assert max(map(len, out.splitlines())) <= 80
     page = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
     for code, meaning in EXIT_CODES.items():
         assert f" {code} {meaning} " in " ".join([*out.split(), ""])

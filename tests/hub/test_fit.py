@@ -115,13 +115,13 @@ def test_the_command(
     assert lines[0] == "own/repo"
     assert [line.split()[0] for line in lines[1:5]] == ["NAME", "Q4_K_M", "Q8_0", "F16"]
     assert [line.split()[-1] for line in lines[1:5]] == ["FITS", "yes", "no", "no"]
-    assert lines[5] == "MEMORY is for a conversation of 4,096 tokens, LONGEST the longest that fits."
+    assert lines[5] == "MEMORY is for a conversation of 4,096 tokens."
     assert max(map(len, lines)) <= 80
     gpu = Device("CUDA0", "a card", True, 30_000_000, 30_000_000)
     monkeypatch.setattr("engine.llama.plan.this_machine", lambda: replace(here, gpus=(gpu,)))
     assert main(["models", "fit", "own/repo", "--ctx", "4096", "--sequences", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["NAME", "SIZE", "MEMORY", "GPU", "LAYERS", "LONGEST", "FITS"]
+    assert lines[1].split() == ["NAME", "WEIGHTS", "MEMORY", "GPU", "LAYERS", "LONGEST", "FITS"]
     assert lines[5].startswith("MEMORY is for 2 conversations of 4,096 tokens")
     assert max(map(len, lines)) <= 80
     monkeypatch.setattr("engine.llama.plan.this_machine", lambda: here)

@@ -70,7 +70,8 @@ def test_a_terminal_has_one_line_that_is_written_over(monkeypatch: pytest.Monkey
     assert len(states) <= 52
     assert all(len(state) <= 49 for state in states)
     assert all(len(after) >= len(before.rstrip()) for before, after in pairwise(states))
-    assert states[-1].startswith("…")
+    assert states[-1].startswith(f"{NAME}  …"), "both ends stay: what it is, and how far"
+    assert states[-1].rstrip().endswith(" left")
     assert text.endswith(f"\r{NAME}  100 MB in 5 s, 20.0 MB/s\n")
 
 
@@ -79,7 +80,7 @@ def test_a_line_replaces_the_state_of_a_terminal() -> None:
     terminal = Terminal(out)
     terminal.state("12345")
     terminal.line("ab")
-    assert out.getvalue() == "\r12345\r     \rab\n"
+    assert out.getvalue() == f"\r12345\r{' ' * len('12345^C')}\rab\n"
 
 
 def test_what_stopped_says_that_it_goes_on() -> None:

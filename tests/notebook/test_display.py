@@ -9,21 +9,28 @@ import random
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from typing import get_args
 
 import pytest
 from markdown_it import MarkdownIt
 
 from engine import ChatTemplate, Completion, Engine, ReasoningPart, Run, Step, TextPart, ToolCall, ToolResult, Usage
-from engine.display import clipped, fenced, markdown_html, short, visible
+from engine.agent.transcript import RunEnd
+from engine.display import clipped, ending, fenced, markdown_html, short, visible
 from engine.testing import ByteVocab, ScriptedBackend
+from engine.types import FinishReason
 
 VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 ALLOWED = {
     "div", "p", "pre", "code", "b", "details", "summary", "table", "thead", "tbody", "tr", "th", "td", "h1", "h2", "h3",
-    "h4", "h5", "h6", "ul", "ol", "li", "em", "strong", "blockquote", "hr", "br", "a",
+    "h4", "h5", "h6", "ul", "ol", "li", "em", "strong", "blockquote", "hr", "br", "a", "span",
 }  # fmt: skip
 ATTRIBUTES = {"style", "class", "href", "title", "start", "open"}
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+VOID = {"br", "hr", "img"}
+TYPESET = re.compile(
+    r"\\(href|url|style|class|cssId|require|unicode|[a-z]?def|let|csname|(re)?new(command|environment))(?![A-Za-z])"
+)
 HOSTILE = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -48,19 +55,38 @@ HOSTILE = [
     "\ud83d half of a pair",
     "'\"><svg/onload=alert(1)>",
     "$\\href{javascript:alert(1)}{x}$",
+    "\\(\\url{javascript:alert(1)}\\) \\[\\style{position:fixed}{x}\\]",
+    "$$\\def\\alpha{evil}$$ $\\let\\a=\\href$ $\\newcommand{\\x}{y}$ $\\csname href\\endcsname{javascript:x}{y}$",
+    "$\\require{html} \\cssId{x}{y} \\class{jp-Dialog}{x}$ $a</span>\\href{x}{y}$",
+    "\\begin{equation}\\href{javascript:alert(1)}{x}\\end{equation}",
     "<!-- --><!DOCTYPE x><?php ?><![CDATA[<script>]]>",
     "style=\"x\" </summary><script>",
 ]  # fmt: skip
 
 
 class Seen(HTMLParser):
-    """The tags and attributes that a browser would see."""
+    """The tags and attributes that a browser would see, and the formulas that a front end would typeset."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.wrong: list[str] = []
+        self._typeset = [True]  # of each open tag, whether its text is typeset
+
+    def handle_data(self, data: str) -> None:
+        if self._typeset[-1] and (found := TYPESET.search(data)):
+            self.wrong.append(f"typeset {found[0]}")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            self._typeset.pop()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        classes = (dict(attrs).get("class") or "").split()
+        is_typeset = "mathjax_process" in classes or (
+            self._typeset[-1] and "mathjax_ignore" not in classes and tag not in ("pre", "code")
+        )
+        if tag not in VOID:
+            self._typeset.append(is_typeset)
         if tag not in ALLOWED:
             self.wrong.append(f"<{tag}>")
         for name, value in attrs:
@@ -121,6 +147,9 @@ def test_the_judge_sees_what_is_live() -> None:
     assert live("<p><script>x</script>") == ["<script>"]
     assert live('<a href="javascript:x">') == ["a href=javascript:x"]
     assert live('<p onclick="x">\x1b') == ["p onclick", "'\\x1b'"]
+    assert live("<p>$\\href{x}{y}$</p>") == ["typeset \\href"]
+    ignored = '<div class="mathjax_ignore"><p>$\\def</p><span class="mathjax_process">$\\def</span></div>'
+    assert live(ignored) == ["typeset \\def"], "one of the two"
     assert live(MarkdownIt("commonmark").render("<img src=x>"))
     assert live_markdown("a <b>c</b> [x](http://x)") == ["html_inline", "html_inline", "link_open"]
 
@@ -162,7 +191,7 @@ def test_a_completion_and_a_run_in_html_and_markdown() -> None:
     run = Run((turn.message,), (Step(turn, (ToolResult(0, "1", "3"),)), Step(answer)), "stop")
     html = run._repr_html_()
     assert "<details><summary" in html
-    assert "reasoning, 1 words" in html
+    assert "reasoning, 1 word<" in html
     assert "<b>call</b> <code>add</code>" in html
     assert "<b>result</b> <code>add</code>" in html
     assert "<strong>3</strong>" in html
@@ -170,8 +199,63 @@ def test_a_completion_and_a_run_in_html_and_markdown() -> None:
     assert "ended" not in html
     assert run._repr_markdown_().startswith("**reasoning**\n\n```text\nHm.\n```\n\n**call** `add`\n\n")
     assert repr(run) == "Run(stopped='stop', 2 steps, content='It is **3**.')"
-    assert "The turn ended: length." in Completion(finish_reason="length")._repr_html_()
-    assert "The run ended: pending." in Run((), (Step(turn),), "pending", (call,))._repr_html_()
+    assert "The answer was cut off" in Completion(finish_reason="length")._repr_html_()
+    assert "waits for the results of calls" in Run((), (Step(turn),), "pending", (call,))._repr_html_()
+
+
+def test_cards_can_be_read_without_styles() -> None:
+    """marimo's chat takes styles and `<pre>` away."""
+    call = ToolCall(id="1", name="add", arguments='{"a": 1}')
+    parts = (ReasoningPart(text="One.\nTwo."), call)
+    run = Run((), (Step(Completion(parts=parts), (ToolResult(0, "1", "first\nsecond"),)),), "stop")
+    html = re.sub(' style="[^"]*"|</?pre[^>]*>', "", run._repr_html_())
+    assert "<div>One.<br>Two.</div>" in html
+    assert "<code>add</code><div>{&quot;a&quot;: 1}</div></div>" in html
+    assert "<code>add</code><div>first<br>second</div></div>" in html
+
+
+def test_every_end_is_told_in_a_sentence() -> None:
+    for reason in {*get_args(FinishReason), *get_args(RunEnd)} - {"stop", "tool_calls"}:
+        assert not ending(reason).startswith("The answer ended: "), f"{reason} has no sentence of its own"
+
+
+def test_a_result_stands_below_its_call() -> None:
+    calls = tuple(ToolCall(id=str(number), name="look", arguments=f'{{"at": {number}}}') for number in range(3))
+    turn = Completion(parts=(TextPart(text="I look."), *calls), finish_reason="tool_calls")
+    results = tuple(ToolResult(number, str(number), f"seen {number}") for number in (2, 0))
+    run = Run((), (Step(turn, results), Step(Completion(parts=(TextPart(text="Done."),)))), "stop")
+    html = run._repr_html_()
+    order = ["at&quot;: 0", "seen 0", "at&quot;: 1", "at&quot;: 2", "seen 2", "Done."]
+    assert [html.index(text) for text in order] == sorted(html.index(text) for text in order)
+
+
+def test_formulas_are_typeset_and_money_is_not() -> None:
+    """A front end with MathJax typesets what the class lets it, and the delimiters come through Markdown whole."""
+
+    def formulas(text: str) -> list[str]:
+        return re.findall('<span class="mathjax_process">(.*?)</span>', markdown_html(text), re.DOTALL)
+
+    assert formulas("so $x_1 * y_2$, \\(a_1 * b_2\\), \\[\nx < 1\n\\] and $$y^2$$") == [
+        "$x_1 * y_2$", "\\(a_1 * b_2\\)", "\\[\nx &lt; 1\n\\]", "$$y^2$$",
+    ]  # fmt: skip
+    for money in (
+        "$5 here and $10 there",
+        "from $5 to $10",
+        "$5-$10",
+        "\\$5$ a",
+        "a `$x$` b",
+        "    $x$",
+        "$ x $",
+        "$$",
+    ):
+        assert formulas(money) == [], money
+    assert "mathjax_ignore" in Completion(parts=(TextPart(text="$5"),))._repr_html_()
+
+
+def test_code_scrolls_and_cells_stand_where_markdown_says() -> None:
+    html = markdown_html("```python\na < b\n```\n\n| a | b |\n|---|--:|\n| c | d |")
+    assert re.search('<pre style="white-space:pre;overflow-x:auto[^>]*><code[^>]*>a &lt; b\n</code></pre>', html)
+    assert re.findall("text-align:(\\w+)", html) == ["left", "right", "left", "right"]
 
 
 def engine(*replies: str, **options: object) -> Engine:
@@ -194,6 +278,8 @@ def test_engine_stream_and_run_have_short_reprs() -> None:
         run.result()
         assert repr(run) == "<RunStream: stop, 1 steps complete>"
         assert asyncio.run(finished(llm)) == "<Stream: stop, content='Three.'>"
+    assert repr(llm) == "<Engine a backend without a file (Qwen3), n_ctx=4096, closed>"
+    assert "closed: load it again" in llm._repr_html_()
 
 
 def test_a_completion_has_a_short_repr_and_a_whole_str() -> None:

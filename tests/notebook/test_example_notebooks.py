@@ -55,6 +55,14 @@ def manager() -> Iterator[Any]:
     made.shutdown_kernel(now=True)
 
 
+def test_no_line_of_a_notebook_is_cut_off() -> None:
+    """A page of JupyterLab shows about 110 characters of a line of code; the rest is behind a scroll bar."""
+    for path in NOTEBOOKS:
+        for cell in read(path)["cells"]:
+            if cell["cell_type"] == "code":
+                assert max(map(len, cell["source"].splitlines())) <= 110, (path.name, cell["source"])
+
+
 def text(outputs: list[dict[str, Any]]) -> str:
     """What a cell shows, as text."""
     return "\n".join(each.get("text") or each.get("data", {}).get("text/plain", "") for each in outputs)
@@ -66,6 +74,7 @@ def shows_an_agent(shown: Shown) -> None:
     assert "12 degrees and clear in Lima" in live[0]["data"]["text/html"]
     assert "no weather station in Atlantis" in text(atlantis)
     assert 'call:   {"a": 127, "b": 46}\nresult: 5842' in text(events)
+    assert text(events).endswith("\nanswer: The multiply result: 5842\n")
     assert 'the call was denied: no sums today\n{"minutes": 10} -> ' in text(approved)
 
 
@@ -93,16 +102,16 @@ def shows_both(shown: Shown) -> None:
     (beside,) = shown[1]
     assert beside["data"]["text/html"].count("<h4>") == 2
     with_, without = text(shown[2]).splitlines()
-    assert "tokens, 66 of them reasoning: " in with_
-    assert "tokens,  0 of them reasoning: " in without
-    assert with_.rpartition("reasoning: ")[2] == without.rpartition("reasoning: ")[2]
+    assert "tokens, 66 of them reasoning" in with_
+    assert "tokens,  0 of them reasoning" in without
 
 
 def shows_first_steps(shown: Shown) -> None:
-    assert 'get_weather {"city": "Oslo"}\ntool_calls ' in text(shown[1])
-    assert 'get_weather {"city": "Cairo"}' in text(shown[2])
-    assert 'tool: {"temperature": 12, "sky": "clear"}' in text(shown[3])
-    assert len(text(shown[4]).splitlines()) == 6
+    assert 'call: get_weather {"city": "Oslo"}\nended by: tool_calls\n' in text(shown[1])
+    assert "<b>call</b> <code>get_weather</code>" in shown[2][0]["data"]["text/html"]
+    assert 'get_weather {"city": "Cairo"}' in text(shown[3])
+    assert 'tool: {"temperature": 12, "sky": "clear"}' in text(shown[4])
+    assert len(text(shown[5]).splitlines()) == 6
 
 
 CHECKS: dict[str, Callable[[Shown], None]] = {

@@ -89,6 +89,7 @@ def test_interrupting_a_live_stream_leaves_the_engine_usable(kernel: Any) -> Non
     assert "word" in html(shown[-2])
     assert "Interrupted" in html(shown[-2])
     assert shown[-1]["ename"] == "KeyboardInterrupt"
+    assert shown[-1]["traceback"] == ["KeyboardInterrupt"], "no lines of this package"
     assert "Short" in html(run(kernel, SHORT)[0][-1])
 
 
@@ -107,7 +108,7 @@ def test_a_loading_cell_that_is_run_again_says_what_is_open(kernel: Any, builtin
     load = f"real = Engine.load({str(builtin_model_path)!r}, {quiet})"
     assert run(kernel, load)[0] == []
     (told,) = run(kernel, load)[0]
-    assert told["data"]["text/plain"].startswith("real still has builtin-q8_0.gguf in memory (6 MB)")
+    assert told["data"]["text/plain"].startswith("real is open already and keeps builtin-q8_0.gguf in memory (6 MB)")
     assert run(kernel, f"real.close()\n{load}")[0] == []
     assert run(kernel, "real.close()")[0] == []
 

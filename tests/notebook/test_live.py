@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import engine.notebook
-from engine import ChatTemplate, ContentDelta, Engine, EngineError, Event, Finished, RequestError
+from engine import ChatTemplate, ContentDelta, Engine, EngineError, Event, Finished, ReasoningDelta, RequestError
 from engine.notebook.live import Page, draw
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -89,6 +89,20 @@ def test_a_run_is_drawn_in_one_display_with_cards() -> None:
         again = Display()
         draw(stream, again)
         assert again.html == display.html, "shown again, it is still there"
+
+
+def test_reasoning_shows_its_last_lines_while_it_is_written_and_is_folded_then() -> None:
+    """A page that is replaced all the time cannot be unfolded."""
+    page = Page()
+    page.take(ReasoningDelta("first line\n" + "more\n" * 300 + "the last line"))
+    html = page.data()["text/html"]
+    assert "<details open>" in html
+    assert "the last line" in html
+    assert "first line" not in html
+    page.take(ContentDelta("Yes."))
+    html = page.data()["text/html"]
+    assert "<details open>" not in html
+    assert "first line" in html
 
 
 def test_at_most_ten_updates_a_second() -> None:
