@@ -291,9 +291,8 @@ async def test_an_error_ends_all_choices() -> None:
             list(here.chat.completions.create(**asked))
     with scripted(lambda _: "a" * 400, n_sequences=3, before_decode=fail) as llm:
         there: Any = llm.async_openai_client()
-        stream = await there.chat.completions.create(**asked)
         with pytest.raises(openai.APIError, match="the device is gone"):
-            [chunk async for chunk in stream]
+            [chunk async for chunk in await there.chat.completions.create(**asked)]
 
 
 async def test_an_async_client_says_the_same() -> None:
