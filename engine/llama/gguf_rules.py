@@ -208,7 +208,8 @@ def doubts(headers: Sequence[Header]) -> str:
             return f"{prefix}{key} is unusual"
     if header.entry("general.tensor_extra.name") is not None:
         return "general.tensor_extra.name is unusual"
-    return next(_heads(header, prefix, dense), "") or next(_tensors(headers, dense), "")
+    found = (_heads(header, prefix, dense), _tensors(headers, dense), _attention(headers, prefix))
+    return next((why for each in found for why in each), "")
 
 
 def _heads(header: Header, prefix: str, dense: _Dense) -> Iterator[str]:
@@ -227,6 +228,16 @@ def _heads(header: Header, prefix: str, dense: _Dense) -> Iterator[str]:
         yield f"{heads} heads of {size} are not as long as {prefix}embedding_length {embedding}"
     if turned % 2 or turned > size or (turned < size and not dense.partial):
         yield f"{prefix}rope.dimension_count is {turned}, of heads of {size}"
+
+
+def _attention(headers: Sequence[Header], prefix: str) -> Iterator[str]:
+    """Yields each layer without attention matrices. llama.cpp takes them fused or one by one (llama-model.cpp,
+    `create_tensor_qkv`), and for some architectures ends the process if it finds neither."""
+    names = {tensor.name for header in headers for tensor in header.tensors}
+    for layer in range(headers[0].integer(f"{prefix}block_count", 0)):
+        own = {kind for kind in ("qkv", "q", "k", "v") if f"blk.{layer}.attn_{kind}.weight" in names}
+        if "qkv" not in own and own != {"q", "k", "v"}:
+            yield f"layer {layer} has no attn_qkv, and not all of attn_q, attn_k and attn_v"
 
 
 def _tensors(headers: Sequence[Header], dense: _Dense) -> Iterator[str]:

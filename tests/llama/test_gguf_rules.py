@@ -157,6 +157,16 @@ def test_a_tensor_that_is_not_known_or_of_an_odd_type_is_left_to_a_child(tmp_pat
     assert "is of the type I32" in read(whole, tmp_path).unverified
 
 
+@pytest.mark.parametrize(("kind", "lacking"), [("phi3", "attn_qkv"), ("llama", "attn_q"), ("llama", "attn_v")])
+def test_a_layer_without_attention_is_left_to_a_child(tmp_path: Path, kind: str, lacking: str) -> None:
+    document = model_zoo.model(kind)
+    name = f"blk.1.{lacking}.weight".encode()
+    kept = tuple(tensor for tensor in document.tensors if tensor.name != name)
+    assert len(kept) == len(document.tensors) - 1
+    assert not read(document, tmp_path).unverified
+    assert "layer 1 has no attn_qkv" in read(replace(document, tensors=kept), tmp_path).unverified
+
+
 @pytest.mark.parametrize("name", ["token_embd.weight", "blk.0.attn_q.weight"])
 def test_files_of_the_usual_quantised_types_are_verified(tmp_path: Path, name: str) -> None:
     document = model_zoo.model("wide")
