@@ -67,7 +67,8 @@ class RunOptions:
     rerun: bool = False
 
     def __post_init__(self) -> None:
-        for name, why in self._mistakes():
+        if mistake := next(self._mistakes(), None):
+            name, why = mistake
             raise RequestError(f"{name}={shown(getattr(self, name))} is not valid; give {why}.")
 
     def _mistakes(self) -> Iterator[tuple[str, str]]:

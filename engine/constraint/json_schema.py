@@ -6,12 +6,12 @@ json-schema.org, "JSON Schema: A Media Type for Describing JSON Documents" and "
 docs/json_schema.md.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from engine.errors import RequestError, shown
+from engine.tools import plain_scalar
 
 Schema: TypeAlias = Mapping[str, Any]
 Refusal: TypeAlias = Callable[[Schema], str | None]
@@ -95,22 +95,12 @@ def _copied(node: object, place: str, depth: int, room: list[int], what: str) ->
     if isinstance(node, list | tuple):
         items = enumerate(cast("Sequence[object]", node))
         return [_copied(item, f"{place}[{number}]", depth + 1, room, what) for number, item in items]
-    if isinstance(node, int | float):
-        _check_number(node, place, what)
-    if node is None or isinstance(node, bool | int | float | str):
+    if isinstance(node, str):
         return node
-    raise RequestError(f"{what} holds a {type(node).__name__} at {place}; give JSON values only.")
-
-
-def _check_number(number: float, place: str, what: str) -> None:
-    if isinstance(number, float) and not math.isfinite(number):
-        raise RequestError(f"{what} has {number} at {place}, which is not JSON; give a finite number.")
     try:
-        str(number)
+        return plain_scalar(node)
     except ValueError as error:
-        raise RequestError(
-            f"{what} has an integer at {place} that is too long to be read; give a shorter one."
-        ) from error
+        raise RequestError(f"{what} is not JSON at {place}: {error}; give JSON values only.") from error
 
 
 def subschemas(schema: Schema, place: str = "$") -> Iterator[tuple[str, Schema]]:

@@ -9,7 +9,7 @@ from engine.tools.check import described
 from engine.tools.context import ToolContext
 from engine.tools.describe import ToolLike, as_tool, as_tools
 from engine.tools.sources import RunTool, Toolbox, ToolSource
-from engine.tools.values import DEEPEST, json_value
+from engine.tools.values import DEEPEST, json_value, plain_scalar
 
 __all__ = [
     "DEEPEST",
@@ -26,6 +26,7 @@ __all__ = [
     "finish",
     "is_async",
     "json_value",
+    "plain_scalar",
     "run",
     "run_async",
     "unfit",

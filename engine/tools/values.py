@@ -74,6 +74,12 @@ def plain_json(value: object, level: int = 0) -> Any:
         return {whole_characters(str(key)): plain_json(item, level + 1) for key, item in members.items()}
     if isinstance(value, list | tuple):
         return [plain_json(item, level + 1) for item in cast("list[object]", value)]
+    return plain_scalar(value)
+
+
+def plain_scalar(value: object) -> Any:
+    """Returns a number, a boolean or None as it is. Raises ValueError for NaN, infinity, integers that are too long, and
+    other types."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not JSON")
     if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER * 3:
