@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 LANGUAGES = {"console", "jinja", "json", "py", "python", "sh", "text", "toml"}
-MOST_WORDS, MOST_LINES = 900, 150
+MOST_WORDS, MOST_LINES = 700, 130
 _BLOCK = re.compile(r"^```(\w*)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MASKS = (
     (re.compile(r"\bcall_[A-Za-z0-9]+"), "call_#"),
