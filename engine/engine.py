@@ -4,6 +4,7 @@ Knows: which package does what, and the options that a caller may give. Does not
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
@@ -11,13 +12,14 @@ from engine import loading, many
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.diagnose.explain import Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model
+from engine.display import page_markdown, table_html, visible
 from engine.errors import EngineError, MissingTemplateError, RequestError
 from engine.families import Family, FamilyLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
 from engine.many import OnError, Row
-from engine.notebook.facts import Facts
+from engine.notebook.reload import tell_open
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import (
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class Engine(Facts):
+class Engine:
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
@@ -100,11 +102,10 @@ class Engine(Facts):
         a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
         of models.toml, or a record), or `Families` in which to find it. seed: the seed of every turn that gives none.
         draft_max: the most tokens to guess at once from the conversation so far and verify in one decode; 0 for none.
-        The answer is the same except for rounding, and faster if it repeats much. preflight: try these options in a
-        child process first, and also the file if its header alone does not show that llama.cpp can load it safely, so
-        that a native fault does not end this process; both results are remembered. trust_template: render the model's
-        own chat template in this process; otherwise templates that did not come with this package are rendered in a
-        child process with limits on memory and time. isolated: run the model in a child process: a later native fault
+        The answer is the same except for rounding. preflight: try these options in a
+        child process first, and the file too where its header does not show that it is safe, so that a native fault
+        does not end this process; both results are remembered. trust_template: render the model's own chat template in
+        this process instead of a child with limits. isolated: run the model in a child process: a later native fault
         ends only that process (requests fail with EngineError), and Python threads that compute in this process do not
         hold its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to
         1.0, in another thread; it stops the load by returning False.
@@ -113,20 +114,18 @@ class Engine(Facts):
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
         FamilyError for a template or family that cannot be used; RequestError for invalid options.
         """
-        check_arguments(
-            chat_template=chat_template,
-            family=family,
-            seed=seed,
+        check_arguments(chat_template=chat_template, family=family, seed=seed, progress=progress, revision=revision)
+        check_arguments(preflight=preflight, trust_template=trust_template, isolated=isolated)
+        given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "draft_max": draft_max, **options})
+        loaded = loading.load(
+            model,
+            given,
+            Reading(chat_template, family, trust_template),
             preflight=preflight,
-            trust_template=trust_template,
             isolated=isolated,
             progress=progress,
             revision=revision,
-        )
-        given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "draft_max": draft_max, **options})
-        reading = Reading(chat_template, family, trust_template)
-        loaded = loading.load(
-            model, given, reading, preflight=preflight, isolated=isolated, progress=progress, revision=revision
+            opening=partial(tell_open, cls),
         )
         return cls._over(loaded, seed, given.loop)
 
@@ -506,3 +505,27 @@ class Engine(Facts):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    def __repr__(self) -> str:
+        facts = dict(self._facts())
+        closed = ", closed" if self.closed else ""
+        return visible(f"<{type(self).__name__} {facts['model']} ({facts['family']}), n_ctx={self.n_ctx}{closed}>")
+
+    def _repr_html_(self) -> str:
+        return table_html(self._facts(), type(self).__name__)
+
+    def _repr_markdown_(self) -> str:
+        return page_markdown([], "\n".join(f"{name}: {value}" for name, value in self._facts()))
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Returns what a notebook shows of the engine, as names and values."""
+        facts = [("model", "a backend without a file")]
+        if self._model is not None:
+            info = self._model.info
+            facts = [
+                ("model", info.name or Path(info.path).name),
+                ("weights", f"{info.parameters / 1e6:,.1f} M parameters, {info.quantization}"),
+                ("path", str(info.path)),
+            ]
+        closed = [("state", "closed: load it again")] if self.closed else []
+        return [*facts, ("family", self.family.title), ("context", f"{self.n_ctx:,} tokens a conversation"), *closed]

@@ -23,7 +23,6 @@ from engine.llama.lib import library
 from engine.llama.memory import available_memory
 from engine.llama.model import Model, ModelInfo
 from engine.llama.plan import Machine, plan, this_machine
-from engine.notebook.reload import tell_open
 from engine.options import Settings, settings
 from engine.runtime.options import ContextOptions, ModelOptions
 from engine.template import remote
@@ -61,11 +60,13 @@ def load(
     progress: Callable[[float], bool | None] | None = None,
     revision: str | None = None,
     machine: Callable[[], Machine] = this_machine,
+    opening: Callable[[Path], None] | None = None,
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
-    devices that are available. Raises what `Engine.load` raises."""
+    devices that are available; `opening` is called with the file before that. Raises what `Engine.load` raises."""
     path = _file(model, revision)
-    tell_open(path)
+    if opening is not None:
+        opening(path)
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
     file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried

@@ -1,140 +1,103 @@
-"""`llama-engine bench`: compares a model on this machine with the bare library, as a table and a picture.
-
-Knows: how results are shown. Does not know: how they are measured (`engine.cli.measure`). The only importer of
-matplotlib, which only the picture needs.
-"""
+"""`llama-engine bench`: a model's speed on this machine, in tokens per second."""
 
 import argparse
 import json
+import random
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.screen import Screen
-from engine.errors import RequestError
-from engine.screens import Screen as ScreenOfProgress
 from engine.screens import screen_for
 
 if TYPE_CHECKING:
-    from engine.cli.measure import Result
+    from engine.engine import Engine
 
 
 def add_bench(commands: Any) -> None:
     """Add the command and its options to a parser's subcommands."""
     bench = commands.add_parser(
         "bench",
-        help="measure this machine with a model: prefill, decode, several streams, beside the bare library",
-        description="Measure tokens per second, and how they compare with llama.cpp's C functions in a plain loop.",
+        help="measure this machine with a model: prefill, decode, several streams",
+        description="Measure tokens per second: a long prompt read, one answer, several answers at once.",
     )
     bench.add_argument(
         "model", metavar="MODEL", nargs="?", help="a GGUF file, or owner/repo:Q4_K_M; without it the built-in model"
     )
-    bench.add_argument(
-        "--prompt", metavar="TOKENS", type=_positive, default=512, help="length of the long prompt (default 512)"
-    )
-    bench.add_argument(
-        "--answer", metavar="TOKENS", type=_positive, default=64, help="length of an answer (default 64)"
-    )
-    bench.add_argument("--streams", metavar="N", type=_positive, default=8, help="answers at once (default 8)")
-    bench.add_argument(
-        "--rounds",
-        metavar="N",
-        type=_positive,
-        default=3,
-        help="rounds, whose median is shown (default 3)",
-    )
+    for name, default, what in (
+        ("--prompt", 512, "length of the long prompt in tokens"),
+        ("--answer", 64, "length of an answer in tokens"),
+        ("--streams", 8, "answers at once"),
+        ("--rounds", 3, "rounds, whose median is shown"),
+    ):
+        bench.add_argument(name, metavar="N", type=_positive, default=default, help=f"{what} (default {default})")
     bench.add_argument("--threads", metavar="N", type=_positive, help="CPU threads; by default one per physical core")
     bench.add_argument(
         "--gpu-layers", metavar="N", type=int, default=0, help="layers to offload; -1 for all (default 0)"
     )
-    bench.add_argument("--png", metavar="FILE", type=Path, help="draw the results; needs matplotlib")
-    bench.add_argument("--json", action="store_true", help="print them as one JSON object")
+    bench.add_argument("--json", action="store_true", help="print all rounds as one JSON object")
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure, show the results and return the exit code."""
-    from engine import hub
-    from engine._data import builtin_model
-    from engine.cli.measure import Sizes, measure
+    """Measure, show the results and return the exit code. Raises what `Engine.load` raises."""
+    from engine.engine import Engine
 
-    if options.png is not None:
-        _ = _pyplot()  # fails before minutes of measuring, not after them
-    name = None if options.model is None else hub.named(options.model)
-    path = builtin_model() if options.model is None else Path(options.model) if name is None else hub.fetch(name)
-    screen = Screen(sys.stdout)
-    sizes = Sizes(options.prompt, options.answer, options.streams, options.rounds)
-    found: list[Result] = []
     progress = screen_for(sys.stderr) if sys.stderr.isatty() else None
-    _tell(progress, 1, sizes.rounds)
-    for done, found in measure(path, sizes, threads=options.threads, gpu_layers=options.gpu_layers):  # noqa: B007
-        _tell(progress, done + 1, sizes.rounds)
+    speeds: dict[str, list[float]] = {}
+    with Engine.load(
+        options.model,
+        n_ctx=options.prompt + options.answer + 64,
+        n_sequences=options.streams,
+        n_threads=options.threads,
+        n_threads_batch=options.threads,
+        n_gpu_layers=options.gpu_layers,
+    ) as llm:
+        for number in range(options.rounds):
+            if progress:
+                progress.state(f"measuring, round {number + 1} of {options.rounds}")
+            for name, speed in _round(llm, options, number):
+                speeds.setdefault(name, []).append(speed)
+        model = Path(llm.info.path).name
+    if progress:
+        progress.line(f"measured {options.rounds} round{'' if options.rounds == 1 else 's'}")
+    screen = Screen(sys.stdout)
     if options.json:
-        rows = [{"name": each.name, "engine": each.engine, "bare": each.bare, "ratio": each.ratio} for each in found]
-        screen.line(json.dumps({"model": path.name, "results": rows}, indent=2))
-    else:
-        _show(screen, path, found, sizes.rounds)
-    if options.png is not None:
-        _draw(options.png, path, found)
+        screen.line(json.dumps({"model": model, "tokens_per_second": speeds}, indent=2))
+        return 0
+    width = max(map(len, speeds))
+    screen.line(f"{'':<{width}}  TOKENS PER SECOND")
+    for name, each in speeds.items():
+        screen.line(f"{name:<{width}}  {statistics.median(each):>17,.1f}")
+    rounds = "one round" if options.rounds == 1 else f"the median of {options.rounds} rounds"
+    screen.prose(f"{model}: {rounds}.", "dim")
     return 0
 
 
-def _tell(progress: ScreenOfProgress | None, number: int, rounds: int) -> None:
-    """Say which round begins, before it takes its time; after the last one, that they are done."""
-    if progress and number <= rounds:
-        progress.state(f"measuring, round {number} of {rounds}")
-    elif progress:
-        progress.line(f"measured {rounds} round{'' if rounds == 1 else 's'}")
+def _round(llm: "Engine", options: argparse.Namespace, number: int) -> list[tuple[str, float]]:
+    """Returns the names and speeds of one round's measurements, each made after one that warms up."""
+    known = llm.tokenize("The quick brown fox jumps over the lazy dog, and 127 times 46 is 5842; so it goes on.")
+    found: list[tuple[str, float]] = []
+    for name, streams, prompt, steps in (
+        (f"prefill, {options.prompt} tokens", 1, options.prompt, 1),
+        ("decode, 1 stream", 1, 8, options.answer),
+        (f"decode, {options.streams} streams", options.streams, 8, options.answer),
+    ):
+        for attempt in ("to warm up", "that counts"):
+            draw = random.Random(f"{number} {name} {attempt}")  # no prefix was seen before
+            seconds = _seconds(llm, [draw.choices(known, k=prompt) for _ in range(streams)], steps)
+        found.append((name, streams * (prompt if steps == 1 else steps) / seconds))
+    return found
 
 
-def _show(screen: Screen, path: Path, found: "Sequence[Result]", rounds: int) -> None:
-    table = [("TOKENS PER SECOND", "ENGINE", "BARE LIBRARY", "RATIO")]
-    for each in found:
-        ours, bare = (f"{statistics.median(speeds):,.1f}" for speeds in (each.engine, each.bare))
-        table.append((each.name, ours, bare, f"{each.ratio:.2f}"))
-    widths = [max(len(row[column]) for row in table) for column in range(4)]
-    for first, *rest in table:
-        screen.line(
-            "  ".join(
-                [f"{first:<{widths[0]}}", *(f"{text:>{width}}" for text, width in zip(rest, widths[1:], strict=True))]
-            )
-        )
-    number = "one round" if rounds == 1 else f"{rounds} rounds, the two in turn"
-    ratio = "" if rounds == 1 else ". Speeds are the median of the rounds; so is RATIO, engine / bare library of each"
-    screen.prose(f"{path.name}: {number}{ratio}.", "dim")
-
-
-def _draw(file: Path, path: Path, found: "Sequence[Result]") -> None:
-    """Draw bars of both sides, with axes of its own for each measurement, because speeds differ in scale."""
-    plot = _pyplot()
-    figure, axes = plot.subplots(1, len(found), figsize=(3.2 * len(found), 3.6), squeeze=False)
-    for axis, each in zip(axes[0], found, strict=True):
-        bars = axis.bar(["engine", "bare"], [statistics.median(each.engine), statistics.median(each.bare)])
-        axis.bar_label(bars, fmt="{:,.0f}")
-        axis.set_title(f"{each.name}\n{each.ratio:.2f} x bare", fontsize=10)
-        axis.set_ylabel("tokens/s" if each is found[0] else "")
-    figure.suptitle(path.name)
-    figure.tight_layout()
-    try:
-        figure.savefig(file, dpi=120)
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"The picture cannot be written to {file}: {error}. Give another path, such as results.png."
-        ) from error
-    finally:
-        plot.close(figure)
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise RequestError(f"--png needs matplotlib ({error}): pip install matplotlib, or leave it out.") from error
-    return pyplot
+def _seconds(llm: "Engine", prompts: Sequence[Sequence[int]], steps: int) -> float:
+    began = time.perf_counter()
+    streams = [llm.stream_complete(each, max_tokens=steps, ignore_eos=True, temperature=0) for each in prompts]
+    for stream in streams:
+        stream.result()
+    return time.perf_counter() - began
 
 
 def _positive(text: str) -> int:

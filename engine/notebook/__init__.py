@@ -1,5 +1,9 @@
-"""Engines and their streams in notebooks: rendered live, as tables, and behind marimo's chat."""
+"""Streams in notebooks: rendered live in a cell; and what a loading cell that is run again should tell."""
 
-from engine.notebook.chat import chat
 
-__all__ = ["chat"]
+def __getattr__(name: str) -> object:
+    if name == "chat":
+        raise AttributeError(
+            "engine.notebook.chat is gone: give mo.ui.chat a function that returns `await llm.achat(...)`."
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import RequestError
-from engine.notebook.facts import Facts
 from engine.screens import notebook
 
 
-def tell_open(path: Path) -> None:
-    """In a notebook, name the variables whose open engines have this file in memory already; elsewhere nothing."""
+def tell_open(kind: type, path: Path) -> None:
+    """In a notebook, name the variables whose open engines (of class `kind`) have this file in memory."""
     screen = notebook()
     if screen is None:
         return
     names: dict[str, Any] = sys.modules["IPython"].get_ipython().user_ns
     for name, value in list(names.items()):
-        if not name.startswith("_") and isinstance(value, Facts) and _has(value, path):
+        if not name.startswith("_") and isinstance(value, kind) and _has(value, path):
             size = value.info.size_bytes / 1e6
             screen.line(
                 f"{name} is open already and keeps {path.name} in memory ({size:,.0f} MB) until the new one is loaded. "
@@ -27,7 +26,7 @@ def tell_open(path: Path) -> None:
             )
 
 
-def _has(llm: Facts, path: Path) -> bool:
+def _has(llm: Any, path: Path) -> bool:
     try:
         return not llm.closed and Path(llm.info.path).samefile(path)
     except (RequestError, OSError):  # it has no file, or that is gone

@@ -12,11 +12,11 @@ from contextlib import ExitStack, closing
 from itertools import product
 from typing import Any, NamedTuple
 
+from bare import GREEDY
 from measuring import Setup, in_a_thread, in_turns, report_turns, timed, words
 from peers import LlamaPython
 
 from engine import Engine, Usage
-from engine.llama.bare import GREEDY
 from engine.runtime.options import ContextOptions, FlashAttention
 
 LENGTHS = (500, 2000, 8000)

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from bare import NUCLEUS, Bare
 from measuring import Setup, ask, in_a_thread, replaced, watched, words
 
 from engine.llama import lib as llama_lib
-from engine.llama.bare import NUCLEUS, Bare
 from engine.llama.footprint import Cells, estimate
 from engine.llama.gguf import read_gguf
 from engine.runtime.options import ContextOptions

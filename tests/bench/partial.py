@@ -7,11 +7,11 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from bare import GREEDY
 from measuring import STREAMS, Setup, alone, ask, ask_all, report, words
 from streams import Field, rendered
 
 from engine import Engine
-from engine.llama.bare import GREEDY
 
 _READERS = 8
 _ANSWERS = 4

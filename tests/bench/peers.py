@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from engine.llama.bare import Drawing
+from bare import Drawing
 
 
 class LlamaPython:

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
+from bare import Bare, Drawing  # noqa: E402
 from measuring import Setup, in_a_thread  # noqa: E402
 
 from engine import Engine  # noqa: E402
-from engine.llama.bare import Bare, Drawing  # noqa: E402
 from engine.llama.context import LlamaBackend  # noqa: E402
 from engine.runtime.backend import Row  # noqa: E402
 

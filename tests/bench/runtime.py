@@ -21,6 +21,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
 from attention import behind, reading  # noqa: E402
+from bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
 from length import deep, long, scripted  # noqa: E402
 from measuring import STREAMS, Setup, ask, ask_all, report, speeds, watched, words  # noqa: E402
 from models import model_file  # noqa: E402
@@ -31,7 +32,6 @@ from streams import distinct, shared, single, threads  # noqa: E402
 
 from engine import Engine, Usage, _data  # noqa: E402
 from engine.diagnose import preflight  # noqa: E402
-from engine.llama.bare import GREEDY, NUCLEUS, Drawing  # noqa: E402
 from engine.runtime.options import ContextOptions, ModelOptions  # noqa: E402
 
 

@@ -12,10 +12,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bare import GREEDY, Drawing
 from measuring import WORDS, Setup, made_by, report, speeds, words
 
 from engine import Engine, Usage
-from engine.llama.bare import GREEDY, Drawing
 
 
 class _Side:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
+from bare import GREEDY, NUCLEUS, Drawing
 from measuring import (
     STREAMS,
     Contender,
@@ -28,7 +29,6 @@ from measuring import (
 from peers import LlamaPython, LlamaServer, batched_bench
 
 from engine import Engine
-from engine.llama.bare import GREEDY, NUCLEUS, Drawing
 from engine.llama.memory import batch_threads, default_threads
 
 _RUNS = 3

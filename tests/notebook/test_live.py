@@ -1,12 +1,10 @@
-"""A stream in a cell: one display, few updates, interrupts, errors; and the function behind marimo's chat."""
+"""A stream in a cell: one display, few updates, interrupts, errors."""
 
 # IPython's protocol is made of methods that begin with an underscore.
 # pyright: reportPrivateUsage=false
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -192,36 +190,6 @@ def test_errors_show_the_callers_lines_and_the_message() -> None:
     assert EngineError("a\x1b[2J\nb")._render_traceback_() == ["EngineError: a\\x1b[2J\nb"]
 
 
-async def test_chat_for_marimo_remembers_what_the_element_loses() -> None:
-    asked: list[str] = []
-
-    def reply(prompt: str) -> str:
-        asked.append(prompt)
-        return [CALL, ANSWER, "Second.", "Third.", "Fourth."][len(asked) - 1]
-
-    with load(reply) as llm:
-        answer: Any = engine.notebook.chat(llm, system="Be brief.", tools=[add])
-        first = await answer([SimpleNamespace(role="user", content="What is 1 + 2?")])
-        assert str(first).startswith("It is **3**.")
-        assert "&lt;script&gt;" in first._repr_html_()
-        shown = SimpleNamespace(role="assistant", content="<div>HTML</div>")
-        history: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}, shown]
-        second = {"role": "user", "content": None, "parts": [{"type": "text", "text": "And then?"}]}
-        assert str(await answer([*history, second], None)) == "Second."
-        assert "Be brief." in asked[2]
-        assert '"add"' in asked[2]
-        assert "<div>" not in asked[2]
-        strange = [{"role": "user", "content": "Other"}, {"role": "assistant", "content": "Edited"}, second]
-        assert str(await answer(strange)) == "Third."
-        assert "Edited" in asked[3], "what it did not say itself is taken as it is given"
-        with pytest.raises(RequestError, match="must be a user's"):
-            await answer([shown])
-
-
-async def test_chat_works_behind_marimos_element() -> None:
-    marimo = pytest.importorskip("marimo")
-    with load([ANSWER]) as llm:
-        element = marimo.ui.chat(engine.notebook.chat(llm))
-        assert element is not None
-        shown = marimo.as_html(await engine.notebook.chat(llm)([{"role": "user", "content": "Hello"}]))
-        assert "<script>" not in shown.text
+def test_the_function_behind_marimos_chat_tells_the_way_out() -> None:
+    with pytest.raises(AttributeError, match="achat"):
+        _ = engine.notebook.chat
