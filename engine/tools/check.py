@@ -21,6 +21,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from engine.errors import EngineWarning, RequestError
 from engine.tools.context import ToolContext
+from engine.tools.subschemas import form, subschemas
 from engine.tools.values import plain_json, size
 
 if TYPE_CHECKING:
@@ -159,20 +160,43 @@ def _check_of(what: str, text: str) -> SchemaArguments:
         if not isinstance(schema.get("$schema", ""), str):
             raise ValueError(f"its $schema is {schema['$schema']!r}, not the address of one")
         kind: Any = validator_for(schema, default=Draft202012Validator)
-        # The format checker refuses patterns that Python cannot compile.
-        kind.check_schema(schema, format_checker=kind.FORMAT_CHECKER)
+        _check_parts(kind, schema)
         # An empty registry: a $ref is found in the schema itself or nowhere, never on the network.
         registry: Any = cast("Any", Registry)()
         _resolve_references(what, schema, registry)
     except SchemaError as error:
-        raise RequestError(
-            f"{what} are not JSON Schema, at {error.json_path}: {shortened(error.message)}. Correct them there."
-        ) from error
+        raise RequestError(f"{what} are not JSON Schema, at {error.message}. Correct them there.") from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         # The libraries raise these for mistakes that no metaschema forbids: invalid URIs, odd anchors.
         raise RequestError(f"{what} cannot be read as JSON Schema: {shortened(str(error))}. Correct them.") from error
     _warn_of_patterns(what, schema)
     return SchemaArguments(kind, schema, registry)
+
+
+def _check_parts(kind: Any, schema: Mapping[str, Any]) -> None:
+    """Raise jsonschema's SchemaError, with a JSON path, for what the metaschema forbids.
+
+    Validating a whole schema takes a millisecond for each part, 7 seconds for 150 kB; but few parts differ in form.
+    """
+    from jsonschema.exceptions import SchemaError
+
+    for place, part in subschemas(schema):
+        if (wrong := _wrong(kind, json.dumps(form(part)))) is not None:
+            path, message = wrong
+            raise SchemaError(f"{place}{path}: {message}")
+
+
+@lru_cache(maxsize=4096)
+def _wrong(kind: Any, text: str) -> tuple[str, str] | None:
+    """Returns where, in the form of a schema, the metaschema forbids something, and what."""
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        # The format checker refuses patterns that Python cannot compile.
+        kind.check_schema(json.loads(text), format_checker=kind.FORMAT_CHECKER)
+    except SchemaError as error:
+        return error.json_path.removeprefix("$"), shortened(error.message)
+    return None
 
 
 def _resolve_references(what: str, schema: Mapping[str, Any], registry: Any) -> None:
