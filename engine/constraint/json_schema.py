@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from engine.errors import RequestError, shown
 from engine.tools import plain_scalar
+from engine.tools.formats import FORMATS
 from engine.tools.subschemas import Schema, mapped, subschemas
 
 Refusal: TypeAlias = Callable[[Sequence[Schema]], list[str | None]]
@@ -144,13 +145,14 @@ def _relaxed(schema: Schema, place: str, patterns: frozenset[object], checked: l
     added to `checked`."""
     copy = mapped(schema, lambda path, child: _relaxed(child, path, patterns, checked), place)
     unheld = [key for key in copy if key in _CHECKED]
-    if "format" in copy and copy["format"] not in _FORMATS:
+    if "format" in copy and str(copy["format"]) not in _FORMATS:
         unheld.append("format")
     if isinstance(copy.get("pattern"), str) and copy["pattern"] in patterns:
         unheld.append("pattern")
     for key in unheld:
         del copy[key]
-        checked.append(f"{place}.{key}")
+        if key != "format" or str(schema[key]) in FORMATS:  # others say nothing about a value
+            checked.append(f"{place}.{key}")
     return copy
 
 

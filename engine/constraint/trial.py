@@ -24,8 +24,9 @@ from typing import Any, BinaryIO, Protocol
 from engine.child import Child, ChildGoneError, ChildNotStartedError, ends, read_frame, write_frame
 from engine.errors import RequestError
 
-SECONDS = 10.0
-"""The time limit of a trial without a deadline, in seconds. The largest grammars in use take a tenth of that."""
+SECONDS = 15.0
+"""The longest time limit of a trial, in seconds; with a deadline it is half of the time left, since this process then
+compiles the same again. The largest schemas in use take two on an idle machine."""
 _LEAST_SECONDS = 0.25
 """The least time limit, in seconds: ordinary grammars finish within it, so a short deadline does not kill the child."""
 _STARTING = 30.0
@@ -44,17 +45,17 @@ _log = logging.getLogger("engine.constraint")
 
 @cache
 def limits() -> Any:
-    """Returns llguidance's limits for one parser, which bound each mask too: the worst seen takes 0.2 seconds.
+    """Returns llguidance's limits for one parser, which bound each mask too.
 
-    `max_items_in_row`: an object of 5,000 optional members has 15,000 items at one position. `step_max_items`: the time
-    grows with its square. `precompute_large_lexemes` would make a compile depend on the vocabulary, which a trial does
+    `max_items_in_row`: an object of 3,000 optional members has 9,000 items at one position. `step_max_items`: the time
+    of a mask grows with its square. `precompute_large_lexemes` would make a compile depend on the vocabulary, which a trial does
     not have.
     """
     from llguidance import LLParserLimits
 
     return LLParserLimits(
         max_items_in_row=20_000,
-        step_max_items=20_000,
+        step_max_items=10_000,
         max_lexer_states=100_000,
         precompute_large_lexemes=False,
         verbose_errors=False,
@@ -132,8 +133,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _tried(grammars: list[str], controls: Controls) -> list[str | None]:
-    until = _until.get()
-    until = time.monotonic() + SECONDS if until is None else min(until, time.monotonic() + SECONDS)
+    now, end = time.monotonic(), _until.get()
+    until = now + (SECONDS if end is None else min(SECONDS, (end - now) / 2))
     slots = _slots
     if not slots.acquire(timeout=max(until - time.monotonic(), _LEAST_SECONDS)):
         raise _stopped(grammars, "other constraints are being tried and take all of the time")

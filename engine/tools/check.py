@@ -12,7 +12,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pydantic import BaseModel, ValidationError
@@ -21,6 +22,7 @@ from pydantic_core import SchemaValidator, core_schema
 
 from engine.errors import EngineWarning, RequestError
 from engine.tools.context import ToolContext
+from engine.tools.formats import checker
 from engine.tools.subschemas import form, subschemas
 from engine.tools.values import plain_json, size
 
@@ -90,7 +92,7 @@ class SchemaArguments:
 
     def __init__(self, kind: Any, schema: Mapping[str, Any], registry: Any) -> None:
         self._steps = _Steps()
-        self._validator: Validator = _bounded(kind, self._steps)(schema, registry=registry)
+        self._validator: Validator = _bounded(kind, self._steps)(schema, registry=registry, format_checker=checker())
 
     def __call__(self, arguments: Any) -> str | None:
         """Returns None if the arguments fit, else a sentence that says what is wrong."""
@@ -269,7 +271,7 @@ def _bounded(kind: Any, steps: _Steps) -> Any:
     our own."""
     import jsonschema.validators
 
-    keywords: dict[str, _Keyword] = {**kind.VALIDATORS}
+    keywords: dict[str, _Keyword] = {**_of_all_drafts(), **kind.VALIDATORS}
     additional = keywords.get("additionalProperties")
     if additional is not None:
         keywords["additionalProperties"] = _additional(additional)
@@ -287,6 +289,19 @@ def _bounded(kind: Any, steps: _Steps) -> Any:
     return cast("Any", jsonschema.validators).extend(
         kind, {name: counted(keyword) for name, keyword in keywords.items()}
     )
+
+
+@cache
+def _of_all_drafts() -> dict[str, _Keyword]:
+    """Returns the keywords that are checked in a schema of any draft: callers mix them, and none changed its
+    meaning."""
+    from jsonschema import Draft7Validator, Draft202012Validator
+
+    newest: Any = Draft202012Validator
+    older: Any = Draft7Validator
+    names = ("if", "contains", "propertyNames", "dependentRequired", "dependentSchemas", "unevaluatedItems")
+    found = {name: newest.VALIDATORS[name] for name in (*names, "unevaluatedProperties")}
+    return {**found, "dependencies": older.VALIDATORS["dependencies"]}
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterable[Any]:
@@ -331,13 +346,20 @@ def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterabl
 
 
 def _unevaluated(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
-    """Skipped if the schema has `patternProperties`, which jsonschema would match with Python's backtracking engine."""
+    return _linear_unevaluated()(validator, value, instance, schema)
+
+
+@cache
+def _linear_unevaluated() -> _Keyword:
+    """Returns jsonschema's keyword, with patterns matched in linear time instead of by Python's backtracking engine."""
     from jsonschema import Draft202012Validator
 
-    if _values_of(validator.schema, "patternProperties"):
-        return ()
-    usual: _Keyword = cast("Any", Draft202012Validator).VALIDATORS["unevaluatedProperties"]
-    return usual(validator, value, instance, schema)
+    usual = cast("Any", Draft202012Validator).VALIDATORS["unevaluatedProperties"]
+    names = {"re": SimpleNamespace(search=_matches)}
+    found = usual.__globals__["find_evaluated_property_keys_by_schema"]
+    own = FunctionType(found.__code__, scope := {**found.__globals__, **names})
+    scope[found.__name__] = own  # it calls itself
+    return cast("_Keyword", FunctionType(usual.__code__, {**usual.__globals__, found.__name__: own}))
 
 
 _OWN: Mapping[str, _Keyword] = {
