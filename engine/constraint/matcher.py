@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, lru_cache
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from engine.constraint.trial import Controls, limits, refusals
@@ -26,6 +27,9 @@ else:
 """One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
 _GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
 """A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
+_SLOW = 0.03
+"""Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
+mask takes up to ten times as long as its token."""
 MOST_GRAMMARS = 64
 MOST_CHARACTERS = 4_000_000
 """The most compiled grammars that are cached for one vocabulary, and the most characters of grammar text in all of
@@ -53,8 +57,16 @@ class Matcher:
         self._table = table
 
     def consume(self, token: int) -> bool:
-        """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it."""
-        return self._inner.validate_tokens([token]) == 1 and self._inner.consume_token(token)
+        """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it. Raises RequestError
+        if that takes too long: in an ambiguous grammar each token takes longer than the one before."""
+        began = thread_time()
+        taken = self._inner.try_consume_tokens([token]) == 1
+        if thread_time() - began > _SLOW:
+            raise RequestError(
+                "The constraint cannot be held any further: its grammar is so ambiguous that a token takes over "
+                f"{_SLOW * 1e3:.0f} ms. Simplify it."
+            )
+        return taken
 
     def consume_text(self, text: str) -> bool:
         """Advance by plain text, however it is tokenized. Returns False, and changes nothing, if the grammar does not

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Protocol
 from engine.child import Child, ChildGoneError, ChildNotStartedError, ends, read_frame, write_frame
 from engine.errors import RequestError
 
-SECONDS = 15.0
+SECONDS = 30.0
 """The longest time limit of a trial, in seconds; with a deadline it is half of the time left, since this process then
 compiles the same again. The largest schemas in use take two on an idle machine."""
 _LEAST_SECONDS = 0.25
@@ -45,17 +45,16 @@ _log = logging.getLogger("engine.constraint")
 
 @cache
 def limits() -> Any:
-    """Returns llguidance's limits for one parser, which bound each mask too.
+    """Returns llguidance's limits for one parser.
 
-    `max_items_in_row`: an object of 3,000 optional members has 9,000 items at one position. `step_max_items`: the time
-    of a mask grows with its square. `precompute_large_lexemes` would make a compile depend on the vocabulary, which a trial does
-    not have.
+    `step_max_items`: an object of 1,500 optional members needs 11,000 for a mask. `precompute_large_lexemes` would make
+    a compile depend on the vocabulary, which a trial does not have.
     """
     from llguidance import LLParserLimits
 
     return LLParserLimits(
         max_items_in_row=20_000,
-        step_max_items=10_000,
+        step_max_items=15_000,
         max_lexer_states=100_000,
         precompute_large_lexemes=False,
         verbose_errors=False,

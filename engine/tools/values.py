@@ -78,8 +78,8 @@ def plain_json(value: object, level: int = 0) -> Any:
 
 
 def plain_scalar(value: object) -> Any:
-    """Returns a number, a boolean or None as it is. Raises ValueError for NaN, infinity, integers that are too long, and
-    other types."""
+    """Returns a number, a boolean or None as it is. Raises ValueError for NaN, infinity, integers that are too long,
+    and other types."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not JSON")
     if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER * 3:

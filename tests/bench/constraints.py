@@ -196,11 +196,11 @@ def large(path: Path) -> int:
             for name, wanted in every.items():
                 gaps[:] = [0.0]
                 began = time.perf_counter()
-                end = _ended(llm, wanted)
+                end = _ended(llm, wanted, DEADLINES[kind])
                 spans[name] = time.perf_counter() - began
                 stalls[name] = max(gaps)
                 ends[end.partition(":")[0]] += 1
-                if spans[name] > DEADLINE + 1 or (kind == "honest" and end.startswith("refused")):
+                if spans[name] > DEADLINES[kind] + 1 or (kind == "honest" and end.startswith("refused")):
                     wrong += 1
                     print(f"  {kind}, {name}: {spans[name]:.1f} s, {end[:200]}")
             print(f"{kind}: {dict(ends)}")
@@ -212,12 +212,13 @@ def large(path: Path) -> int:
     return wrong
 
 
-DEADLINE = 20.0
+DEADLINES = {"hostile": 20.0, "honest": 120.0}
+"""In seconds; the honest get time for busy machines."""
 
 
-def _ended(llm: Engine, wanted: object) -> str:
+def _ended(llm: Engine, wanted: object, deadline: float) -> str:
     try:
-        completion = llm.chat("Hi", response_format=wanted, reasoning=False, max_tokens=60, seed=1, deadline=DEADLINE)
+        completion = llm.chat("Hi", response_format=wanted, reasoning=False, max_tokens=60, seed=1, deadline=deadline)
     except RequestError as error:
         return f"refused: {error}"
     return completion.finish_reason

@@ -328,7 +328,12 @@ def test_what_is_no_choice_is_refused(llm: Engine, choice: Any, says: str) -> No
 
 
 def test_json_is_compact() -> None:
-    schema = {"type": "object", "properties": {"a": {"enum": [1]}, "b": {"enum": [[2]]}}, "required": ["a", "b"]}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"enum": [1]}, "b": {"enum": [[2]]}},
+        "required": ["a", "b"],
+    }
+    schema["additionalProperties"] = False
     with scripted('{\n  "a" : 1,\n  "b": 2}') as engine:
         every = {
             engine.chat("Go", response_format=JsonSchema(schema), reasoning=False, seed=seed).content

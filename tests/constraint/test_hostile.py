@@ -191,6 +191,14 @@ def test_a_grammar_that_cannot_go_on_is_an_error(llm: Engine, grammar: str) -> N
     assert llm.chat("Hi").content == "Once upon a time"
 
 
+def test_a_grammar_that_slows_down_with_each_token_ends_by_name(llm: Engine) -> None:
+    ambiguous = Lark("start: s\ns: s s | s s s | s s s s | A\nA: /[a-z ]/")
+    began = time.monotonic()
+    with pytest.raises(RequestError, match=r"so ambiguous|Too many items"):
+        llm.complete("Hi", response_format=ambiguous, max_tokens=1000, seed=1, ignore_eos=True)
+    assert time.monotonic() - began < 30
+
+
 @pytest.mark.parametrize("count", [1_000, 10_000])
 def test_as_many_choices_as_promised(llm: Engine, count: int) -> None:
     options = [f"option number {number:05d} abcdef" for number in range(count)]
