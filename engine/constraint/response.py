@@ -126,7 +126,9 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
 def _choice(options: object) -> Response:
     texts = list(cast("Collection[object]", options)) if isinstance(options, Collection) else []
     if isinstance(options, str) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise RequestError(f"Choice takes a list of one or more texts, none of them empty; it has {shown(options)}.")
+        raise RequestError(
+            f"Choice takes a list of one or more texts, none of them empty; it has {shown(cast('object', options))}."
+        )
     if len(texts) > _MOST_OPTIONS:
         raise RequestError(f"Choice has {len(texts):,} options; {_MOST_OPTIONS:,} are allowed.")
     allowed = dict.fromkeys(cast("list[str]", texts))

@@ -23,9 +23,10 @@ _UUID = re.compile(r"[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}", re.ASCII | re.IGNO
 
 def _is_date(text: str) -> bool:
     try:
-        return _DATE.fullmatch(text) is not None and date.fromisoformat(text) is not None
+        date.fromisoformat(text)
     except ValueError:
         return False
+    return _DATE.fullmatch(text) is not None
 
 
 def _is_time(text: str) -> bool:
@@ -72,6 +73,10 @@ FORMATS: Mapping[str, Callable[[str], bool]] = {
 """Whether a text has the format, by name."""
 
 
+def _fits(fits: Callable[[str], bool], value: object) -> bool:
+    return not isinstance(value, str) or fits(value)
+
+
 @cache
 def checker() -> Any:
     """Returns jsonschema's checker of these formats. A value that is no text has any format."""
@@ -79,5 +84,5 @@ def checker() -> Any:
 
     made: Any = FormatChecker(formats=())
     for name, fits in FORMATS.items():
-        made.checks(name)(lambda value, fits=fits: not isinstance(value, str) or fits(value))
+        made.checks(name)(partial(_fits, fits))
     return made

@@ -62,14 +62,14 @@ def form(schema: Schema) -> dict[str, Any]:
             items = cast("list[object]", value)
             copy[key] = [*([_PART] if _PART in items else []), *(item for item in items if item is not _PART)]
         else:
-            copy[key] = _alike(key, value)
+            copy[key] = _alike(key, cast("object", value))
     return copy
 
 
 _PART: dict[str, Any] = {}
 
 
-def _alike(key: str, value: object) -> object:
+def _alike(key: str, value: object) -> Any:
     if key in ("default", "const"):
         return None
     if isinstance(value, int) and not isinstance(value, bool):
@@ -82,4 +82,4 @@ def _alike(key: str, value: object) -> object:
             all(isinstance(item, str) for item in items) and len(set(items)) == len(items)
         )
         return items if named else [""] if items else []
-    return value
+    return cast("Any", value)

@@ -14,8 +14,8 @@ from engine import ChatTemplate, Engine
 from engine.child import Child
 from engine.constraint import trial
 from engine.constraint.json_schema import prepared
-from engine.constraint.matcher import refusal
-from engine.constraint.trial import finished_by, refusals
+from engine.constraint.matcher import Compiler, masks, refusal
+from engine.constraint.trial import Controls, finished_by, refusals
 from engine.errors import RequestError
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import GBNF, Choice, JsonSchema, Lark, Regex
@@ -191,11 +191,19 @@ def test_a_grammar_that_cannot_go_on_is_an_error(llm: Engine, grammar: str) -> N
     assert llm.chat("Hi").content == "Once upon a time"
 
 
-def test_a_grammar_that_slows_down_with_each_token_ends_by_name(llm: Engine) -> None:
-    ambiguous = Lark("start: s\ns: s s | s s s | s s s s | A\nA: /[a-z ]/")
+def test_a_grammar_that_slows_down_with_each_token_ends_by_name() -> None:
+    vocab = ByteVocab(end=["<|im_end|>"])
+    matcher = Compiler(vocab).compiled(_lark("start: s\ns: s s | s s s | s s s s | A\nA: /[a-z ]/"))
     began = time.monotonic()
+
+    def go_on() -> None:
+        for _ in range(1000):
+            masks([matcher])
+            matcher.check()
+            assert matcher.consume(vocab.tokenize("a", special=False)[0])
+
     with pytest.raises(RequestError, match=r"so ambiguous|Too many items"):
-        llm.complete("Hi", response_format=ambiguous, max_tokens=1000, seed=1, ignore_eos=True)
+        go_on()
     assert time.monotonic() - began < 30
 
 
@@ -221,8 +229,13 @@ def test_the_innermost_culprit_of_a_large_schema_is_found_at_once(llm: Engine) -
     members["p50"] = {"type": "object", "properties": {"deep": {"$ref": "#/$defs/none"}}}
     orders: list[int] = []
     usual = trial._tried  # pyright: ignore[reportPrivateUsage]
+
+    def counted(grammars: list[str], controls: Controls) -> list[str | None]:
+        orders.append(len(grammars))
+        return usual(grammars, controls)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "_tried", lambda grammars, controls: (orders.append(1), usual(grammars, controls))[1])
+        patch.setattr(trial, "_tried", counted)
         with pytest.raises(RequestError, match=r"p50\.properties\.deep"):
             prepared({"type": "object", "properties": members}, refusal, "It", close=False)
     assert len(orders) <= 5
