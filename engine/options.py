@@ -256,7 +256,7 @@ def prompt_options(options: "TurnOptions") -> PromptOptions:
     """Returns the options that concern the prompt. Raises RequestError for an invalid choice of tools."""
     given: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_PROMPT}
     given["tool_choice"] = tool_choice(options.get("tool_choice", "auto"))
-    return PromptOptions(**given, until=_until(options.get("deadline")))
+    return PromptOptions(**given, until=until(options.get("deadline")))
 
 
 def tool_choice(choice: object) -> AllowedChoice:
@@ -272,7 +272,7 @@ def tool_choice(choice: object) -> AllowedChoice:
         case {"type": "allowed_tools"}:
             given = cast("Mapping[str, Any]", choice)
             inner: Any = given.get("allowed_tools", given)
-            with suppress(KeyError, TypeError, AttributeError, ValidationError):
+            with suppress(KeyError, TypeError, AttributeError, ValidationError, RequestError):
                 names: list[Any] = [(tool.get("function") or tool)["name"] for tool in inner["tools"]]
                 return AllowedTools(names=tuple(names), mode=inner.get("mode", "auto"))
         case _:
@@ -291,7 +291,7 @@ def parser_choice(choice: AllowedChoice, *, calls: bool = True) -> ToolChoice:
     return choice.mode if isinstance(choice, AllowedTools) else choice
 
 
-def _until(deadline: float | None) -> float | None:
+def until(deadline: float | None) -> float | None:
     """Returns the deadline on `time.monotonic`'s clock. An invalid one is refused when the turn is submitted."""
     return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
 

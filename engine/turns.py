@@ -14,11 +14,12 @@ from engine.constraint.demand import RESERVE, Demand, closing, constraint_of, cu
 from engine.constraint.lark import Cut
 from engine.constraint.matcher import refusal
 from engine.constraint.response import response_of
+from engine.constraint.trial import finished_by
 from engine.diagnose.explain import Asked
 from engine.errors import MissingTemplateError
 from engine.events import fold
 from engine.families import Family, builtin_families
-from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params
+from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.parsing import Piece
 from engine.runtime.service import Service, TurnRequest, raw_format, raw_parser, raw_prompt
 from engine.runtime.stream import Stream
@@ -85,16 +86,17 @@ class Turns:
     ) -> list[Stream]:
         """Start `n` turns over one prompt. `offline`: only the result is read. Raises what `Engine.stream` raises."""
         sampling = self.check(options)
-        known = as_tools(tools)
-        demand = _demand(known, prompt_options(options).tool_choice, sampling, options)
-        asked = self._prompt_options(options, demand)
-        restored = self._restored(messages, options)
-        fitted = self._prompts.fitted(restored, known, asked)
-        # Remembered with the conversation as the caller has it, before fitting, since the caller will send that again.
-        return [
-            self._submit(fitted, restored.messages, demand, sampling.of_choice(number), options, offline=offline)
-            for number in range(n)
-        ]
+        known, given = as_tools(tools), prompt_options(options)
+        with finished_by(given.until):
+            demand = _demand(known, given.tool_choice, sampling, options)
+            asked = self._prompt_options(options, demand)
+            restored = self._restored(messages, options)
+            fitted = self._prompts.fitted(restored, known, asked)
+            # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
+            return [
+                self._submit(fitted, restored.messages, demand, sampling.of_choice(number), options, offline=offline)
+                for number in range(n)
+            ]
 
     def _submit(
         self,
@@ -149,21 +151,22 @@ class Turns:
         self._service.check()
         sampling = self._sampling(checked(options, RawOptions))
         raw = raw_prompt(self._service.vocab, prompt)
-        response = response_of(options.get("response_format"), refusal)
-        demand = Demand(response=response, max_tokens=sampling.max_tokens)
-        return self._service.submit(
-            TurnRequest(
-                raw.prompt,
-                raw_parser,
-                sampling,
-                priority=options.get("priority", 0),
-                deadline=options.get("deadline"),
-                progress=options.get("progress"),
-                constraint=constraint_of(demand, raw_format(), (), self._cut),
-                reads=response.read if response is not None else None,
-                tokens=raw.tokens,
+        with finished_by(until(options.get("deadline"))):
+            response = response_of(options.get("response_format"), refusal)
+            demand = Demand(response=response, max_tokens=sampling.max_tokens)
+            return self._service.submit(
+                TurnRequest(
+                    raw.prompt,
+                    raw_parser,
+                    sampling,
+                    priority=options.get("priority", 0),
+                    deadline=options.get("deadline"),
+                    progress=options.get("progress"),
+                    constraint=constraint_of(demand, raw_format(), (), self._cut),
+                    reads=response.read if response is not None else None,
+                    tokens=raw.tokens,
+                )
             )
-        )
 
     def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
         """Returns the prompt that `start` would send."""

@@ -26,6 +26,7 @@ from pydantic import (
 
 from engine import spelling
 from engine.display import Block, ending, figures, page_html, page_markdown, short
+from engine.errors import RequestError
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 CallError: TypeAlias = Literal["truncated", "malformed", "invalid_arguments", "unknown_tool"]
@@ -215,10 +216,17 @@ class ToolName(Record):
 
 class AllowedTools(Record):
     """A tool choice that allows only some of the tools, though the prompt states all: one of these must ("required") or
-    may ("auto") be called."""
+    may ("auto") be called. Raises RequestError if it names none."""
 
-    names: tuple[str, ...] = Field(min_length=1)
+    names: tuple[str, ...]
     mode: Literal["auto", "required"] = "required"
+
+    @field_validator("names")
+    @classmethod
+    def _some(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise RequestError('AllowedTools names no tool; name one or more, or use tool_choice="none".')
+        return names
 
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolName

@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from engine.constraint.matcher import Compiler, Matcher
+from engine.constraint.matcher import Compiler, Matcher, check
+from engine.constraint.trial import Controls
 from engine.constraint.turn import TurnGrammar
 from engine.errors import RequestError
 from engine.parsing.reader import Piece
@@ -54,8 +55,14 @@ class Constraint:
     close: str = ""
     reserve: int = 0
 
+    def check(self, controls: Controls) -> None:
+        """Try the grammars in a child process. Raises RequestError for one that cannot be enforced, or not compiled in
+        time."""
+        opens = self.may_reason and self.holds == "answer"
+        check(self.grammar.opening if opens else self.grammar.closed, controls)  # the opening contains the other
+
     def compile(self, compiler: Compiler) -> None:
-        """Compile the grammars. Raises RequestError for one that cannot be enforced."""
+        """Compile the grammars, which have been checked. Raises RequestError for one that cannot be enforced."""
         compiler.compiled(self.grammar.closed)
         if self.may_reason and self.holds == "answer":
             compiler.compiled(self.grammar.opening)

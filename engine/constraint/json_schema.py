@@ -6,23 +6,22 @@ json-schema.org, "JSON Schema: A Media Type for Describing JSON Documents" and "
 docs/json_schema.md.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
 from engine.errors import RequestError, shown
 from engine.tools import plain_scalar
+from engine.tools.formats import FORMATS
+from engine.tools.subschemas import Schema, mapped, subschemas
 
-Schema: TypeAlias = Mapping[str, Any]
-Refusal: TypeAlias = Callable[[Schema], str | None]
-"""Returns why no grammar can be made of a schema; None if one can."""
+Refusal: TypeAlias = Callable[[Sequence[Schema]], list[str | None]]
+"""Returns for each schema why no grammar can be made of it; None if one can."""
 
 DEEPEST = 64
 MOST_PARTS = 50_000
-_ONE = ("items", "additionalProperties", "additionalItems", "unevaluatedItems", "unevaluatedProperties", "contains")
-_ONE_MORE = ("not", "if", "then", "else", "propertyNames")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_MOST_SUSPECTS = 100
 _CHECKED = frozenset(
     ["not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames"]
 ).union(["dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems", "unevaluatedProperties"])
@@ -52,13 +51,13 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     """
     given = plain_schema(schema, what)
     strict = closed(given) if close else given
-    if refusal(strict) is None:
+    if refusal([strict]) == [None]:
         return Prepared(strict)
     checked: list[str] = []
-    loose = _relaxed(strict, "$", refusal, checked)
+    loose = _relaxed(strict, "$", _unheld_patterns(strict, refusal), checked)
     for attempt, notes in ((loose, ()), (_without_counts(loose), ("minProperties, maxProperties",))):
         whole = {**attempt, "x-guidance": {"coerce_one_of": True}}
-        if refusal(whole) is None:
+        if refusal([whole]) == [None]:
             unions = [f"{place}.oneOf" for place, node in subschemas(strict) if "oneOf" in node]
             return Prepared(attempt, (*checked, *unions, *notes), loose_unions=bool(unions))
     place, why = _culprit(loose, refusal)
@@ -103,49 +102,6 @@ def _copied(node: object, place: str, depth: int, room: list[int], what: str) ->
         raise RequestError(f"{what} is not JSON at {place}: {error}; give JSON values only.") from error
 
 
-def subschemas(schema: Schema, place: str = "$") -> Iterator[tuple[str, Schema]]:
-    """Yields the schema and all its subschemas, each with its JSON path."""
-    yield place, schema
-    for key, child in _children(schema):
-        yield from subschemas(child, f"{place}.{key}")
-
-
-def _children(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    for key in (*_ONE, *_ONE_MORE):
-        if isinstance(child := schema.get(key), Mapping):
-            yield key, cast("Schema", child)
-    for key in _LISTS:
-        if isinstance(children := schema.get(key), list):
-            for number, child in enumerate(cast("list[object]", children)):
-                if isinstance(child, Mapping):
-                    yield f"{key}[{number}]", cast("Schema", child)
-    for key in _NAMED:
-        if isinstance(named := schema.get(key), Mapping):
-            for name, child in cast("Mapping[str, object]", named).items():
-                if isinstance(child, Mapping):
-                    yield f"{key}.{name}", cast("Schema", child)
-
-
-def _mapped(schema: Schema, change: Callable[[str, Schema], Schema], place: str) -> dict[str, Any]:
-    """Returns a copy with `change` applied to each direct subschema."""
-
-    def changed(key: str, child: object) -> Any:
-        return change(f"{place}.{key}", cast("Schema", child)) if isinstance(child, Mapping) else child
-
-    copy: dict[str, Any] = dict(schema)
-    for key, value in schema.items():
-        child: object = value
-        if key in (*_ONE, *_ONE_MORE) and isinstance(child, Mapping):
-            copy[key] = changed(key, value)
-        elif key in _LISTS and isinstance(child, list):
-            items = enumerate(cast("list[object]", child))
-            copy[key] = [changed(f"{key}[{number}]", item) for number, item in items]
-        elif key in _NAMED and isinstance(child, Mapping):
-            members = cast("Mapping[str, object]", child).items()
-            copy[key] = {name: changed(f"{key}.{name}", item) for name, item in members}
-    return copy
-
-
 def closed(schema: Schema) -> Schema:
     """Returns a copy in which each object that declares properties allows no others, unless the schema says so itself.
     Objects that several schemas describe together (`allOf`, keywords beside `anyOf` or `$ref`) are unchanged."""
@@ -168,7 +124,7 @@ def closed(schema: Schema) -> Schema:
                 below = f"#/{step.replace('.', '/', 1)}" not in open_targets
             return visit(path, child, may_close=below)
 
-        copy = _mapped(node, inner, place)
+        copy = mapped(node, inner, place)
         says = {"additionalProperties", "unevaluatedProperties", "patternProperties"}
         if may_close and "properties" in node and not node.keys() & (_APPLICATORS | says):
             copy["additionalProperties"] = False
@@ -177,32 +133,41 @@ def closed(schema: Schema) -> Schema:
     return visit("$", schema, may_close="#" not in open_targets)
 
 
-def _relaxed(schema: Schema, place: str, refusal: Refusal, checked: list[str]) -> Schema:
-    """Returns a copy without the keywords that no grammar can enforce; their JSON paths are added to `checked`."""
-    copy = _mapped(schema, lambda path, child: _relaxed(child, path, refusal, checked), place)
+def _unheld_patterns(schema: Schema, refusal: Refusal) -> frozenset[object]:
+    """Returns the patterns that no grammar can enforce."""
+    every = {node["pattern"]: None for _, node in subschemas(schema) if isinstance(node.get("pattern"), str)}
+    whys = refusal([{"type": "string", "pattern": pattern} for pattern in every])
+    return frozenset(pattern for pattern, why in zip(every, whys, strict=True) if why is not None)
+
+
+def _relaxed(schema: Schema, place: str, patterns: frozenset[object], checked: list[str]) -> Schema:
+    """Returns a copy without the keywords that no grammar can enforce, among them these patterns; their JSON paths are
+    added to `checked`."""
+    copy = mapped(schema, lambda path, child: _relaxed(child, path, patterns, checked), place)
     unheld = [key for key in copy if key in _CHECKED]
-    if "format" in copy and copy["format"] not in _FORMATS:
+    if "format" in copy and str(copy["format"]) not in _FORMATS:
         unheld.append("format")
-    if "pattern" in copy and refusal({"type": "string", "pattern": copy["pattern"]}) is not None:
+    if isinstance(copy.get("pattern"), str) and copy["pattern"] in patterns:
         unheld.append("pattern")
     for key in unheld:
         del copy[key]
-        checked.append(f"{place}.{key}")
+        if key != "format" or str(schema[key]) in FORMATS:  # others say nothing about a value
+            checked.append(f"{place}.{key}")
     return copy
 
 
 def _without_counts(schema: Schema) -> Schema:
-    copy = _mapped(schema, lambda _, child: _without_counts(child), "$")
+    copy = mapped(schema, lambda _, child: _without_counts(child), "$")
     return {key: item for key, item in copy.items() if key not in ("minProperties", "maxProperties")}
 
 
-def _culprit(schema: Schema, refusal: Refusal, tries: int = 100) -> tuple[str, str]:
+def _culprit(schema: Schema, refusal: Refusal) -> tuple[str, str]:
     """Returns the JSON path of the innermost subschema that is refused by itself, and the reason."""
     defined = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    found = ("$", refusal(schema) or "it is refused")
-    for number, (place, node) in enumerate(subschemas(schema)):
-        if number == tries:
-            break
-        if place.removeprefix(found[0])[:1] in (".", "[") and (why := refusal({**defined, **node})) is not None:
-            found = (place, why)
-    return found
+    nodes = list(islice(subschemas(schema), _MOST_SUSPECTS))
+    whys = refusal([{**defined, **node} if "$ref" in str(node) else node for _, node in nodes])
+    place, found = "$", whys[0] or "it is refused"
+    for (path, _), why in zip(nodes, whys, strict=True):
+        if why is not None and path.removeprefix(place)[:1] in (".", "["):
+            place, found = path, why
+    return place, found

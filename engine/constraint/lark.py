@@ -25,23 +25,23 @@ from engine.parsing.grammar import (
 Cut: TypeAlias = Callable[[str], Sequence[str | int]]
 """Cuts markup into plain text and control tokens (their numbers)."""
 
-CALLS: Mapping[str, Any] = {
+_WHITE_SPACE: Mapping[str, Any] = {
     "whitespace_flexible": False,
     "item_separator": ", ?",
     "key_separator": ": ?",
     "coerce_one_of": True,
 }
-"""White space in the JSON of calls: at most one blank, after a comma or a colon, so that most text is forced."""
-ANSWERS: Mapping[str, Any] = {"whitespace_pattern": r"(?:\r?\n[ \t]{0,40}|[ \t])", "coerce_one_of": True}
-"""White space in answers: a line break with its indentation, or one blank, wherever JSON allows any."""
+"""White space in JSON: at most one blank, after a comma or a colon, so that most text is forced and `max_tokens` is not
+spent on blanks."""
+_MANY = 64
+"""More texts to choose from are one terminal: otherwise each is an item of the parser at the same position."""
 
 
 class GrammarText:
     """Writes one grammar. `cut` is the vocabulary's."""
 
-    def __init__(self, cut: Cut, white_space: Mapping[str, Any] = CALLS) -> None:
+    def __init__(self, cut: Cut) -> None:
         self._cut = cut
-        self._white_space = white_space
         self._terminals: dict[str, str] = {}
         self._schemas: dict[str, str] = {}
         self._grammars: list[dict[str, Any]] = []
@@ -71,6 +71,8 @@ class GrammarText:
                 return self._until(node)
             case InOrder(items):
                 return " ".join(map(self._node, items)) or '""'
+            case OneOf(items) if len(items) > _MANY and all(isinstance(item, Words) for item in items):
+                return self._terminal(" | ".join(_literal(item.text) for item in items if isinstance(item, Words)))
             case OneOf(items):
                 return f"({' | '.join(map(self._node, items))})"
             case Repeat(item, least, most):
@@ -102,7 +104,7 @@ class GrammarText:
 
     def _json(self, schema: Mapping[str, Any], root: Mapping[str, Any] | None) -> str:
         defined = {key: root[key] for key in ("$defs", "definitions") if key in root} if root else {}
-        whole = {"x-guidance": self._white_space, **defined, **schema}
+        whole = {"x-guidance": _WHITE_SPACE, **defined, **schema}
         text = json.dumps(whole)
         if text not in self._schemas:
             self._schemas[text] = f"json{len(self._schemas)}"

@@ -9,11 +9,13 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
+from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from engine.constraint.trial import LARGE, tried
+from engine.constraint.trial import Controls, limits, refusals
 from engine.errors import RequestError
+from engine.types import GBNF, Lark, Regex
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +25,11 @@ if TYPE_CHECKING:
 else:
     Mask: TypeAlias = Any
 """One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
-_ROW = 20_000
-"""The most parser items that a grammar may have at one position: an object of 5,000 optional members has 15,000."""
+_GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
+"""A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
+_SLOW = 0.03
+"""Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
+mask takes up to ten times as long as its token."""
 MOST_GRAMMARS = 64
 MOST_CHARACTERS = 4_000_000
 """The most compiled grammars that are cached for one vocabulary, and the most characters of grammar text in all of
@@ -52,8 +57,16 @@ class Matcher:
         self._table = table
 
     def consume(self, token: int) -> bool:
-        """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it."""
-        return self._inner.validate_tokens([token]) == 1 and self._inner.consume_token(token)
+        """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it. Raises RequestError
+        if that takes too long: in an ambiguous grammar each token takes longer than the one before."""
+        began = thread_time()
+        taken = self._inner.try_consume_tokens([token]) == 1
+        if thread_time() - began > _SLOW:
+            raise RequestError(
+                "The constraint cannot be held any further: its grammar is so ambiguous that a token takes over "
+                f"{_SLOW * 1e3:.0f} ms. Simplify it."
+            )
+        return taken
 
     def consume_text(self, text: str) -> bool:
         """Advance by plain text, however it is tokenized. Returns False, and changes nothing, if the grammar does not
@@ -66,9 +79,7 @@ class Matcher:
     def forced(self) -> list[int]:
         """Consume and return the tokens that must follow, as far as the same text has no other tokenization."""
         tokens: list[int] = self._inner.compute_ff_tokens()
-        if self.error:
-            raise RequestError(f"The constraint cannot be held any further: {self.error}. Simplify it.")
-        if tokens and not self._inner.consume_tokens(tokens):
+        if self.error or (tokens and not self._inner.consume_tokens(tokens)):
             raise RequestError(f"The constraint cannot be held any further: {self.error}. Simplify it.")
         return tokens
 
@@ -79,8 +90,15 @@ class Matcher:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether the text is complete, and nothing can follow. Raises RequestError like `check`."""
+        self.check()
         return self._inner.is_stopped()
+
+    def check(self) -> None:
+        """Raise RequestError if nothing can follow although the text is not complete."""
+        if self._inner.is_stopped() and (self.error or not self.accepts):
+            why = self.error or "its grammar allows nothing after the text so far, which is not complete"
+            raise RequestError(f"The constraint cannot be held any further: {why}. Simplify its schema or grammar.")
 
     @property
     def error(self) -> str:
@@ -205,51 +223,83 @@ class Compiler:
 
 
 def _compiled(table: Table, grammar: str) -> Matcher:
-    from llguidance import LLMatcher, LLParserLimits
+    from llguidance import LLMatcher
 
-    if len(grammar) > LARGE and (why := tried(grammar)) is not None:
-        raise RequestError(f"The constraint cannot be enforced: {why}. Simplify its schema or grammar.")
-    limits = LLParserLimits(max_items_in_row=_ROW, verbose_errors=False)
-    made = Matcher(LLMatcher(table.inner, grammar, log_level=0, limits=limits), table)
+    made = Matcher(LLMatcher(table.inner, grammar, log_level=0, limits=limits()), table)
     first = made.copy()
     if not made.error:
         first.inner.compute_bitmask()  # some limits show only at the first token
     if why := made.error or first.error:
-        raise RequestError(f"The constraint cannot be enforced: {why}. Simplify its schema or grammar.")
+        raise _unheld(why)
     return made
 
 
-def refusal(schema: Mapping[str, Any]) -> str | None:
-    """Returns why no grammar can be made of a JSON Schema; None if one can."""
-    return grammar_refusal(json.dumps({"grammars": [{"json_schema": dict(schema)}]}))
+def check(grammar: str, controls: Controls) -> None:
+    """Raise RequestError for a grammar that cannot be enforced with this vocabulary, or not compiled in time."""
+    (why,) = refusals([grammar], controls)
+    if why is not None:
+        raise _unheld(why)
 
 
-def grammar_refusal(grammar: str) -> str | None:
-    """Returns why a grammar cannot be compiled; None if it can. Raises RequestError if compiling takes too long."""
-    from llguidance import LLMatcher
+def _unheld(why: str) -> RequestError:
+    return RequestError(f"The constraint cannot be enforced: {why}. Simplify its schema or grammar.")
 
-    if len(grammar) > LARGE:
-        return tried(grammar)
-    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
-    return messages[0].partition("\n")[0] if failed else None
+
+def refusal(schemas: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """Returns for each JSON Schema why no grammar can be made of it; None if one can. Raises RequestError if that takes
+    too long."""
+    return refusals([json.dumps({"grammars": [{"json_schema": dict(schema)}]}) for schema in schemas])
 
 
 def regex_refusal(pattern: str) -> str | None:
     """Returns why a regular expression cannot be enforced; None if it can."""
     from llguidance import LLMatcher
 
-    return grammar_refusal(LLMatcher.grammar_from_regex(pattern))
+    return refusals([LLMatcher.grammar_from_regex(pattern)])[0]
 
 
-def from_gbnf(grammar: str) -> str:
-    """Translate a GBNF grammar into llguidance's Lark. Raises RequestError if it is not GBNF."""
+def grammar_of(given: Regex | Lark | GBNF) -> str:
+    """Returns a caller's grammar in llguidance's Lark. Raises RequestError for a GBNF grammar that cannot be read."""
+    from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
-    try:
-        return gbnf_to_lark(grammar)
-    except Exception as error:
-        why = str(error).partition("\n")[0]
-        raise RequestError(f"The GBNF grammar cannot be read: {why}. Correct it there.") from error
+    match given:
+        case Lark(grammar):
+            return grammar
+        case Regex(pattern):
+            (made,) = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"]
+            return made["lark_grammar"]
+        case GBNF(grammar):
+            try:
+                return gbnf_to_lark(_GBNF_WORD.sub(lambda word: "start-0" if word[0] == "start" else word[0], grammar))
+            except Exception as error:
+                why = str(error).partition("\n")[0]
+                raise RequestError(f"The GBNF grammar cannot be read: {why}. Correct it there.") from error
+
+
+def accepts(lark: str, text: str) -> bool:
+    """Whether a grammar, which has been checked, matches the whole text. A grammar that names control tokens matches
+    any, since a text holds none."""
+    matcher = _for_text(lark)
+    if matcher.is_error():
+        return True
+    matcher = matcher.deep_copy()
+    tokens = _bytes().tokenize_bytes(text.encode("utf-8", "surrogatepass"))
+    return (not tokens or matcher.consume_tokens(tokens)) and matcher.is_accepting()
+
+
+@lru_cache(maxsize=64)
+def _for_text(lark: str) -> Any:
+    from llguidance import LLMatcher
+
+    return LLMatcher(_bytes(), LLMatcher.grammar_from_lark(lark), log_level=0, limits=limits())
+
+
+@cache
+def _bytes() -> Any:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
 
 
 def masks(matchers: Sequence[Matcher]) -> "Sequence[Mask]":

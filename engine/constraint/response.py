@@ -5,16 +5,17 @@ grammars. Does not know: families, when a grammar is active.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
 from engine.constraint.json_schema import Refusal, prepared
+from engine.constraint.matcher import accepts, grammar_of
 from engine.constraint.turn import Answer
 from engine.errors import RequestError, shown
-from engine.parsing.grammar import JsonText, Pattern, Rule, Words, one_of
+from engine.parsing.grammar import JsonText, Node, OneOf, Pattern, Rule, Words
 from engine.tools.check import described, schema_check
 from engine.types import GBNF, Choice, JsonSchema, Lark, Regex, ResponseFormat
 
@@ -69,11 +70,10 @@ def response_of(given: object, refusal: Refusal) -> Response | None:
         case Choice(options):
             return _choice(options)
         case Regex(pattern):
-            return _text(Answer(Pattern(pattern), loose_edges=False))
-        case Lark(grammar):
-            return _text(Answer(Rule("answer"), {"answer": grammar}, loose_edges=False))
-        case GBNF(grammar):
-            return _text(Answer(Rule("answer"), {"answer": _lark(grammar)}, loose_edges=False))
+            return _text(Pattern(pattern), {}, _matched(grammar_of(Regex(pattern))))
+        case Lark() | GBNF():
+            grammar = grammar_of(given)
+            return _text(Rule("answer"), {"answer": grammar}, _matched(grammar))
         case Mapping():
             raise RequestError(
                 "response_format is a dictionary without a `type` that OpenAI defines; for a JSON Schema write "
@@ -123,26 +123,41 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
     return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked, schema=schema)
 
 
-def _choice(options: Sequence[str]) -> Response:
-    texts = cast("Sequence[object]", options)
-    if not texts or not all(isinstance(text, str) and text for text in texts):
-        raise RequestError(f"Choice takes one or more texts, none of them empty; it has {shown(options)}.")
-    if len(options) > _MOST_OPTIONS:
-        raise RequestError(f"Choice has {len(options):,} options; {_MOST_OPTIONS:,} are allowed.")
-    return _text(Answer(one_of(*map(Words, options)), loose_edges=False))
+def _choice(options: object) -> Response:
+    texts = list(cast("Collection[object]", options)) if isinstance(options, Collection) else []
+    if isinstance(options, str) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise RequestError(
+            f"Choice takes a list of one or more texts, none of them empty; it has {shown(cast('object', options))}."
+        )
+    if len(texts) > _MOST_OPTIONS:
+        raise RequestError(f"Choice has {len(texts):,} options; {_MOST_OPTIONS:,} are allowed.")
+    allowed = dict.fromkeys(cast("list[str]", texts))
+
+    def read(content: str) -> str:
+        same = [text for text in allowed if text.strip() == content.strip()]
+        if content not in allowed and len(same) == 1:
+            return same[0]
+        if content not in allowed:
+            raise ValueError(f"The answer is none of the texts to choose from: {shown(content)}.")
+        return content
+
+    return _text(OneOf(tuple(map(Words, allowed))), {}, read)
 
 
 _MOST_OPTIONS = 10_000
 
 
-def _text(answer: Answer) -> Response:
-    return Response(answer, lambda content: content, is_json=False)
+def _text(node: Node, callers: Mapping[str, str], read: Reader) -> Response:
+    return Response(Answer(node, callers, loose_edges=False), read, is_json=False)
 
 
-def _lark(gbnf: str) -> str:
-    from engine.constraint.matcher import from_gbnf
+def _matched(grammar: str) -> Reader:
+    def read(content: str) -> str:
+        if not accepts(grammar, content):
+            raise ValueError(f"The answer does not match the grammar as a whole: {shown(content)}.")
+        return content
 
-    return from_gbnf(gbnf)
+    return read
 
 
 def _named_schema(given: Mapping[str, Any]) -> object:

@@ -7,7 +7,7 @@ Knows: which markers enclose an answer and where calls may begin. Does not know:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from engine.constraint.lark import ANSWERS, CALLS, Cut, GrammarText
+from engine.constraint.lark import Cut, GrammarText
 from engine.families import Format
 from engine.parsing import channels, shapes
 from engine.parsing.grammar import (
@@ -70,8 +70,7 @@ def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> T
     reasoning = _reasoning(format_)
     texts = (closed, one_of(reasoning, closed) if reasoning else closed)
     callers: Mapping[str, str] = allowed.answer.callers if allowed.answer else {}
-    space = ANSWERS if allowed.answer else CALLS
-    written = [GrammarText(cut, space).text(start, rules.bodies, callers) for start in texts]
+    written = [GrammarText(cut).text(start, rules.bodies, callers) for start in texts]
     return TurnGrammar(opening=written[1], closed=written[0])
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from engine.constraint.guide import Constraint, Guide, Holds
 from engine.constraint.matcher import Compiler
+from engine.constraint.trial import Controls
 from engine.errors import RequestError
 from engine.parsing import Parser, Piece
 from engine.runtime.backend import Vocab
@@ -82,6 +83,7 @@ def constrained(
         constraint.reserve,
         constraint.close,
     )
+    constraint.check(Controls.of(vocab))
     compiler = Compiler(vocab)
     guide = Guide(constraint, compiler, parser)
     if output is None:

@@ -287,6 +287,8 @@ class Loop:
             return "stop"
         sampler = state.sampler
         assert sampler is not None, "a running request has a sampler"
+        if (matcher := state.generation.matcher) is not None:
+            matcher.check()
         token = self._backend.sample(sampler, row, mask)
         if (top := state.request.sampling.logprobs) is not None:
             state.logprobs.append(self._backend.logprobs(row, token, top))

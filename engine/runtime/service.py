@@ -13,7 +13,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import index
 from pathlib import Path
 from typing import Annotated, Self
@@ -21,6 +21,7 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from engine.constraint.guide import Constraint
+from engine.constraint.trial import Controls
 from engine.errors import EngineError, QueueFullError, RequestError, shown
 from engine.events import Finished
 from engine.families import Format, builtin_families
@@ -221,7 +222,8 @@ class Service:
         """Generate a turn; returns its stream at once.
 
         Raises ContextOverflowError when the prompt does not fit, QueueFullError when too many requests wait already,
-        RequestError for tokens that the vocabulary does not have, EngineError when the engine is closed or broken.
+        RequestError for tokens that the vocabulary does not have and for a constraint that cannot be enforced,
+        EngineError when the engine is closed or broken.
         """
         self.check()
         _check_tokens(turn.sampling, self._vocab.size)
@@ -229,6 +231,8 @@ class Service:
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._info.n_ctx)
+        if turn.constraint is not None:
+            turn.constraint.check(self._controls)
         request = Request(
             next(self._ids),
             tokens,
@@ -247,6 +251,10 @@ class Service:
         )
         queue = OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended, turn.prompt.restored)
         return self._start(request, queue, turn.reads)
+
+    @cached_property
+    def _controls(self) -> Controls:
+        return Controls.of(self._vocab)
 
     def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
         """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge

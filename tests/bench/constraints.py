@@ -3,7 +3,9 @@
 `matrix`: families x schemas x states of reasoning, the wishes in turn, by a model that knows nothing; counts what came
 out whole, cut off, wrong. `weights MODEL.gguf`: the same of a model's random weights at temperature 1.5. `cost
 MODEL.gguf`: a token under a mask beside a free one, and llama.cpp's grammar sampler; sixteen streams, a forced call,
-compile times. `stall MODEL.gguf`: the largest gap in a stream beside hostile schemas. All best with a model of a large
+compile times. `stall MODEL.gguf`: the largest gap in a stream beside large schemas. `large [MODEL.gguf]`: forty
+constraints that are made to do harm and forty that are only large, beside a stream: what became of each, the slowest,
+and the largest gap. `compile [MODEL.gguf]`: a constraint made ready, over 300 schemas. All best with a model of a large
 vocabulary, such as `tests/bench/models.py` writes of random weights.
 """
 
@@ -32,9 +34,11 @@ from constrained import (  # noqa: E402
     wrong,
 )
 from gbnf import gbnf_microseconds  # noqa: E402
+from large_constraints import honest, hostile, public_shaped  # noqa: E402
 from schemas import SCHEMAS  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
+from engine._data import builtin_model  # noqa: E402
 from engine.constraint.matcher import Compiler, masks  # noqa: E402
 from engine.errors import EngineError, RequestError  # noqa: E402
 from engine.types import JsonSchema, Regex  # noqa: E402
@@ -153,17 +157,82 @@ def _compiling(llm: Engine) -> None:
     began = time.perf_counter()
     size = compiler.table.size
     print(f"the vocabulary's table, {size:,} tokens: {time.perf_counter() - began:.2f} s, once for a model")
-    compiled: list[float] = []
     steps: list[float] = []
     for schema in SCHEMAS:
-        began = time.perf_counter()
         matcher = compiler.compiled(json.dumps({"grammars": [{"json_schema": schema}]}))
-        compiled.append((time.perf_counter() - began) * 1e3)
         began = time.perf_counter()
         masks([matcher])
         steps.append((time.perf_counter() - began) * 1e6)
-    print(f"compiling {len(SCHEMAS)} schemas: p50 {statistics.median(compiled):.1f} ms, largest {max(compiled):.1f} ms")
     print(f"a first mask: p50 {statistics.median(steps):.0f} us, largest {max(steps):.0f} us")
+
+
+def compiling(path: Path) -> None:
+    """Prints how long it takes to make constraints ready: schemas checked, tried, compiled."""
+    spans: list[float] = []
+    with Engine.load(path, n_ctx=512, family="qwen3", preflight=False) as llm:
+        llm.chat("Hi", response_format=Regex("a"), max_tokens=1)  # the vocabulary's table is made, the child started
+        for seed in range(300):
+            wanted = JsonSchema(public_shaped(seed))
+            began = time.perf_counter()
+            llm.stream("Hi", response_format=wanted, max_tokens=1).cancel()
+            spans.append((time.perf_counter() - began) * 1e3)
+    spans.sort()
+    print(f"300 schemas made ready: p50 {spans[150]:.1f} ms, p99 {spans[297]:.1f} ms, largest {spans[-1]:.1f} ms")
+
+
+def large(path: Path) -> int:
+    """Prints what became of each kind, and the largest gap in a stream beside them; how many honest were refused or
+    hostile late."""
+    wrong = 0
+    with Engine.load(path, n_ctx=2048, n_sequences=2, family="qwen3", preflight=False) as llm:
+        llm.chat("Hi", response_format=Regex("a"), max_tokens=1)
+        gaps, over = [0.0], threading.Event()
+        reader = threading.Thread(target=_endless, args=(llm, gaps, over))
+        reader.start()
+        for kind, every in (("hostile", hostile()), ("honest", honest())):
+            ends: Counter[str] = Counter()
+            spans: dict[str, float] = {}
+            stalls: dict[str, float] = {}
+            for name, wanted in every.items():
+                gaps[:] = [0.0]
+                began = time.perf_counter()
+                end = _ended(llm, wanted, DEADLINES[kind])
+                spans[name] = time.perf_counter() - began
+                stalls[name] = max(gaps)
+                ends[end.partition(":")[0]] += 1
+                if spans[name] > DEADLINES[kind] + 1 or (kind == "honest" and end.startswith("refused")):
+                    wrong += 1
+                    print(f"  {kind}, {name}: {spans[name]:.1f} s, {end[:200]}")
+            print(f"{kind}: {dict(ends)}")
+            for what, found in (("slowest", spans), ("largest gaps", stalls)):
+                worst = sorted(found, key=lambda name: -found[name])[:4]
+                print(f"  {what}:", ", ".join(f"{found[name]:.2f} s ({name})" for name in worst), flush=True)
+        over.set()
+        reader.join()
+    return wrong
+
+
+DEADLINES = {"hostile": 20.0, "honest": 120.0}
+"""In seconds; the honest get time for busy machines."""
+
+
+def _ended(llm: Engine, wanted: object, deadline: float) -> str:
+    try:
+        completion = llm.chat("Hi", response_format=wanted, reasoning=False, max_tokens=60, seed=1, deadline=deadline)
+    except RequestError as error:
+        return f"refused: {error}"
+    return completion.finish_reason
+
+
+def _endless(llm: Engine, gaps: list[float], over: threading.Event) -> None:
+    while not over.is_set():
+        last = time.perf_counter()
+        with llm.stream_complete("Once", max_tokens=400, ignore_eos=True, seed=1) as stream:
+            for _ in stream:
+                gaps.append((now := time.perf_counter()) - last)
+                last = now
+                if over.is_set():
+                    break
 
 
 def _a_call(llm: Engine, rounds: int) -> None:
@@ -261,7 +330,7 @@ def _largest_gap(llm: Engine, beside: Sequence[JsonSchema | None]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["matrix", "cost", "weights", "stall"])
+    parser.add_argument("part", choices=["matrix", "cost", "weights", "stall", "large", "compile"])
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--families", nargs="*", default=None)
     parser.add_argument("--every-wish", action="store_true", help="not in turn; six times as long")
@@ -270,6 +339,11 @@ def main() -> int:
     given = parser.parse_args()
     if given.part == "matrix":
         return min(1, matrix(given.families or callable_families(), every_wish=given.every_wish))
+    if given.part == "large":
+        return min(1, large(given.model or builtin_model()))
+    if given.part == "compile":
+        compiling(given.model or builtin_model())
+        return 0
     if given.model is None:
         parser.error(f"{given.part} needs a model")
     if given.part == "weights":

@@ -96,7 +96,9 @@ def _pytest(copy: Copy, arguments: list[str]) -> None:
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)
     os.chdir(copy.folder)
-    sys.path[:] = [path for path in sys.path if path and not Path(path).is_relative_to(ROOT)]
+    own = Path(sys.prefix)  # the environment may lie in the checkout
+    places = [Path(path) for path in sys.path if path]
+    sys.path[:] = [str(path) for path in places if path.is_relative_to(own) or not path.is_relative_to(ROOT)]
     os.environ["PYTHONPATH"] = str(copy.folder)
     os.environ["LLAMA_ENGINE_TEST_CACHE"] = str(copy.folder.with_suffix(".cache"))
     usual = ["-q", "-W", "error", "-p", "no:cacheprovider", "--tb=short"]

@@ -1,8 +1,11 @@
 """`response_format` and `tool_choice` on the built-in model and on scripts, from the face: what comes back, and when
 the constraint sleeps. Several of these are named for what users of other stacks report."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -10,6 +13,8 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from engine import ChatTemplate, Completion, ContentDelta, Engine, RequestError
+from engine.constraint.matcher import refusal
+from engine.constraint.response import response_of
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import GBNF, AllowedTools, Choice, JsonSchema, Lark, Regex, ResponseFormat, ToolName
 
@@ -320,3 +325,66 @@ def test_what_is_no_format_is_refused(llm: Engine, wanted: Any, says: str) -> No
 def test_what_is_no_choice_is_refused(llm: Engine, choice: Any, says: str) -> None:
     with pytest.raises(RequestError, match=says):
         llm.chat("Hi", [multiply], tool_choice=choice)
+
+
+def test_json_is_compact() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"enum": [1]}, "b": {"enum": [[2]]}},
+        "required": ["a", "b"],
+    }
+    schema["additionalProperties"] = False
+    with scripted('{\n  "a" : 1,\n  "b": 2}') as engine:
+        every = {
+            engine.chat("Go", response_format=JsonSchema(schema), reasoning=False, seed=seed).content
+            for seed in range(30)
+        }
+    comma, colon = "(, ?)", "(: ?)"
+    assert len(every) > 1, "blanks are free"
+    assert all(re.fullmatch(rf'\{{"a"{colon}1{comma}"b"{colon}\[2\]\}}', text) for text in every)
+
+
+def test_the_bound_of_llguidance_is_one_that_knows_the_separators() -> None:
+    (bound,) = re.findall(r'"llguidance>=(\d+)\.(\d+)', (Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert (1, 8) <= tuple(map(int, bound)) <= tuple(map(int, version("llguidance").split(".")[:2]))
+
+
+def test_a_rule_of_gbnf_may_be_named_start(llm: Engine) -> None:
+    grammar = GBNF('root ::= start "-start" [start] # the start\nstart ::= "a" | "b"')
+    parsed = llm.complete("Well:", response_format=grammar, seed=1).parsed
+    assert re.fullmatch("[ab]-start[start]", parsed)
+
+
+@pytest.mark.parametrize("options", [(text for text in "ab"), "yes", None, {}, ["a", ""], 7])
+def test_what_is_no_list_of_texts_is_refused(llm: Engine, options: Any) -> None:
+    with pytest.raises(RequestError, match="list of one or more texts"):
+        llm.complete("Well:", response_format=Choice(options))
+
+
+def test_tools_that_are_allowed_are_named() -> None:
+    with pytest.raises(RequestError, match="names no tool"):
+        AllowedTools(names=())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "content", "fits"),
+    [
+        (Choice(["a", "b "]), "b", "b "),
+        (Choice(["a", "b "]), "ab", None),
+        (Regex("[0-9]+"), "12", "12"),
+        (Regex("[0-9]+"), "12 ", None),
+        (Regex("a|ab"), "ab", "ab"),
+        (Lark('start: "x" start | "y"'), "xxy", "xxy"),
+        (Lark('start: "x" start | "y"'), "xx", None),
+        (GBNF('root ::= "x" [0-9]'), "x1", "x1"),
+        (GBNF('root ::= "x" [0-9]'), "", None),
+    ],
+)
+def test_answers_that_are_no_json_are_checked_too(wanted: Any, content: str, fits: str | None) -> None:
+    response = response_of(wanted, refusal)
+    assert response is not None
+    if fits is not None:
+        assert response.read(content) == fits
+        return
+    with pytest.raises(ValueError, match=r"^The answer "):
+        response.read(content)

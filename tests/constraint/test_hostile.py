@@ -1,14 +1,21 @@
 """Schemas and grammars that are made to do harm: each is refused by name, or held within bounds; others go on."""
 
+import json
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from engine import ChatTemplate, Engine
+from engine.child import Child
+from engine.constraint import trial
+from engine.constraint.json_schema import prepared
+from engine.constraint.matcher import Compiler, masks, refusal
+from engine.constraint.trial import Controls, finished_by, refusals
 from engine.errors import RequestError
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import GBNF, Choice, JsonSchema, Lark, Regex
@@ -123,6 +130,115 @@ def test_it_is_refused_or_held_within_bounds(llm: Engine, name: str) -> None:
         assert completion.parsed is not None or completion.parse_error
     assert time.monotonic() - began < 20
     assert llm.chat("Hi").content == "Once upon a time"
+
+
+SLOW = Lark('start: P A\nP: "x "\nA: /(.*a.{14})/ & /(.*b.{13})/ & ~/(.*c.{15})/')  # compiles for two minutes
+
+
+def test_a_short_grammar_that_compiles_for_minutes_is_refused_within_the_deadline(llm: Engine) -> None:
+    began = time.monotonic()
+    with pytest.raises(RequestError, match="could not be compiled in time"):
+        llm.chat("Hi", response_format=SLOW, reasoning=False, deadline=1.0)
+    assert time.monotonic() - began < 6
+    assert llm.chat("Hi", response_format=Choice(["fine"]), reasoning=False).parsed == "fine"
+
+
+def test_slow_grammars_do_not_hold_up_others(llm: Engine) -> None:
+    def slow(number: int) -> None:
+        with pytest.raises(RequestError):
+            llm.chat("Hi", response_format=Lark(SLOW.grammar + f"\n// {number}"), reasoning=False, deadline=3.0)
+
+    threads = [threading.Thread(target=slow, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    began = time.monotonic()
+    assert llm.chat("Hi", response_format=Choice(["quick"]), reasoning=False).parsed == "quick"
+    assert time.monotonic() - began < 3
+    for thread in threads:
+        thread.join()
+
+
+def test_one_child_serves_all_trials_until_one_is_too_slow() -> None:
+    child = _process()
+    assert refusals([_lark('start: "one"'), _lark("start: (")])[0] is None
+    assert _process() == child
+    with pytest.raises(RequestError), finished_by(time.monotonic() + 0.3):
+        refusals([_lark(SLOW.grammar)])
+    assert _process() != child
+
+
+def _process() -> int:
+    assert refusals([_lark(f'start: "{time.monotonic()}"')]) == [None]
+    return trial._idle[-1].process.pid  # pyright: ignore[reportPrivateUsage]
+
+
+def _lark(grammar: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": grammar}]})
+
+
+def test_without_a_child_constraints_work_all_the_same(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_idle", deque[Child]())
+    monkeypatch.setattr("sys.executable", "")
+    assert llm.chat("Hi", response_format=Choice(["alone"]), reasoning=False).parsed == "alone"
+    with pytest.raises(RequestError, match="cannot be enforced"):
+        llm.chat("Hi", response_format=Lark("start: (  "), reasoning=False)
+
+
+@pytest.mark.parametrize("grammar", ['start: P A\nP: "x "\nA: /a/ & /b/', "start: P P A\nP: /[xyz]/\nA: /a+/ & /b+/"])
+def test_a_grammar_that_cannot_go_on_is_an_error(llm: Engine, grammar: str) -> None:
+    with pytest.raises(RequestError, match="cannot be"):
+        llm.chat("Hi", response_format=Lark(grammar), reasoning=False, seed=1)
+    assert llm.chat("Hi").content == "Once upon a time"
+
+
+def test_a_grammar_that_slows_down_with_each_token_ends_by_name() -> None:
+    vocab = ByteVocab(end=["<|im_end|>"])
+    matcher = Compiler(vocab).compiled(_lark("start: s\ns: s s | s s s | s s s s | A\nA: /[a-z ]/"))
+    began = time.monotonic()
+
+    def go_on() -> None:
+        for _ in range(1000):
+            masks([matcher])
+            matcher.check()
+            assert matcher.consume(vocab.tokenize("a", special=False)[0])
+
+    with pytest.raises(RequestError, match=r"so ambiguous|Too many items"):
+        go_on()
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("count", [1_000, 10_000])
+def test_as_many_choices_as_promised(llm: Engine, count: int) -> None:
+    options = [f"option number {number:05d} abcdef" for number in range(count)]
+    completion = llm.chat("Hi", response_format=Choice(options), reasoning=False, seed=3)
+    assert completion.parsed in options
+
+
+def test_control_tokens_of_any_number_may_stand_in_a_grammar() -> None:
+    vocab = ByteVocab([*(f"<|pad{n}|>" for n in range(1000)), "<think>", "</think>"], end=["<|im_end|>"])
+    backend = ScriptedBackend(lambda _: "<think>\nWell\n</think>\n\nb", vocab=vocab)
+    with Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=vocab.control_tokens)) as engine:
+        completion = engine.chat("Hi", response_format=Choice(["a", "b"]))
+        assert (completion.reasoning, completion.parsed) == ("Well", "b")
+        named = Lark('start: "a" <|pad999|>')
+        assert engine.complete("Hi", response_format=named).finish_reason == "stop"
+
+
+def test_the_innermost_culprit_of_a_large_schema_is_found_at_once(llm: Engine) -> None:
+    members: dict[str, Any] = {f"p{n}": {**STRING, "maxLength": n} for n in range(90)}
+    members["p50"] = {"type": "object", "properties": {"deep": {"$ref": "#/$defs/none"}}}
+    orders: list[int] = []
+    usual = trial._tried  # pyright: ignore[reportPrivateUsage]
+
+    def counted(grammars: list[str], controls: Controls) -> list[str | None]:
+        orders.append(len(grammars))
+        return usual(grammars, controls)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "_tried", counted)
+        with pytest.raises(RequestError, match=r"p50\.properties\.deep"):
+            prepared({"type": "object", "properties": members}, refusal, "It", close=False)
+    assert len(orders) <= 5
 
 
 def test_a_neighbour_goes_on_beside_hostile_schemas() -> None:
