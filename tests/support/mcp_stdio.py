@@ -107,7 +107,7 @@ def answer(message: dict[str, Any]) -> None:
         case "tools/list" if MODE == "endless":
             send({"id": number, "result": {"tools": [], "nextCursor": "more"}})
         case "tools/list" if MODE == "many":
-            tools: list[dict[str, Any]] = [{"name": f"t{index}", "inputSchema": NOTHING} for index in range(3000)]
+            tools: list[dict[str, Any]] = [{"name": f"t{index}", "inputSchema": NOTHING} for index in range(1500)]
             send({"id": number, "result": {"tools": tools}})
         case "tools/list" if MODE == "hostile" and FILE is not None:
             tools = json.loads(FILE.read_text(encoding="utf-8"))
