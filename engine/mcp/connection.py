@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
@@ -33,6 +34,7 @@ class Connection:
 
     def __init__(self, target: Target, seconds: float) -> None:
         self.ready: Future[None] = Future()
+        self.until = time.monotonic() + seconds
         self.lost = False
         self.changed = False
         self.listed: tuple[Tool, ...] = ()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pydantic import ValidationError
+
 from engine.tools.values import size
 
 if TYPE_CHECKING:
@@ -112,7 +114,7 @@ class Intake:
         """Count bytes that came, and return what `feed` makes of them. Raises Refused, then and ever after."""
         try:
             if self._over is not None:
-                raise self._over
+                raise Refused(str(self._over))  # a new one: raised again and again, one keeps every frame alive
             if self._left is not None:
                 self._left -= len(data)
                 if self._left < 0:
@@ -132,8 +134,9 @@ class Intake:
         """Returns a message as far as we read it, before the protocol's client validates it. An exception is a message
         that could not be parsed, so that nobody knows whose reply it was: it ends the connection."""
         if isinstance(item, Exception):
-            excerpt = " ".join(str(item).split())[:300]
-            self.refuse(Refused(f"it sent a message that cannot be read: {excerpt}"))
+            known = isinstance(item, ValidationError)
+            why = item.errors(include_url=False, include_input=False)[0]["msg"] if known else str(item)
+            self.refuse(Refused(f"it sent a message that cannot be read: {why[:300]}"))
         else:
             item.message = _reduced(item.message)
         return item
@@ -145,25 +148,26 @@ class Lines:
     def __init__(self, intake: Intake) -> None:
         self._intake, self._meter, self._line = intake, Meter(), bytearray()
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> bytearray:
         """Returns the messages that are complete, as lines."""
-        found: list[bytes] = []
+        found = bytearray()
         for number, piece in enumerate(data.split(b"\n")):
             if number:
-                found += self._ended()
+                line, self._line = self._line, bytearray()
+                self._meter.begin()
+                if b'"jsonrpc"' not in line:
+                    self._pass_over(line)
+                else:
+                    line += b"\n"
+                    found = found + line if found else line
             self._meter.feed(piece)
             self._line += piece
-        return b"".join(found)
+        return found
 
-    def _ended(self) -> list[bytes]:
-        line, self._line = bytes(self._line), bytearray()
-        self._meter.begin()
-        if b'"jsonrpc"' in line:
-            return [line, b"\n"]
+    def _pass_over(self, line: bytearray) -> None:
         if line.strip():
             self._intake.noise = line[:200].decode(errors="replace")
-            _log.debug("A line that is no message: %s", self._intake.noise)
-        return []
+            _log.debug("A line that is no message: %r", self._intake.noise)
 
 
 class Events:
@@ -227,6 +231,6 @@ def _part(item: object, kept: tuple[str, ...]) -> Any:
 def _typed(result: dict[str, Any]) -> int:
     """Returns how many values of a result the validator looks into."""
     tools = result.get("tools")
-    records = [result, *(cast("list[Any]", tools) if isinstance(tools, list) else ())]
-    free = [record.get(key) for record in records if isinstance(record, dict) for key in _FREE]
-    return size(result) - sum(map(size, free))
+    records: list[Any] = [result, *(cast("list[Any]", tools) if isinstance(tools, list) else ())]
+    dictionaries = [cast("dict[str, Any]", record) for record in records if isinstance(record, dict)]
+    return size(result) - sum(size(record.get(key)) for record in dictionaries for key in _FREE)

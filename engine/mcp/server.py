@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -98,9 +99,15 @@ class MCP:
         with self._lock:
             connection = self._open_connection()
             if self._made is None:
-                self._made = connection.listed, self._tools_of(connection.listed, first=True)
+                self._made = connection.listed, self._tools_of(connection.listed, connection.until, first=True)
             elif connection.is_up and self._made[0] is not connection.listed:
-                self._made = connection.listed, self._tools_of(connection.listed, first=False)
+                until = time.monotonic() + self._connect_timeout
+                try:
+                    made = self._tools_of(connection.listed, until, first=False)
+                except EngineError as error:
+                    _log.warning("%s The tools that it listed before are used.", error)
+                    made = self._made[1]
+                self._made = connection.listed, made
             return self._made[1]
 
     def refresh(self) -> None:
@@ -171,7 +178,7 @@ class MCP:
             raise EngineError(f"{self.label} is not connected; use it in a run, or within `with server:`.")
         return self._connection
 
-    def _tools_of(self, listed: "Sequence[Listed]", *, first: bool) -> tuple[Tool, ...]:
+    def _tools_of(self, listed: "Sequence[Listed]", until: float, *, first: bool) -> tuple[Tool, ...]:
         wanted = self._only
         if first and (missing := [name for name in wanted or () if name not in {tool.name for tool in listed}]):
             known = ", ".join(tool.name for tool in listed) or "none"
@@ -182,6 +189,11 @@ class MCP:
         for tool in listed:
             if wanted is not None and tool.name not in wanted:
                 continue
+            if time.monotonic() > until:
+                raise EngineError(
+                    f"{self.label} cannot be used: checking the schemas of its {len(listed):,} tools takes longer than "
+                    f"connect_timeout={self._connect_timeout:g}. Name the tools that you want with only=, or raise it."
+                )
             try:
                 made = self._tool_of(tool)
                 if made.name in found:
