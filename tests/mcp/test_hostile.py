@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -73,7 +73,7 @@ def started(over: str, mode: str) -> Generator[list[str]]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory in /proc")
 @pytest.mark.parametrize(("over", "mode", "words"), SERVERS, ids=[f"{over}-{mode}" for over, mode, _ in SERVERS])
 def test_a_server_that_attacks_ends_by_name(over: str, mode: str, words: str) -> None:
-    """The bounds leave room for a busy machine: alone on one, threads stop for at most 0.2 s."""
+    """The bounds on time leave room for a busy machine."""
     with started(over, mode) as server:
         done = subprocess.run(
             [sys.executable, str(SUPPORT / "mcp_measured.py"), *server],
@@ -82,9 +82,9 @@ def test_a_server_that_attacks_ends_by_name(over: str, mode: str, words: str) ->
     report: dict[str, Any] = json.loads(done.stdout)
     assert words in report["told"], report
     assert report["honest"] == ["fine", "fine"], report
-    assert report["seconds"] < SECONDS + 5, report
+    assert report["seconds"] < SECONDS + 15, report
     assert report["grown"] < (160 if mode == "wide" else 64), report
-    assert report["stop"] < 1.0, report
+    assert report["stop"] < 0.5, report
 
 
 def fed(feed: Any, data: bytes, draw: random.Random | None) -> str:
@@ -113,9 +113,9 @@ def parts(item: Any) -> int:
     """The texts, brackets and commas of a value as JSON."""
     if isinstance(item, str):
         return 1
-    items: list[Any] = item if isinstance(item, list) else [each for pair in item.items() for each in pair]
-    commas = max(len(item) - 1, 0)
-    return 1 + commas + sum(map(parts, items))
+    pairs = cast("dict[Any, Any]", item).items() if isinstance(item, dict) else ()
+    items = [each for pair in pairs for each in pair] if pairs else cast("list[Any]", [*item])
+    return 1 + max(len(pairs or items) - 1, 0) + sum(map(parts, items))
 
 
 def test_parts_are_counted_at_any_cut(monkeypatch: pytest.MonkeyPatch) -> None:
