@@ -411,7 +411,7 @@ class Engine:
         its `step`."""
         policy, own = run_options(max_steps, options, TurnOptions)
         _ = self._turns.check(own)
-        toolbox = Toolbox(tools, self.achat)
+        toolbox = Toolbox(tools)
 
         def turn(history: Sequence[Message]) -> Stream:
             goes_on = own.get("continue_final_message", False) and history[-1].role == "assistant"

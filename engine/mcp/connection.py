@@ -1,18 +1,16 @@
-"""One connection to an MCP server: the protocol's client, in a thread with an event loop of its own.
-
-Knows: how a connection begins and ends, which errors mean that it is lost, when the list of tools has changed. Does not
-know: our tools; who reconnects.
-"""
+"""One connection to an MCP server: the protocol's client, in a thread with an event loop of its own."""
 
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.errors import EngineError
+from engine.mcp.intake import MOST_ITEMS, Intake, Refused
 from engine.mcp.transports import Stderr, Target
 
 if TYPE_CHECKING:
@@ -20,11 +18,10 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult, Tool
 
 _log = logging.getLogger("engine.mcp")
-_MOST_TOOLS = 1_000
 _MOST_PAGES = 100
 _CLOSE_SECONDS = 10.0  # the protocol's client gives a process about six to end
-
-Sample = Callable[[Any], Awaitable[Any]]
+_CUT_SECONDS = 8.0  # then a connection that does not close is cut
+_FAILED_SECONDS = 1.0  # that a caller waits for the end of a connection that was never made
 
 
 class Lost(Exception):
@@ -35,16 +32,18 @@ class Connection:
     """A connection, which begins when this object is made. `ready` is done once the server's tools are listed, or holds
     the EngineError that says why there is no connection."""
 
-    def __init__(self, target: Target, seconds: float, sample: Sample | None) -> None:
+    def __init__(self, target: Target, seconds: float) -> None:
         self.ready: Future[None] = Future()
+        self.until = time.monotonic() + seconds
         self.lost = False
         self.changed = False
         self.listed: tuple[Tool, ...] = ()
         self._target = target
         self._seconds = seconds
-        self._sample = sample
         self._stderr = Stderr()
-        self._unreadable = ""
+        self._intake = Intake(self._give_up)
+        self._why: Exception | None = None
+        self._life_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._client: Client | None = None
         self._loop = asyncio.new_event_loop()
@@ -71,11 +70,17 @@ class Connection:
     def close(self, *, wait: bool = True) -> None:
         """End the connection, and the process that was started for it."""
         with suppress(RuntimeError):  # its loop is closed: it has ended
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self._loop.call_soon_threadsafe(self._end)
         if wait:
-            self._thread.join(_CLOSE_SECONDS)
+            seconds = _FAILED_SECONDS if self.ready.done() and self.ready.exception() else _CLOSE_SECONDS
+            self._thread.join(seconds)
             if self._thread.is_alive():
-                _log.warning("%s has not ended in %g seconds; it keeps running.", self._target.label, _CLOSE_SECONDS)
+                _log.log(
+                    logging.DEBUG if seconds < _CLOSE_SECONDS else logging.WARNING,
+                    "%s has not ended in %g seconds; it keeps running.",
+                    self._target.label,
+                    seconds,
+                )
 
     def _submit(self, work: Coroutine[Any, Any, Any]) -> "Future[Any]":
         """Run a coroutine on the connection's loop."""
@@ -87,7 +92,8 @@ class Connection:
                 result = await work
             except BaseException as error:
                 if future.set_running_or_notify_cancel():
-                    future.set_exception(Lost("its connection was closed") if _is_cancellation(error) else error)
+                    lost = Lost(reason_of(self._why) if self._why else "its connection was closed")
+                    future.set_exception(lost if _is_cancellation(error) else error)
                 if _is_cancellation(error):
                     raise
             else:
@@ -115,49 +121,68 @@ class Connection:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
                 runner.run(self._life())
+                reason: BaseException = Lost("it was closed")
             except BaseException as error:  # noqa: BLE001 - raised by `ready`, and logged
-                self.lost = True
                 _log.debug("%s: the connection ended by %r", self._target.label, error)
                 reason = error
-            else:
-                self.lost = True
-                reason = Lost("it was closed")
+            self.lost = True
+        self._fail(self._why or reason, self._stderr.last_words(1.0))
+
+    def _fail(self, reason: BaseException, wrote: str) -> None:
+        """Tell who waits for the connection that there is none, and what the server wrote."""
         if not self.ready.done():
-            self.ready.set_exception(self._no_start(reason))
+            self.ready.set_exception(self._no_start(reason, wrote))
 
     async def _life(self) -> None:
-        async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(self._seconds):
+        self._life_task = task = asyncio.current_task()
+        assert task is not None
+        if self._why is not None:  # it was closed already
+            raise self._why
+        late = self._loop.call_later(self._seconds, self._too_late)
+        try:
+            async with AsyncExitStack() as stack:
+                with self._intake.listing():
                     self._client = await stack.enter_async_context(self._made())
-                    await self._relist()
-            except TimeoutError:
-                raise Lost(f"it did not answer within {self._seconds:g} seconds{self._unreadable}") from None
-            self.ready.set_result(None)
-            listening = asyncio.create_task(self._listen(self._client))
-            try:
-                await self._stop.wait()
-            finally:
-                self.lost = True
-                listening.cancel()
-                await asyncio.gather(listening, return_exceptions=True)
+                await self._relist()
+                late.cancel()
+                self.ready.set_result(None)
+                listening = asyncio.create_task(self._listen(self._client))
+                try:
+                    await self._stop.wait()
+                finally:
+                    self.lost = True
+                    listening.cancel()
+                    await asyncio.gather(listening, return_exceptions=True)
+                    self._loop.call_later(_CUT_SECONDS, task.cancel)
+        finally:
+            late.cancel()
+
+    def _too_late(self) -> None:
+        noise = f". Its last line that is no message: {self._intake.noise!r}" if self._intake.noise else ""
+        self._give_up(Lost(f"it did not answer within {self._seconds:g} seconds{noise}"))
+
+    def _end(self) -> None:
+        if self.is_up:
+            self._stop.set()
+        else:
+            self._give_up(Lost("it was closed"))
+
+    def _give_up(self, reason: Exception) -> None:
+        """End the connection at once for this reason; all that wait are told it. Called on the connection's loop."""
+        if self._why is not None:
+            return
+        self._why, self.lost = reason, True
+        self._fail(reason, self._stderr.last_words(0.0))
+        if self._life_task is not None:
+            for task in (*self._tasks, self._life_task):
+                task.cancel()
+            self._loop.call_later(_CUT_SECONDS, self._life_task.cancel)
 
     def _made(self) -> "Client":
         from mcp import Client
 
-        sample = self._sample
-
-        async def answer(context: object, params: Any) -> Any:
-            del context
-            assert sample is not None
-            return await sample(params)
-
-        return Client(
-            self._target.transport(self._stderr),
-            sampling_callback=answer if sample is not None else None,
-            message_handler=self._on_message,
-            cache=None,
-        )
+        transport = self._target.transport(self._stderr, self._intake)
+        return Client(transport, message_handler=self._on_message, cache=None)
 
     async def _relist(self) -> None:
         """Read all pages of the list. Raises EngineError if the list has too many tools or pages."""
@@ -167,23 +192,21 @@ class Connection:
         client.session.validate_tool_result = _unchecked
         tools: list[Tool] = []
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
-            async with self._watching():
-                page = await client.list_tools(cursor=cursor)
-            tools += page.tools
-            cursor = page.next_cursor
-            if cursor is None or len(tools) > _MOST_TOOLS:
-                break
-        if cursor is not None or len(tools) > _MOST_TOOLS:
-            raise EngineError(f"it lists more than {_MOST_TOOLS:,} tools, or more than {_MOST_PAGES} pages of them")
+        with self._intake.listing():
+            for _ in range(_MOST_PAGES):
+                async with _Watching(self):
+                    page = await client.list_tools(cursor=cursor)
+                tools += page.tools
+                cursor = page.next_cursor
+                if cursor is None or len(tools) > MOST_ITEMS:
+                    break
+        if cursor is not None or len(tools) > MOST_ITEMS:
+            raise EngineError(f"it lists more than {MOST_ITEMS:,} tools, or more than {_MOST_PAGES} pages of them")
         self.listed = tuple(tools)
 
     async def _called(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
-        async with self._watching():
+        async with _Watching(self):
             return await self._connected().call_tool(name, arguments)
-
-    def _watching(self) -> "_Watching":
-        return _Watching(self)
 
     def _connected(self) -> "Client":
         if self._client is None or self.lost:
@@ -195,8 +218,6 @@ class Connection:
 
         if isinstance(message, ToolListChangedNotification):
             self.changed = True
-        elif isinstance(message, Exception):
-            self._unreadable = f". Its last message cannot be read: {reason_of(message)}"
 
     async def _listen(self, client: "Client") -> None:
         """Subscribe to changes of the tools. Newer servers notify subscribers; older ones notify all clients
@@ -211,10 +232,9 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - then changes are seen at the next connection
             _log.debug("%s does not report changes of its tools: %r", self._target.label, error)
 
-    def _no_start(self, error: BaseException) -> EngineError:
-        last = self._stderr.last_words()
-        wrote = f" It wrote: {last.rstrip('.')}." if last else ""
-        what = f"{_capital(self._target.label)} cannot be used: {reason_of(error)}.{wrote}"
+    def _no_start(self, error: BaseException, wrote: str) -> EngineError:
+        quoted = f" It wrote: {wrote.rstrip('.')}." if wrote else ""
+        what = f"{_capital(self._target.label)} cannot be used: {reason_of(error)}.{quoted}"
         return EngineError(f"{what} Start it by hand to see what is wrong, or leave it out.")
 
 
@@ -253,7 +273,7 @@ def reason_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     text = " ".join(str(error).split()).rstrip(".")[:400]
-    if isinstance(error, Lost | EngineError) and text:
+    if isinstance(error, Lost | Refused | EngineError) and text:
         return text
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 

@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -19,11 +20,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from engine.errors import EngineError, EngineWarning, RequestError, shown
 from engine.mcp.connection import Connection, Lost, reason_of
 from engine.mcp.content import cut, outcome_of
-from engine.mcp.sampling import Budget, refusal
 from engine.mcp.transports import target_of
 from engine.offloop import off_loop
 from engine.tools import ToolOutcome, as_tool, error_text
-from engine.tools.sources import Answer
 from engine.types import Tool
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ class MCP:
     - `max_result`: maximum number of characters of a result; a longer result is cut, with a note that says so.
     - `env`, `cwd`: further environment variables and the working directory of a command. It gets PATH, HOME and the
       like from this process, and nothing else. `headers`: sent with the requests to a URL.
-    - `allow_sampling`: let the server ask this run's model (its sampling requests): at most `sampling_requests` times
-      in a run, for `sampling_tokens` generated tokens together. Otherwise such requests are refused.
 
     An error in a call becomes a result that the model reads. If the connection is lost, that call fails, and each later
     call tries once to reconnect. Descriptions, schemas and results are the server's text: a tool whose name or schema
@@ -71,24 +68,19 @@ class MCP:
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         headers: Mapping[str, str] | None = None,
-        allow_sampling: bool = False,
-        sampling_requests: int = 8,
-        sampling_tokens: int = 4_096,
+        **removed: Any,
     ) -> None:
+        _check_removed(removed)
         if find_spec("mcp") is None:
             raise EngineError("The mcp package is not installed: pip install 'llama-engine[mcp]'.")
         self._target = target_of(server, env, cwd, headers)
         _check_seconds(timeout=timeout, connect_timeout=connect_timeout)
-        _check_counts(max_result=max_result, sampling_requests=sampling_requests, sampling_tokens=sampling_tokens)
+        _check_counts(max_result=max_result)
         _check_names(prefix, only)
-        if allow_sampling not in (True, False):
-            raise RequestError(f"allow_sampling={shown(allow_sampling)} is not valid; give True or False.")
         self._prefix, self._only = prefix, None if only is None else tuple(only)
         self._timeout, self._connect_timeout, self._max_result = timeout, connect_timeout, max_result
-        self._allow_sampling, self._limits = allow_sampling, (sampling_requests, sampling_tokens)
         self._lock = threading.Lock()
         self._uses = 0
-        self._budgets: list[Budget] = []
         self._connection: Connection | None = None
         self._made: tuple[object, tuple[Tool, ...]] | None = None
         self._withs: list[Callable[[], None]] = []
@@ -107,9 +99,15 @@ class MCP:
         with self._lock:
             connection = self._open_connection()
             if self._made is None:
-                self._made = connection.listed, self._tools_of(connection.listed, first=True)
+                self._made = connection.listed, self._tools_of(connection.listed, connection.until, first=True)
             elif connection.is_up and self._made[0] is not connection.listed:
-                self._made = connection.listed, self._tools_of(connection.listed, first=False)
+                until = time.monotonic() + self._connect_timeout
+                try:
+                    made = self._tools_of(connection.listed, until, first=False)
+                except EngineError as error:
+                    _log.warning("%s The tools that it listed before are used.", error)
+                    made = self._made[1]
+                self._made = connection.listed, made
             return self._made[1]
 
     def refresh(self) -> None:
@@ -122,23 +120,19 @@ class MCP:
             except Exception as error:  # noqa: BLE001 - whatever the client raises; the calls will tell the model
                 _log.warning("%s did not list its tools again: %s", self.label, reason_of(error))
 
-    def open_for(self, answer: Answer | None) -> Callable[[], None]:
-        """Connect, unless connected already, for a run whose model is `answer`. Returns a function that ends this
-        use."""
+    def begin_use(self) -> Callable[[], None]:
+        """Connect, unless connected already. Returns a function that ends this use."""
         with self._lock:
             self._uses += 1
             if self._connection is None or self._connection.lost:
                 self._connection = self._connect()
             connection = self._connection
-            budget = Budget(answer, *self._limits) if answer is not None and self._allow_sampling else None
-            if budget is not None:
-                self._budgets.append(budget)
         ended = threading.Event()
 
         def end() -> None:
             if not ended.is_set():
                 ended.set()
-                self._leave(budget)
+                self._leave()
 
         try:
             connection.ready.result()  # connecting has a time limit of its own
@@ -154,25 +148,22 @@ class MCP:
             self._withs.pop()()
 
     def __enter__(self) -> Self:
-        self._withs.append(self.open_for(None))
+        self._withs.append(self.begin_use())
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
-        self._withs.append(await off_loop(lambda: self.open_for(None), lambda end: end()))
+        self._withs.append(await off_loop(self.begin_use, lambda end: end()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await off_loop(self.close, lambda _: None)
 
-    def _leave(self, budget: Budget | None) -> None:
+    def _leave(self) -> None:
         with self._lock:
             self._uses -= 1
-            if budget is not None:
-                self._budgets.remove(budget)
-                budget.end()
             if self._uses:
                 return
             connection, self._connection, self._made = self._connection, None, None
@@ -180,22 +171,14 @@ class MCP:
             connection.close()
 
     def _connect(self) -> Connection:
-        return Connection(self._target, self._connect_timeout, self._sampled if self._allow_sampling else None)
+        return Connection(self._target, self._connect_timeout)
 
     def _open_connection(self) -> Connection:
         if self._connection is None:
             raise EngineError(f"{self.label} is not connected; use it in a run, or within `with server:`.")
         return self._connection
 
-    async def _sampled(self, asked: Any) -> Any:
-        """Answer a sampling request, by the run that began last."""
-        with self._lock:
-            budget = self._budgets[-1] if self._budgets else None
-        if budget is None:
-            return refusal("User rejected sampling request: there is no run that could answer it.")
-        return await budget.answer(asked)
-
-    def _tools_of(self, listed: "Sequence[Listed]", *, first: bool) -> tuple[Tool, ...]:
+    def _tools_of(self, listed: "Sequence[Listed]", until: float, *, first: bool) -> tuple[Tool, ...]:
         wanted = self._only
         if first and (missing := [name for name in wanted or () if name not in {tool.name for tool in listed}]):
             known = ", ".join(tool.name for tool in listed) or "none"
@@ -206,6 +189,11 @@ class MCP:
         for tool in listed:
             if wanted is not None and tool.name not in wanted:
                 continue
+            if time.monotonic() > until:
+                raise EngineError(
+                    f"{self.label} cannot be used: checking the schemas of its {len(listed):,} tools takes longer than "
+                    f"connect_timeout={self._connect_timeout:g}. Name the tools that you want with only=, or raise it."
+                )
             try:
                 made = self._tool_of(tool)
                 if made.name in found:
@@ -286,6 +274,16 @@ async def _waited(connection: Connection) -> None:
 
 def _failed(reason: str) -> ToolOutcome:
     return ToolOutcome(error_text(reason), error=True)
+
+
+def _check_removed(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in ("allow_sampling", "sampling_requests", "sampling_tokens"):
+            raise TypeError(f"MCP() got an unexpected keyword argument {name!r}")
+        raise RequestError(
+            f"{name}= was removed: servers no longer ask the run's model. Leave it out; where a server needs a model's "
+            "answer, give that as an argument of its tool."
+        )
 
 
 def _check_seconds(**options: Any) -> None:

@@ -1,25 +1,26 @@
-"""Makes a connection's transport from what a caller gives as an MCP server.
+"""Makes a connection's transport from what a caller gives as an MCP server: the protocol's own transports, behind the
+limits of `intake`."""
 
-Knows: commands, addresses and server objects; what a server's process writes to its standard error. Does not know: the
-protocol.
-"""
-
+import codecs
 import logging
 import os
 import shlex
 import threading
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from engine.errors import RequestError
+from engine.mcp.intake import MESSAGE_BYTES, Events, Intake, Lines, Meter, Refused
 
 _log = logging.getLogger("engine.mcp")
 _KEPT = 2_000  # characters of standard error that an error message quotes
 _READ_SECONDS = 24 * 3600.0  # calls have time limits of their own
+_GOODBYE_SECONDS = 2.0
 
 
 class Stderr:
@@ -48,10 +49,11 @@ class Stderr:
                 _log.debug("%s", text.rstrip())
                 self._tail = (self._tail + text)[-_KEPT:]
 
-    def last_words(self) -> str:
-        """Returns the end of what a server that has ended wrote; "" if it wrote nothing or has no process."""
+    def last_words(self, seconds: float) -> str:
+        """Returns the end of what a server wrote; "" if it wrote nothing or has no process. Waits for so long until a
+        server that has ended was read to its end."""
         if self._reader is not None:
-            self._reader.join(1.0)
+            self._reader.join(seconds)
         return self._tail.strip()
 
 
@@ -69,12 +71,13 @@ class Target:
     folder: str | Path | None = None
     headers: Mapping[str, str] | None = field(default=None, repr=False)
 
-    def transport(self, stderr: Stderr) -> Any:
-        """Returns the argument for `mcp.Client`; for one connection."""
+    def transport(self, stderr: Stderr, intake: Intake) -> Any:
+        """Returns the argument for `mcp.Client`; for one connection. A server object is code of this process: what it
+        sends is not counted."""
         if isinstance(self.server, tuple):
-            return _process(self, stderr)
+            return _process(self, stderr, intake)
         if isinstance(self.server, str):
-            return _http(self.server, self.headers)
+            return _http(self.server, self.headers, intake)
         return self.server
 
 
@@ -131,25 +134,128 @@ def _words(command: str) -> list[Any]:
         raise RequestError(f"The command {command!r} cannot be read: {error}. Give it as a list of words.") from error
 
 
+class _Checked:
+    """The protocol's stream of messages, each checked before the client reads it."""
+
+    def __init__(self, stream: Any, intake: Intake) -> None:
+        self._stream, self._intake = stream, intake
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> "_Checked":
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._intake.checked(await self._stream.__anext__())
+
+    async def receive(self) -> Any:
+        return self._intake.checked(await self._stream.receive())
+
+    async def __aenter__(self) -> "_Checked":
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
+
+
+_CODEC = "llama_engine_mcp"
+_reading: ContextVar[Intake] = ContextVar("_reading")
+
+
+class _Decoder(codecs.IncrementalDecoder):
+    """UTF-8 of a process, in whole lines and only those that are messages. The protocol's transport keeps a line of any
+    length in memory; the name of an encoding is the one place where it lets us read first."""
+
+    def __init__(self, errors: str = "strict") -> None:
+        super().__init__(errors)
+        self._intake = _reading.get()
+        self._lines = Lines(self._intake)
+
+    def decode(self, input: Any, final: bool = False) -> str:  # noqa: A002 - the names of `codecs`
+        del final
+        try:
+            return self._intake.take(input, self._lines.feed).decode(errors="replace")
+        except Refused:
+            return ""
+
+
+def _codec(name: str) -> codecs.CodecInfo | None:
+    utf8 = codecs.lookup("utf-8")
+    return codecs.CodecInfo(utf8.encode, utf8.decode, incrementaldecoder=_Decoder) if name == _CODEC else None
+
+
+codecs.register(_codec)
+
+
 @asynccontextmanager
-async def _process(target: Target, stderr: Stderr) -> AsyncGenerator[Any, None]:
+async def _process(target: Target, stderr: Stderr, intake: Intake) -> AsyncGenerator[Any, None]:
     from mcp import StdioServerParameters, stdio_client
 
     environment = None if target.environment is None else dict(target.environment)
     command, *arguments = target.server
-    parameters = StdioServerParameters(command=command, args=arguments, env=environment, cwd=target.folder)
-    async with stderr.pipe() as file, stdio_client(parameters, errlog=file) as streams:
-        yield streams
+    _reading.set(intake)
+    parameters = StdioServerParameters(
+        command=command, args=arguments, env=environment, cwd=target.folder, encoding=_CODEC
+    )
+    async with stderr.pipe() as file, stdio_client(parameters, errlog=file) as (reading, writing):
+        yield _Checked(reading, intake), writing
 
 
 @asynccontextmanager
-async def _http(address: str, headers: Mapping[str, str] | None) -> AsyncGenerator[Any, None]:
+async def _http(address: str, headers: Mapping[str, str] | None, intake: Intake) -> AsyncGenerator[Any, None]:
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    timeout = httpx2.Timeout(30.0, read=_READ_SECONDS)
+    async def sent(request: Any) -> None:
+        if request.method == "DELETE":  # the end of a session
+            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_GOODBYE_SECONDS).as_dict()}
+
+    async def came(response: Any) -> None:
+        try:
+            response.stream = _counted(response, intake)
+        except Refused as refused:
+            intake.refuse(refused)
+            raise httpx2.ReadError(str(refused)) from refused
+
+    asked = httpx2.Headers(dict(headers or {}))
+    asked["Accept-Encoding"] = "identity"
     async with (
-        httpx2.AsyncClient(headers=dict(headers or {}), timeout=timeout) as client,
-        streamable_http_client(address, http_client=client) as streams,
+        httpx2.AsyncClient(
+            headers=asked,
+            timeout=httpx2.Timeout(30.0, read=_READ_SECONDS),
+            event_hooks={"request": [sent], "response": [came]},
+        ) as client,
+        streamable_http_client(address, http_client=client, max_sse_event_size=MESSAGE_BYTES) as (reading, writing),
     ):
-        yield streams
+        yield _Checked(reading, intake), writing
+
+
+def _counted(response: Any, intake: Intake) -> Any:
+    """Returns the stream of a response, counted. Raises Refused for a body that only its decoder could count."""
+    import httpx2
+
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    charset = response.charset_encoding or "utf-8"
+    if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+        raise Refused(f"it answered with the content encoding {encoding[:40]!r}, though none was asked for")
+    if charset.lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1"):
+        raise Refused(f"it answered in the character set {charset[:40]!r}; the protocol's is UTF-8")
+    has_events = kind.strip().lower() == "text/event-stream" and response.status_code == 200
+    feed: Callable[[bytes], None] = (Events() if has_events and response.request.method != "DELETE" else Meter()).feed
+    stream = response.stream
+
+    class Counted(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for piece in stream:
+                try:
+                    intake.take(piece, feed)
+                except Refused as refused:
+                    raise httpx2.ReadError(str(refused)) from refused
+                yield piece
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Counted()

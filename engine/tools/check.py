@@ -90,9 +90,9 @@ class SchemaArguments:
 
     __slots__ = ("_steps", "_validator")
 
-    def __init__(self, kind: Any, schema: Mapping[str, Any], registry: Any) -> None:
+    def __init__(self, kind: Any, schema: Mapping[str, Any], resolver: Any) -> None:
         self._steps = _Steps()
-        self._validator: Validator = _bounded(kind, self._steps)(schema, registry=registry, format_checker=checker())
+        self._validator: Validator = _bounded(kind, self._steps)(schema, _resolver=resolver, format_checker=checker())
 
     def __call__(self, arguments: Any) -> str | None:
         """Returns None if the arguments fit, else a sentence that says what is wrong."""
@@ -155,7 +155,6 @@ def _check_of(what: str, text: str) -> SchemaArguments:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
-    from referencing import Registry
 
     schema: dict[str, Any] = json.loads(text)
     try:
@@ -163,16 +162,15 @@ def _check_of(what: str, text: str) -> SchemaArguments:
             raise ValueError(f"its $schema is {schema['$schema']!r}, not the address of one")
         kind: Any = validator_for(schema, default=Draft202012Validator)
         _check_parts(kind, schema)
-        # An empty registry: a $ref is found in the schema itself or nowhere, never on the network.
-        registry: Any = cast("Any", Registry)()
-        _resolve_references(what, schema, registry)
+        resolver = _resolver(schema)
+        _resolve_references(what, schema, resolver)
     except SchemaError as error:
         raise RequestError(f"{what} are not JSON Schema, at {error.message}. Correct them there.") from error
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         # The libraries raise these for mistakes that no metaschema forbids: invalid URIs, odd anchors.
         raise RequestError(f"{what} cannot be read as JSON Schema: {shortened(str(error))}. Correct them.") from error
     _warn_of_patterns(what, schema)
-    return SchemaArguments(kind, schema, registry)
+    return SchemaArguments(kind, schema, resolver)
 
 
 def _check_parts(kind: Any, schema: Mapping[str, Any]) -> None:
@@ -201,14 +199,21 @@ def _wrong(kind: Any, text: str) -> tuple[str, str] | None:
     return None
 
 
-def _resolve_references(what: str, schema: Mapping[str, Any], registry: Any) -> None:
-    from referencing.exceptions import Unresolvable
+def _resolver(schema: Mapping[str, Any]) -> Any:
+    """Returns what finds references in the schema itself or nowhere, never on the network. The schema is searched for
+    its anchors once; the libraries alone would search it for each reference."""
+    from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
-    resolver = registry.resolver_with_root(DRAFT202012.create_resource(schema))
-    for reference in _values_of(schema, "$ref"):
-        if not isinstance(reference, str):
-            continue
+    resource = DRAFT202012.create_resource(schema)
+    address = resource.id() or ""
+    return cast("Any", Registry)().with_resource(address, resource).crawl().resolver(address)
+
+
+def _resolve_references(what: str, schema: Mapping[str, Any], resolver: Any) -> None:
+    from referencing.exceptions import Unresolvable
+
+    for reference in dict.fromkeys(each for each in _values_of(schema, "$ref") if isinstance(each, str)):
         try:
             resolver.lookup(reference)
         except Unresolvable as error:

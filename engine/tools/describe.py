@@ -167,7 +167,7 @@ def as_tool(item: ToolLike) -> Tool:
         tool = _from_model(item)
     elif callable(item):
         tool = _from_function(item)
-    elif hasattr(item, "open_for"):  # `engine.tools.sources.ToolSource`
+    elif hasattr(item, "begin_use"):  # `engine.tools.sources.ToolSource`
         raise RequestError(
             f"{_shown(item)} is a source of tools, which only a run connects (llm.run). For single turns, open it "
             "with `with server:` and give tools=server.tools()."

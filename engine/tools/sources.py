@@ -5,17 +5,14 @@ source connects to (`engine.mcp`), the agent loop.
 """
 
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from pydantic import BaseModel
 
 from engine.errors import EngineWarning, RequestError
 from engine.tools.describe import ToolLike, as_tools
-from engine.types import Completion, Tool
-
-Answer: TypeAlias = Callable[..., Awaitable[Completion]]
-"""Like `Engine.achat`: how a source sends its own requests to the model of the run."""
+from engine.types import Tool
 
 
 @runtime_checkable
@@ -27,9 +24,9 @@ class ToolSource(Protocol):
         """The source's name in error messages."""
         ...
 
-    def open_for(self, answer: Answer | None) -> Callable[[], None]:
-        """Connect for a run, unless connected already; return a function that ends this use. `answer` calls the run's
-        model; None if the source may not call it. Raises EngineError if the connection fails."""
+    def begin_use(self) -> Callable[[], None]:
+        """Connect for a run, unless connected already; return a function that ends this use. Raises EngineError if the
+        connection fails."""
         ...
 
     def tools(self) -> tuple[Tool, ...]:
@@ -50,7 +47,7 @@ class Toolbox:
     Raises RequestError for an item that is not a tool, and for duplicate names.
     """
 
-    def __init__(self, items: Sequence[RunTool] | None = None, answer: Answer | None = None) -> None:
+    def __init__(self, items: Sequence[RunTool] | None = None) -> None:
         self._sources: list[ToolSource] = []
         own: Any = items
         if isinstance(own, ToolSource):
@@ -60,7 +57,6 @@ class Toolbox:
             self._sources = [item for item in given if isinstance(item, ToolSource)]
             own = [item for item in given if not isinstance(item, ToolSource)]
         self._own = as_tools(cast("Any", own))
-        self._answer = answer
         self._ends: list[Callable[[], None]] = []
         self.tools: tuple[Tool, ...] = self._own
 
@@ -74,7 +70,7 @@ class Toolbox:
         RequestError. No source stays connected then."""
         try:
             for source in self._sources:
-                self._ends.append(source.open_for(self._answer))
+                self._ends.append(source.begin_use())
             self.tools = self._merged(clash=_refuse)
         except BaseException:
             self.close()

@@ -5,7 +5,6 @@ messages; "endless" has a list of tools without end; "many" lists thousands; "ho
 starts only while FILE is there. It speaks the protocol's revision 2025-06-18 and needs only the standard library.
 """
 
-import itertools
 import json
 import os
 import signal
@@ -24,12 +23,8 @@ TOOLS: list[dict[str, Any]] = [
         {"name": name, "inputSchema": NOTHING}
         for name in ("pid", "die", "hang", "grow", "kinds", "fail", "where", "empty")
     ),
-    {"name": "ask", "description": "Asks the client's model.", "inputSchema": {"type": "object"}},
 ]
 lock = threading.Lock()
-numbers = itertools.count()
-replies: dict[str, Any] = {}
-came = threading.Condition()
 
 
 def send(message: dict[str, Any]) -> None:
@@ -81,20 +76,9 @@ def called(name: str, given: dict[str, Any]) -> dict[str, Any] | None:
                     {"type": "resource", "resource": {"uri": "file:///b", "blob": "AAAA", "mimeType": "image/gif"}},
                 ]
             }
-        case "ask":
-            return text(json.dumps(asked(given)))
         case _:
             return text(f"no tool {name}", failed=True)
     return None
-
-
-def asked(params: dict[str, Any]) -> dict[str, Any]:
-    """What the client says to a sampling request."""
-    number = f"s{next(numbers)}"
-    send({"id": number, "method": "sampling/createMessage", "params": params})
-    with came:
-        assert came.wait_for(lambda: number in replies, 30)
-        return replies[number]
 
 
 def answer(message: dict[str, Any]) -> None:
@@ -107,7 +91,7 @@ def answer(message: dict[str, Any]) -> None:
         case "tools/list" if MODE == "endless":
             send({"id": number, "result": {"tools": [], "nextCursor": "more"}})
         case "tools/list" if MODE == "many":
-            tools: list[dict[str, Any]] = [{"name": f"t{index}", "inputSchema": NOTHING} for index in range(3000)]
+            tools: list[dict[str, Any]] = [{"name": f"t{index}", "inputSchema": NOTHING} for index in range(1500)]
             send({"id": number, "result": {"tools": tools}})
         case "tools/list" if MODE == "hostile" and FILE is not None:
             tools = json.loads(FILE.read_text(encoding="utf-8"))
@@ -132,11 +116,7 @@ def main() -> None:
         if MODE == "garbage":
             sys.stdout.write("this is a log line\n{}\n[1, 2]\n\x00\n")
             sys.stdout.flush()
-        if "method" not in message:
-            with came:
-                replies[message["id"]] = {key: message[key] for key in ("result", "error") if key in message}
-                came.notify_all()
-        elif "id" in message:
+        if "id" in message and "method" in message:
             threading.Thread(target=answer, args=(message,), daemon=True).start()
 
 

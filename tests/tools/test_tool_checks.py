@@ -289,3 +289,13 @@ def test_a_function_is_read_once_and_let_go() -> None:
     del look, first, again
     gc.collect()
     assert gone() is None
+
+
+def test_many_references_to_an_anchor() -> None:
+    """Each would be looked for in the whole schema: half a minute for these, and again in every check."""
+    parameters: dict[str, Any] = {"type": "object", "allOf": [{"$ref": f"#x{index}"} for index in range(1_000)]}
+    parameters["$defs"] = {f"d{index}": {"$anchor": f"x{index}", "required": ["a"]} for index in range(1_000)}
+    begun = time.process_time()
+    assert checked(parameters, {"a": 1}) is None
+    assert "'a' is a required property" in str(checked(parameters, {"b": 1}))
+    assert time.process_time() - begun < 2 * SECONDS
