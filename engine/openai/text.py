@@ -123,7 +123,10 @@ class TextAsk:
         return {**options, "seed": (seed + number) % 2**32}
 
     def problem(self, error: EngineError) -> Problem:
-        return problem_of(error, {"messages": "prompt", **self.request.names})
+        problem = problem_of(error, {"messages": "prompt", **self.request.names})
+        if problem.status == 400 and problem.param is None:  # what is wrong, if no option is, is the prompt
+            problem.param = "prompt"
+        return problem
 
 
 class TextAnswer:

@@ -76,9 +76,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/completions": {"prompt": "Hi.", "max_tokens": 4},
 }
 PAIRS: list[tuple[str, Mapping[str, Field], str]] = [
-    (path, table, name)
-    for path, table in TABLES.items()
-    for name in table
+    (path, table, name) for path, table in TABLES.items() for name in table
 ]
 
 
