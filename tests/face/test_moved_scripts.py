@@ -28,10 +28,10 @@ def changed(script: dict[str, str]) -> int:
 
 
 def table() -> str:
-    rows = [
-        f"| {each['of']} | {each['does']} | {changed(each)} of {each['old'].strip().count(chr(10)) + 1} | {each['left']} |"
-        for each in SCRIPTS
-    ]
+    rows: list[str] = []
+    for each in SCRIPTS:
+        lines = len(each["old"].strip().splitlines())
+        rows.append(f"| {each['of']} | {each['does']} | {changed(each)} of {lines} | {each['left']} |")
     return "\n".join(["| script for | which | lines changed | what does not move |", "|---|---|---|---|", *rows]) + "\n"
 
 

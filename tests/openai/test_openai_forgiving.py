@@ -1,4 +1,4 @@
-"""What clients of other servers send is honoured, or they are told: fields, efforts, forms, prefills; long lists too."""
+"""What clients of other servers send is honoured, or they are told: fields, efforts, forms, prefills, long lists."""
 
 import cProfile
 import json
