@@ -5,7 +5,7 @@ the seed. Does not know: the methods that callers use (`engine.engine`), how the
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -24,7 +24,7 @@ from engine.parsing import Piece
 from engine.runtime.service import Service, TurnRequest, raw_format, raw_parser, raw_prompt
 from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate
-from engine.template.conversation import conversation_of
+from engine.template.conversation import conversation_of, without_inline_reasoning
 from engine.template.fit import Fitted, PromptOptions, Prompts
 from engine.template.memory import ReasoningMemory, Restored
 from engine.template.prompt import Prompt
@@ -135,9 +135,17 @@ class Turns:
                 progress=options.get("progress"),
                 ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),
-                reads=demand.response.read if demand.response is not None else None,
+                reads=self._reader(demand, conversation),
             )
         )
+
+    def _reader(self, demand: Demand, conversation: Sequence[Message]) -> Callable[[str], object] | None:
+        """Returns what reads the finished answer, which begins with the text of a message that the turn continues."""
+        if demand.response is None:
+            return None
+        read, last = demand.response.read, without_inline_reasoning(conversation[-1], self.template.format)
+        begun = last.content or "" if last.role == "assistant" else ""
+        return (lambda content: read(begun + content)) if begun else read
 
     def _restored(self, messages: MessagesLike, options: TurnOptions) -> Restored:
         """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""

@@ -233,7 +233,10 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolName
 
 
 class ResponseFormat(Record):
-    """What a final answer must be: any text, any JSON object, or JSON that fits a schema."""
+    """What a final answer must be: any text, any JSON object, or JSON that fits a schema.
+
+    `json_schema` holds for "json_object" too, as in llama.cpp's server.
+    """
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: dict[str, Any] | None = None

@@ -13,7 +13,7 @@ from engine.constraint.matcher import refusal
 from engine.constraint.response import response_of
 from engine.errors import RequestError
 from engine.openai.completions import ChatAnswer, ChatRequest, read_chat
-from engine.openai.items import Seal, messages_of
+from engine.openai.items import messages_of
 from engine.openai.problems import Problem, bad
 from engine.openai.responses import ResponsesAnswer, ResponsesRequest, read_responses
 from engine.options import TurnOptions, checked, prompt_options, sampling_params
@@ -109,25 +109,24 @@ def _chat_response(asked: ChatRequest, id_: str, model: str, completions: Sequen
     """Returns the `chat.completion` object, with every field of OpenAI's; null if there is no value."""
     whole = ChatAnswer(asked, model).whole(completions)
     choices = [{**choice, "message": {"refusal": None, **choice["message"]}} for choice in whole["choices"]]
-    rest = {"service_tier": None, "timings": timings(completions)}
-    return {**whole, "id": f"chatcmpl-{id_}", "choices": choices, **rest}
+    return {**whole, "id": f"chatcmpl-{id_}", "choices": choices, "timings": timings(completions)}
 
 
 def _responses(body: JsonObject, defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None) -> Request:
     asked = read_responses({**body, "store": False})  # only the output file stores it
     if asked.previous is not None:
         raise bad("previous_response_id is given, but rows are independent; send the earlier items as input.")
-    if asked.sealed:
-        raise bad("Only the process that made encrypted_content can read it; leave it out of include.", "include")
-    messages = messages_of((), asked.items, Seal(), asked.instructions)
+    messages = messages_of((), asked.items, asked.instructions)
     known = asked.tools if tools is None else tools
     return Request(
-        turn(messages, known, {**defaults, **asked.options}), asked.names, partial(_responses_response, asked)
+        turn(messages, known, {**defaults, **asked.options}), asked.names, partial(_responses_response, asked, defaults)
     )
 
 
-def _responses_response(asked: ResponsesRequest, id_: str, model: str, completions: Sequence[Completion]) -> JsonObject:
-    whole = ResponsesAnswer(asked, model, Seal(), lambda _: None).whole(completions)
+def _responses_response(
+    asked: ResponsesRequest, sampling: Mapping[str, Any], id_: str, model: str, completions: Sequence[Completion]
+) -> JsonObject:
+    whole = ResponsesAnswer(asked, model, sampling, lambda _: None).whole(completions)
     return {**whole, "id": f"resp_{id_}", "timings": timings(completions)}
 
 

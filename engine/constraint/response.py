@@ -61,10 +61,13 @@ def response_of(given: object, refusal: Refusal) -> Response | None:
             return None
         case JsonSchema(schema):
             return _by_schema(schema, refusal)
-        case ResponseFormat(type="json_object") | {"type": "json_object"}:
+        case ResponseFormat(type="json_object", json_schema=None):
             return _by_schema({"type": "object"}, refusal)
         case ResponseFormat(json_schema=schema):
             return _by_schema(schema or {}, refusal)
+        case {"type": "json_object"}:
+            schema = cast("Mapping[str, Any]", given).get("schema")
+            return _by_schema({"type": "object"} if schema is None else _mapping(schema), refusal)
         case {"type": "json_schema"}:
             return _by_schema(_named_schema(cast("Mapping[str, Any]", given)), refusal)
         case Choice(options):
@@ -170,6 +173,12 @@ def _named_schema(given: Mapping[str, Any]) -> object:
             'response_format of type "json_schema" needs "json_schema": {"name": "...", "schema": {...}}; its '
             f"schema is {shown(schema)}."
         )
+    return cast("object", schema)
+
+
+def _mapping(schema: object) -> object:
+    if not isinstance(schema, Mapping):
+        raise RequestError(f'The "schema" of response_format must be a JSON Schema, not {shown(schema)}.')
     return cast("object", schema)
 
 

@@ -13,14 +13,16 @@ from urllib.parse import unquote
 from engine.errors import EngineWarning, RequestError, shown
 from engine.openai.completions import ChatAnswer, read_chat
 from engine.openai.fields import read_body
-from engine.openai.items import Seal, messages_of
+from engine.openai.items import messages_of
 from engine.openai.problems import Problem, bad
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.openai.store import ResponseStore, Stored
-from engine.openai.turns import Ask, EngineLike, Json, Projection
+from engine.openai.text import TextAnswer, TextAsk, read_text
+from engine.openai.turns import Ask, EngineLike, Json, Projection, Request, default_sampling
 
 SERVED = (
     "POST /chat/completions",
+    "POST /completions",
     "POST /responses",
     "GET /responses/{id}",
     "DELETE /responses/{id}",
@@ -43,11 +45,27 @@ class Answer:
 class Turn:
     """A response that a model generates."""
 
-    ask: Ask
+    ask: Request
     projection: Projection
     stream: bool
     logprobs: bool
-    headers: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+    def headers(self) -> dict[str, str]:
+        """Warn about fields without effect, and about notes. Returns the headers that tell a client the same. Called
+        once the turns have begun."""
+        found: dict[str, str] = {}
+        if self.ignored:
+            names = found["x-ignored-fields"] = ", ".join(self.ignored)
+            _warn(f"These fields of the request have no effect here: {names} (see docs/openai.md for reasons).")
+        if self.ask.notes:
+            found["x-note"] = "; ".join(self.ask.notes)
+            _warn(f"A field of the request has another effect here: {found['x-note']}.")
+        return found
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, EngineWarning, stacklevel=3)
 
 
 class Api:
@@ -55,7 +73,7 @@ class Api:
 
     def __init__(self, engines: EngineLike | Mapping[str, EngineLike]) -> None:
         self._created = int(time.time())
-        self._store, self._seal = ResponseStore(), Seal()
+        self._store = ResponseStore()
         self._any_name = not isinstance(engines, Mapping)
         self._engines: dict[str, EngineLike]
         if isinstance(engines, Mapping):
@@ -72,6 +90,8 @@ class Api:
         match method, steps:
             case "POST", ["chat", "completions"]:
                 return self._chat(read_body(content))
+            case "POST", ["completions"]:
+                return self._text(read_body(content))
             case "POST", ["responses"]:
                 return self._responses(read_body(content))
             case "GET", ["responses", id_]:
@@ -98,7 +118,13 @@ class Api:
         name, engine = self._find(request.model)
         ask = Ask(engine, request.messages, request.tools, request.n, request.options, request.names)
         answer = ChatAnswer(request, name)
-        return Turn(ask, answer, request.stream, request.logprobs, _warned(request.ignored))
+        return Turn(ask, answer, request.stream, request.logprobs, request.ignored)
+
+    def _text(self, body: Json) -> Turn:
+        request = read_text(body)
+        name, engine = self._find(request.model)
+        answer = TextAnswer(request, name)
+        return Turn(TextAsk(engine, request, ()), answer, request.stream, logprobs=False, ignored=request.ignored)
 
     def _responses(self, body: Json) -> Turn:
         request = read_responses(body)
@@ -106,15 +132,15 @@ class Api:
         before: list[Json] = []
         if request.previous is not None:
             before = self._store.get(request.previous, "previous_response_id").conversation
-        messages = messages_of(before, request.items, self._seal, request.instructions)
+        messages = messages_of(before, request.items, request.instructions)
         ask = Ask(engine, messages, request.tools, 1, request.options, request.names)
 
         def finished(response: Json) -> None:
             if request.store:
                 self._store.put(Stored(response, before, request.items))
 
-        answer = ResponsesAnswer(request, name, self._seal, finished)
-        return Turn(ask, answer, request.stream, logprobs=False, headers=_warned(request.ignored))
+        answer = ResponsesAnswer(request, name, default_sampling(engine), finished)
+        return Turn(ask, answer, request.stream, logprobs=False, ignored=request.ignored)
 
     def _find(self, name: str | None) -> tuple[str, EngineLike]:
         """Returns the name under which a model is served, and its engine."""
@@ -169,16 +195,3 @@ def _refused(method: str, steps: list[str]) -> Problem:
         f"{method} /{'/'.join(steps)} is not served in this process; use one of: {', '.join(SERVED)}.",
         code="unsupported_endpoint",
     )
-
-
-def _warned(ignored: tuple[str, ...]) -> dict[str, str]:
-    """Warn about fields that have no effect. Returns the header that names them."""
-    if not ignored:
-        return {}
-    names = ", ".join(ignored)
-    warnings.warn(
-        f"These fields of the request have no effect here: {names} (see docs/openai.md for reasons and alternatives).",
-        EngineWarning,
-        stacklevel=2,
-    )
-    return {"x-ignored-fields": names}

@@ -11,16 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
+from pydantic import ValidationError
+
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
-from engine.openai.fields import CHAT_FIELDS, OTHER_NAMES, engine_options, given_fields
-from engine.openai.parameters import REASONING, read_response_format, read_tool_choice, read_tools
+from engine.openai.fields import CHAT_FIELDS, engine_options, given_fields
+from engine.openai.parameters import REASONING, merged, read_response_format, read_tool_choice, read_tools
 from engine.openai.problems import Problem, bad
-from engine.openai.turns import CallText, Json, made_id
-from engine.types import Completion, FinishReason, TokenLogprob, Tool, ToolCall, Usage
+from engine.openai.servers import server_options
+from engine.openai.turns import FINGERPRINT, CallText, Json, made_id
+from engine.types import Completion, FinishReason, Message, TokenLogprob, Tool, ToolCall, Usage
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]
 
 MOST_CHOICES = 128
+MOST_ALTERNATIVES = 20
 FINISH: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",
@@ -32,7 +36,9 @@ FINISH: Mapping[FinishReason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A body that was read. `options` are the engine's options, `names` the request field that each came from."""
+    """A body that was read. `options` are the engine's options, `names` the request field that each came from. `begun`:
+    the beginning of a constrained answer that the client wrote; the response repeats it, so that its content is the
+    whole answer."""
 
     model: str | None
     messages: list[Json]
@@ -44,6 +50,7 @@ class ChatRequest:
     include_usage: bool
     logprobs: bool
     reasoning_field: ReasoningField
+    begun: str
     ignored: tuple[str, ...]
 
 
@@ -66,22 +73,28 @@ def read_chat(body: Json) -> ChatRequest:
         options=options,
         names=names,
         stream=stream,
-        include_usage=_include_usage(values.get("stream_options"), stream=stream),
+        include_usage=include_usage(values.get("stream_options"), stream=stream),
         logprobs=bool(values.get("logprobs")),
         reasoning_field=values.get("reasoning_field", "reasoning_content"),
+        begun=_begun(values["messages"][-1], options),
         ignored=given.ignored,
     )
+
+
+def _begun(last: Json, options: Json) -> str:
+    """Returns the text of the last message if the answer continues it and has a form."""
+    if "response_format" not in options or not options.get("continue_final_message"):
+        return ""
+    try:
+        return Message.model_validate(last).content or ""
+    except ValidationError:
+        return ""  # the engine refuses the message, with its number
 
 
 def _options(values: Json) -> tuple[Json, dict[str, str], tuple[Tool, ...]]:
     """Returns the engine's options, the field that each came from, and the tools."""
     tools = read_tools(values.get("tools", []), "tools")
-    found: Json = {}
-    names: dict[str, str] = {}
-    for option, field, value in (*_of_openai(values, tools), *_of_servers(values)):
-        if option in found and found[option] != value:
-            raise bad(f"{names[option]} and {field} are given and differ; give one of them.", field)
-        found[option], names[option] = value, field
+    found, names = merged((*_of_openai(values, tools), *server_options(values), *_of_engine(values)))
     return found, names, tools
 
 
@@ -93,7 +106,7 @@ def _of_openai(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str, 
     if (effort := values.get("reasoning_effort")) is not None:
         yield "reasoning", "reasoning_effort", REASONING.get(effort, effort)
     if "logit_bias" in values:
-        yield "logit_bias", "logit_bias", _biases(values["logit_bias"])
+        yield "logit_bias", "logit_bias", biases(values["logit_bias"])
     if (logprobs := _logprobs(values)) is not None:
         yield "logprobs", "top_logprobs" if "top_logprobs" in values else "logprobs", logprobs
     if (format_ := read_response_format(values.get("response_format"), "response_format")) is not None:
@@ -104,30 +117,14 @@ def _of_openai(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str, 
         yield "parallel_tool_calls", "parallel_tool_calls", values["parallel_tool_calls"]
 
 
-def _of_servers(values: Json) -> Iterator[tuple[str, str, object]]:
-    """Yields the same for fields that other servers added to OpenAI's, and for the engine's own names."""
-    variables = dict(cast("Json", values.get("chat_template_kwargs", {})))
-    if isinstance(thinks := variables.get("enable_thinking"), bool):
-        yield "reasoning", "chat_template_kwargs", thinks
-        del variables["enable_thinking"]
-    if variables:
-        yield "template_kwargs", "chat_template_kwargs", variables
-    for field, option in OTHER_NAMES.items():
-        if field in values:
-            yield option, field, values[field]
+def _of_engine(values: Json) -> Iterator[tuple[str, str, object]]:
+    """Yields the same for the engine's options under their own names."""
     taken = {"logprobs", "logit_bias", "max_tokens", "tool_choice", "response_format", "parallel_tool_calls"}
     for option, value in engine_options(values, dict.fromkeys(taken)).items():
-        yield option, option, _samplers(value) if option == "samplers" else value
+        yield option, option, value
 
 
-def _samplers(names: object) -> object:
-    """Replace "typ_p", the name in llama.cpp's server."""
-    if not isinstance(names, list):
-        return names
-    return ["typical_p" if name == "typ_p" else name for name in cast("list[object]", names)]
-
-
-def _include_usage(options: Json | None, *, stream: bool) -> bool:
+def include_usage(options: Json | None, *, stream: bool) -> bool:
     if options is None:
         return False
     if not stream:
@@ -142,7 +139,7 @@ def _include_usage(options: Json | None, *, stream: bool) -> bool:
     return bool(options.get("include_usage"))
 
 
-def _biases(given: Mapping[str, float]) -> dict[int, float]:
+def biases(given: Mapping[str, float]) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError as error:
@@ -151,7 +148,10 @@ def _biases(given: Mapping[str, float]) -> dict[int, float]:
 
 def _logprobs(values: Json) -> int | None:
     if values.get("logprobs"):
-        return cast("int", values.get("top_logprobs", 0))
+        count = cast("int", values.get("top_logprobs", 0))
+        if not 0 <= count <= MOST_ALTERNATIVES:
+            raise bad(f"top_logprobs={count} is not valid; ask for 0 to {MOST_ALTERNATIVES}.", "top_logprobs")
+        return count
     if "top_logprobs" in values:
         raise bad("top_logprobs needs logprobs=true.", "top_logprobs")
     return None
@@ -188,7 +188,8 @@ def _calls(item: Json) -> Json:
 class _Choice:
     """The state of one choice in a stream."""
 
-    def __init__(self, index: int, field: ReasoningField) -> None:
+    def __init__(self, index: int, field: ReasoningField, begun: str) -> None:
+        self._begun = begun
         self._index = index
         self._field = field
         self._reasoning_part: int | None = None
@@ -208,6 +209,7 @@ class _Choice:
                 return {self._field: between + text} if between + text else None
             case ContentDelta(text):
                 self._empty = self._empty and not text
+                text, self._begun = (self._begun + text, "") if text else ("", self._begun)
                 return {"content": text} if text else None
             case ToolCallStart(index, id_):
                 self._empty = False
@@ -234,9 +236,10 @@ class ChatAnswer:
             "id": f"chatcmpl-{secrets.token_hex(14)}",
             "created": int(time.time()),
             "model": model,
-            "system_fingerprint": None,
+            "system_fingerprint": FINGERPRINT,
+            "service_tier": "default",
         }
-        self._choices = [_Choice(number, request.reasoning_field) for number in range(request.n)]
+        self._choices = [_Choice(number, request.reasoning_field, request.begun) for number in range(request.n)]
         self._usages: list[Usage | None] = []
 
     def opening(self) -> Iterator[bytes]:
@@ -268,7 +271,7 @@ class ChatAnswer:
             "choices": [
                 {
                     "index": number,
-                    "message": message_object(completion, self._request.reasoning_field),
+                    "message": message_object(completion, self._request.reasoning_field, self._request.begun),
                     "logprobs": logprobs_object(completion.logprobs),
                     "finish_reason": FINISH[completion.finish_reason],
                 }
@@ -291,9 +294,9 @@ class ChatAnswer:
         return f"data: {json.dumps(data)}\n\n".encode()
 
 
-def message_object(completion: Completion, reasoning_field: ReasoningField) -> Json:
-    """Returns OpenAI's message of a turn, with the reasoning in the requested field."""
-    message: Json = {"role": "assistant", "content": completion.content or None}
+def message_object(completion: Completion, reasoning_field: ReasoningField, begun: str = "") -> Json:
+    """Returns OpenAI's message of a turn, with the reasoning in the requested field, and `begun` before its content."""
+    message: Json = {"role": "assistant", "content": begun + completion.content if completion.content else None}
     if completion.reasoning:
         message[reasoning_field] = completion.reasoning
     if completion.tool_calls:

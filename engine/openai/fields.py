@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from engine.errors import did_you_mean
+from engine.openai.parameters import Effort
 from engine.openai.problems import bad
-from engine.options import TurnOptions
+from engine.openai.servers import SERVER_FIELDS
+from engine.options import RawOptions, TurnOptions
 
 Rule: TypeAlias = Literal["honoured", "ignored", "refused"]
 Json: TypeAlias = dict[str, Any]
@@ -42,7 +44,6 @@ class Given(NamedTuple):
     ignored: tuple[str, ...]
 
 
-_EFFORT = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _OF_CHAT = (
     Field("messages", "honoured", list[Json], "the conversation; text only"),
     Field("model", "honoured", str, "one engine accepts any name; several are chosen by name, otherwise 404"),
@@ -57,10 +58,10 @@ _OF_CHAT = (
     Field(
         "reasoning_effort",
         "honoured",
-        _EFFORT,
-        "the engine's `reasoning`: none is False, minimal is low, xhigh and max are high",
+        Effort,
+        "the engine's `reasoning`: none is False, minimal low, xhigh and max high; on, for a model without efforts",
     ),
-    Field("response_format", "honoured", Json, "json_object, json_schema"),
+    Field("response_format", "honoured", Json, "json_object (with a `schema` too), json_schema"),
     Field("seed", "honoured", int, "0 to 2**32 - 1"),
     Field("stop", "honoured", str | list[str], "texts that end the content"),
     Field("stream", "honoured", bool, "server-sent events"),
@@ -68,7 +69,7 @@ _OF_CHAT = (
     Field("temperature", "honoured", float, "as the engine's option; the model's family has a default"),
     Field("tool_choice", "honoured", str | Json, "auto, none, required, a function, allowed_tools"),
     Field("tools", "honoured", list[Json], "functions only; `strict` holds calls to their schema"),
-    Field("top_logprobs", "honoured", int, "with `logprobs`"),
+    Field("top_logprobs", "honoured", int, "0 to 20, with `logprobs`"),
     Field("top_p", "honoured", float, "above 0"),
     Field("metadata", "ignored", Metadata, "nothing is stored", ({},)),
     Field("prediction", "ignored", Json, "load with `draft_max` to guess ahead"),
@@ -106,15 +107,10 @@ _OWN = (
     ),
     _RESTORE,
 )
-OTHER_NAMES: Mapping[str, str] = {
-    "repetition_penalty": "repeat_penalty",
-    "repeat_last_n": "penalty_last_n",
-    "dry_penalty_last_n": "dry_last_n",
-    "dry_sequence_breakers": "dry_breakers",
-    "stop_token_ids": "stop_tokens",
-}
-"""Options of the engine under the names that llama.cpp's server (README of tools/server) and vLLM give them."""
-_OF_SERVERS = tuple(Field(name, "honoured", Any, f"the engine's `{option}`") for name, option in OTHER_NAMES.items())
+_OF_SERVERS = tuple(
+    Field(row.name, "honoured" if row.option else "ignored", Any, row.note, row.neutral)
+    for row in SERVER_FIELDS.values()
+)
 _NOT_IN_JSON = frozenset({"logits_processors", "progress", "template_kwargs"})
 
 
@@ -156,17 +152,50 @@ _OF_RESPONSES = (
 )
 
 
-def _table(*rows: Field, without: Collection[str] = ()) -> Table:
+_NOT_RAW = ("enable_thinking", "think", "thinking_budget")
+_OF_COMPLETIONS = (
+    Field("prompt", "honoured", str | list[str] | list[int] | list[list[int]], "a text, tokens, or a list of either"),
+    Field("model", "honoured", str, "one engine accepts any name; several are chosen by name, otherwise 404"),
+    Field("echo", "honoured", bool, "the prompt's text before each answer", (False,)),
+    Field("frequency_penalty", "honoured", float, "as the engine's option"),
+    Field("logit_bias", "honoured", dict[str, float], "token numbers, and what to add to their logits"),
+    Field("max_tokens", "honoured", int, "16 by default, as in OpenAI's API; -1: up to the end of the context"),
+    Field("n", "honoured", int, "1 to 128 choices for each prompt"),
+    Field("presence_penalty", "honoured", float, "as the engine's option"),
+    Field("response_format", "honoured", Json, "json_object (with a `schema` too), json_schema"),
+    Field("seed", "honoured", int, "0 to 2**32 - 1"),
+    Field("stop", "honoured", str | list[str], "texts that end the answer"),
+    Field("stream", "honoured", bool, "server-sent events"),
+    Field("stream_options", "honoured", Json, "`include_usage`; `include_obfuscation` does nothing"),
+    Field("temperature", "honoured", float, "as the engine's option; the model's family has a default"),
+    Field("top_p", "honoured", float, "above 0"),
+    Field("user", "ignored", str, "there is one user"),
+    Field("best_of", "refused", int, "use `n`, and choose", (1,)),
+    Field("logprobs", "refused", int, "use Chat Completions for log-probabilities", (0,)),
+    Field("n_probs", "refused", int, "use Chat Completions for log-probabilities", (0,)),
+    Field("suffix", "refused", str, "text cannot be filled in between a beginning and an end", ("",)),
+    Field("chat_template_kwargs", "refused", Json, "a prompt is not rendered; use Chat Completions", ({},)),
+)
+
+
+def _table(*rows: Field, without: Collection[str] = (), of: Any = TurnOptions) -> Table:
     """Returns the rows, and a row for each engine option under its own name."""
     table = {row.name: row for row in rows}
-    for name in sorted(TurnOptions.__optional_keys__ - table.keys() - _NOT_IN_JSON - {*without}):
+    for name in sorted(of.__optional_keys__ - table.keys() - _NOT_IN_JSON - {*without}):
         table[name] = Field(name, "honoured", Any, "the engine's option")
     return table
 
 
 CHAT_FIELDS: Table = _table(*_OF_CHAT, *_OWN, *_OF_SERVERS)
 RESPONSES_FIELDS: Table = _table(
-    *_OF_RESPONSES, _TEMPLATE, _RESTORE, without=("logit_bias", "logprobs", "max_tokens", "response_format")
+    *_OF_RESPONSES,
+    _TEMPLATE,
+    _RESTORE,
+    *(row for row in _OF_SERVERS if row.name != "n_probs"),
+    without=("logit_bias", "logprobs", "max_tokens", "response_format"),
+)
+COMPLETIONS_FIELDS: Table = _table(
+    *(row for row in _OF_SERVERS if row.name not in _NOT_RAW), *_OF_COMPLETIONS, of=RawOptions
 )
 
 
@@ -229,4 +258,8 @@ def _check(row: Field, value: object) -> None:
 def engine_options(values: Json, taken: Mapping[str, object]) -> Json:
     """Returns the fields that are engine options under the same name, except those in `taken`."""
     names = TurnOptions.__optional_keys__ - _NOT_IN_JSON
-    return {name: value for name, value in values.items() if name in names and name not in taken}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in names and name not in taken and name not in SERVER_FIELDS
+    }

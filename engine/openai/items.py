@@ -5,9 +5,6 @@ know: the other fields, responses, models.
 """
 
 import base64
-import binascii
-import hashlib
-import hmac
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
@@ -20,35 +17,18 @@ _ROLES = ("user", "system", "developer", "assistant")
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 
 
-class Seal:
-    """Encodes reasoning as `encrypted_content`: opaque text that only the process which made it accepts.
-
-    The text is authenticated, not secret: the response contains the reasoning anyway.
-    """
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-
-    def closed(self, text: str) -> str:
-        data = text.encode(errors="replace")
-        return base64.b64encode(self._digest(data) + data).decode()
-
-    def opened(self, sealed: object, param: str) -> str:
-        """Returns the reasoning. Raises Problem for text that this object did not make."""
-        try:
-            raw = base64.b64decode(cast("str", sealed), validate=True)
-        except (binascii.Error, TypeError, ValueError) as error:
-            raise _not_ours(param) from error
-        if not hmac.compare_digest(raw[:32], self._digest(raw[32:])):
-            raise _not_ours(param)
-        return raw[32:].decode()
-
-    def _digest(self, data: bytes) -> bytes:
-        return hmac.new(self._key, data, hashlib.sha256).digest()
+def encoded(reasoning: str) -> str:
+    """Returns reasoning as `encrypted_content`: base64 of its text, which the response shows anyway."""
+    return base64.b64encode(reasoning.encode(errors="replace")).decode()
 
 
-def _not_ours(param: str) -> Exception:
-    return bad("This encrypted_content was not made by this process; send the reasoning's content.", param)
+def _decoded(content: object, param: str) -> str:
+    """Returns the reasoning of an `encrypted_content`. Raises Problem for one that is not base64 of a text."""
+    try:
+        return base64.b64decode(cast("str", content), validate=True).decode()
+    except (TypeError, ValueError) as error:
+        message = f"{param} does not come from llama-engine; send the reasoning's content."
+        raise bad(message, param) from error
 
 
 def stored_items(given: str | Sequence[Json]) -> list[Json]:
@@ -123,10 +103,10 @@ def _text(content: object, param: str) -> str:
     return "\n".join(texts)
 
 
-def messages_of(before: Sequence[Json], items: Sequence[Json], seal: Seal, instructions: str | None) -> list[Message]:
+def messages_of(before: Sequence[Json], items: Sequence[Json], instructions: str | None) -> list[Message]:
     """Returns the conversation of stored items: those before the input, then the input's. What the assistant reasoned,
     wrote and called between two messages of others becomes one message, in that order. Raises Problem for an
-    `encrypted_content` that is not ours."""
+    `encrypted_content` that cannot be read."""
     found: list[Message] = []
     turn: list[Part] = []
 
@@ -138,7 +118,7 @@ def messages_of(before: Sequence[Json], items: Sequence[Json], seal: Seal, instr
     for number, item in enumerate([*before, *items], -len(before)):
         match item["type"], item.get("role"):
             case "reasoning", _:
-                if text := _reasoning(item, seal, f"input[{number}].encrypted_content"):
+                if text := _reasoning(item, f"input[{number}].encrypted_content"):
                     turn.append(ReasoningPart(text=text))
             case "function_call", _:
                 turn.append(ToolCall(id=item["call_id"], name=item["name"], arguments=item["arguments"]))
@@ -155,10 +135,10 @@ def messages_of(before: Sequence[Json], items: Sequence[Json], seal: Seal, instr
     return _instructed(found, instructions)
 
 
-def _reasoning(item: Json, seal: Seal, param: str) -> str:
-    """Returns a reasoning item's text: its content, otherwise what is sealed, otherwise its summary."""
-    sealed = item.get("encrypted_content")
-    opened = "" if sealed is None else seal.opened(sealed, param)
+def _reasoning(item: Json, param: str) -> str:
+    """Returns a reasoning item's text: its content, otherwise `encrypted_content`, otherwise its summary."""
+    given = item.get("encrypted_content")
+    opened = "" if given is None else _decoded(given, param)
     return _text(item.get("content") or [], param) or opened or _text(item.get("summary") or [], param)
 
 

@@ -3,8 +3,8 @@
 Knows: how OpenAI's API spells each of them in both endpoints. Does not know: the rest of a body.
 """
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from engine.errors import RequestError
 from engine.openai.problems import bad
@@ -15,6 +15,14 @@ Json: TypeAlias = dict[str, Any]
 
 REASONING: dict[str, bool | str] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
 """The engine's `reasoning` for the efforts that it does not have under the same name."""
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+def read_effort(given: object, param: str) -> bool | str:
+    """Returns the engine's `reasoning` for an effort. Raises Problem for any other value."""
+    if not isinstance(given, str) or given not in get_args(Effort):
+        raise bad(f"{param} must be one of {', '.join(get_args(Effort))}, not {given!r}.", param)
+    return REASONING.get(given, given)
 
 
 def read_tools(given: Sequence[Json], param: str) -> tuple[Tool, ...]:
@@ -36,12 +44,26 @@ def read_response_format(given: Any, param: str) -> ResponseFormat | None:
         case "text":
             return None
         case "json_object":
-            return ResponseFormat(type="json_object")
+            schema = form.get("schema")  # llama.cpp's server and llama-cpp-python
+            held = None if schema is None else fields_of(schema, f"{param}.schema")
+            return ResponseFormat(type="json_object", json_schema=held)
         case "json_schema":
             schema = fields_of(form.get("json_schema", form), f"{param}.json_schema").get("schema")
             return ResponseFormat(type="json_schema", json_schema=fields_of(schema, f"{param}.json_schema.schema"))
         case kind:
             raise bad(f"{param}.type is {kind!r}; it must be text, json_object or json_schema.", param)
+
+
+def merged(found: Iterable[tuple[str, str, object]]) -> tuple[Json, dict[str, str]]:
+    """Returns engine options, and the field that each came from, of triples (option, field, value). Raises Problem for
+    two fields that ask for different values of one option."""
+    options: Json = {}
+    names: dict[str, str] = {}
+    for option, field, value in found:
+        if option in options and options[option] != value:
+            raise bad(f"{names[option]} and {field} are given and differ; give one of them.", field)
+        options[option], names[option] = value, field
+    return options, names
 
 
 def fields_of(given: object, param: str) -> Json:

@@ -21,6 +21,7 @@ from engine.errors import (
 _NAMED = re.compile(r"There is no option '(\w+)'|(\w+(?:\[\d+\])?)")
 _OF_CONVERSATION = re.compile(r"The (conversation|last message)\b")
 _WORD = re.compile(r"\w+")
+_OF_FORMS = frozenset({"Choice", "Regex", "Lark", "GBNF", "grammar"})
 _OF_TOOLS = re.compile(r"(The )?[Tt]ools? ")
 
 
@@ -87,6 +88,8 @@ def _param(text: str, names: Mapping[str, str]) -> str | None:
     if name.startswith("documents"):
         return name
     words = set(_WORD.findall(text))
+    if words & _OF_FORMS and "response_format" in names:
+        return names["response_format"]
     return names.get(name) or next((field for option, field in names.items() if option in words), None)
 
 

@@ -13,14 +13,23 @@ from typing import Any
 
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.fields import RESPONSES_FIELDS, engine_options, given_fields
-from engine.openai.items import Seal, stored_items
-from engine.openai.parameters import REASONING, Json, fields_of, read_response_format, read_tool_choice, read_tools
+from engine.openai.items import encoded, stored_items
+from engine.openai.parameters import (
+    Json,
+    fields_of,
+    merged,
+    read_effort,
+    read_response_format,
+    read_tool_choice,
+    read_tools,
+)
 from engine.openai.problems import Problem, bad
+from engine.openai.servers import server_options
 from engine.openai.turns import CallText, made_id
 from engine.types import Completion, FinishReason, ReasoningPart, TextPart, TokenLogprob, Tool, ToolCall, Usage
 
 _CUT: frozenset[FinishReason] = frozenset({"length", "deadline"})
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 _ENCRYPTED = "reasoning.encrypted_content"
 
 
@@ -38,7 +47,7 @@ class ResponsesRequest:
     names: dict[str, str]
     stream: bool
     store: bool
-    sealed: bool
+    encrypts: bool
     echo: Json
     ignored: tuple[str, ...]
 
@@ -64,7 +73,7 @@ def read_responses(body: Json) -> ResponsesRequest:
         names=names,
         stream=bool(values.get("stream", False)),
         store=body.get("store") is not False,
-        sealed=_ENCRYPTED in values.get("include", ()),
+        encrypts=_ENCRYPTED in values.get("include", ()),
         echo=_echo(values, body),
         ignored=given.ignored,
     )
@@ -84,43 +93,39 @@ def _check_stream_options(values: Json) -> None:
 def _options(values: Json) -> tuple[Json, dict[str, str], tuple[Tool, ...]]:
     """Returns the engine's options, the field that each came from, and the tools."""
     tools = read_tools(values.get("tools", []), "tools")
-    found: Json = {}
-    names = {"messages": "input"}
+    found, names = merged((*_of_openai(values, tools), *server_options(values), *_of_engine(values)))
+    return found, {"messages": "input", **names}, tools
 
-    def put(option: str, field: str, value: object) -> None:
-        found[option], names[option] = value, field
 
+def _of_openai(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str, object]]:
+    """Yields an engine option, the OpenAI field that gave it, and its value."""
     if "max_output_tokens" in values:
-        put("max_tokens", "max_output_tokens", values["max_output_tokens"])
+        yield "max_tokens", "max_output_tokens", values["max_output_tokens"]
     if (effort := _effort(values.get("reasoning", {}))) is not None:
-        put("reasoning", "reasoning.effort", REASONING.get(effort, effort))
-    if "chat_template_kwargs" in values:
-        put("template_kwargs", "chat_template_kwargs", values["chat_template_kwargs"])
+        yield "reasoning", "reasoning.effort", read_effort(effort, "reasoning.effort")
     if values.get("truncation") == "auto":
-        put("overflow", "truncation", "truncate_oldest")
-    format_ = read_response_format(_text_format(values.get("text", {})), "text.format")
-    if format_ is not None:
-        put("response_format", "text.format", format_)
-    if "tool_choice" in values:
-        choice = read_tool_choice(values["tool_choice"], tools)
-        if choice != "auto":
-            put("tool_choice", "tool_choice", choice)
+        yield "overflow", "truncation", "truncate_oldest"
+    if (format_ := read_response_format(_text_format(values.get("text", {})), "text.format")) is not None:
+        yield "response_format", "text.format", format_
+    if "tool_choice" in values and (choice := read_tool_choice(values["tool_choice"], tools)) != "auto":
+        yield "tool_choice", "tool_choice", choice
     if tools and "parallel_tool_calls" in values:
-        put("parallel_tool_calls", "parallel_tool_calls", values["parallel_tool_calls"])
-    taken = {"max_tokens", "reasoning", "tool_choice", "response_format", "parallel_tool_calls", "logprobs", *found}
+        yield "parallel_tool_calls", "parallel_tool_calls", values["parallel_tool_calls"]
+
+
+def _of_engine(values: Json) -> Iterator[tuple[str, str, object]]:
+    """Yields the same for the engine's options under their own names."""
+    taken = {"max_tokens", "reasoning", "tool_choice", "response_format", "parallel_tool_calls", "logprobs"}
+    taken |= {"overflow"} if values.get("truncation") == "auto" else set()
     for option, value in engine_options(values, dict.fromkeys(taken)).items():
-        put(option, option, value)
-    return found, names, tools
+        yield option, option, value
 
 
-def _effort(given: Json) -> str | None:
+def _effort(given: Json) -> object:
     for name, value in given.items():
         if name not in ("effort", "summary", "generate_summary") and value is not None:
             raise bad(f"reasoning has no field {name!r} here.", f"reasoning.{name}", "unknown_parameter")
-    effort = given.get("effort")
-    if effort is not None and effort not in _EFFORTS:
-        raise bad(f"reasoning.effort must be one of {', '.join(_EFFORTS)}, not {effort!r}.", "reasoning.effort")
-    return effort
+    return given.get("effort")
 
 
 def _text_format(given: Json) -> Json | None:
@@ -135,16 +140,15 @@ def _echo(values: Json, body: Json) -> Json:
     return {
         "instructions": values.get("instructions"),
         "max_output_tokens": values.get("max_output_tokens"),
+        **{name: body.get(name) for name in ("max_tool_calls", "prompt_cache_key", "safety_identifier", "user")},
         "metadata": values.get("metadata", {}),
         "parallel_tool_calls": values.get("parallel_tool_calls", True),
         "previous_response_id": values.get("previous_response_id"),
         "reasoning": {"effort": values.get("reasoning", {}).get("effort"), "summary": None},
         "store": body.get("store") is not False,
-        "temperature": values.get("temperature"),
         "text": {"format": values.get("text", {}).get("format") or {"type": "text"}},
         "tool_choice": values.get("tool_choice", "auto"),
         "tools": [_tool(item) for item in values.get("tools", [])],
-        "top_p": values.get("top_p"),
         "truncation": values.get("truncation", "disabled"),
     }
 
@@ -172,12 +176,18 @@ class _Open:
 class ResponsesAnswer:
     """The projection of one request: a turn as events, or as one object.
 
-    model: the name in the response. seal: makes `encrypted_content`, if requested. finished: called with the finished
-    response, streamed or not.
+    model: the name in the response. sampling: the options that the answer is drawn with, where the request has none.
+    finished: called with the finished response, streamed or not.
     """
 
-    def __init__(self, request: ResponsesRequest, model: str, seal: Seal, finished: Callable[[Json], None]) -> None:
-        self._seal = seal if request.sealed else None
+    def __init__(
+        self,
+        request: ResponsesRequest,
+        model: str,
+        sampling: Mapping[str, float],
+        finished: Callable[[Json], None],
+    ) -> None:
+        self._encrypts = request.encrypts
         self._finished = finished
         self._head: Json = {
             "id": f"resp_{secrets.token_hex(24)}",
@@ -185,6 +195,7 @@ class ResponsesAnswer:
             "created_at": int(time.time()),
             "model": model,
             **request.echo,
+            **{name: request.options.get(name, sampling.get(name)) for name in _SAMPLING},
         }
         self._output: list[Json] = []
         self._open: _Open | None = None
@@ -245,9 +256,9 @@ class ResponsesAnswer:
     def _item(self, part: ReasoningPart | TextPart | ToolCall, *, cut: bool) -> Json:
         if isinstance(part, ToolCall):
             item = _call_item(part.name, part.id or made_id())
-            return _ended(item, part.arguments.strip(), _call_status(part.error), None)
+            return _ended(item, part.arguments.strip(), _call_status(part.error))
         item = _reasoning_item() if isinstance(part, ReasoningPart) else _message_item()
-        return _ended(item, part.text, "incomplete" if cut else "completed", self._seal)
+        return _ended(item, part.text, "incomplete" if cut else "completed", encrypts=self._encrypts)
 
     def _text(self, item: Json, part: int, text: str) -> Iterator[bytes]:
         if self._open is None or self._open.part != part:
@@ -291,7 +302,7 @@ class ResponsesAnswer:
         if now is None:
             return
         text = "".join(now.texts)
-        done = _ended(now.item, text, status, self._seal)
+        done = _ended(now.item, text, status, encrypts=self._encrypts)
         self._output.append(done)
         if done["type"] == "function_call":
             data = {**now.place, "name": done["name"], "arguments": text}
@@ -324,7 +335,6 @@ class ResponsesAnswer:
             "service_tier": "default",
             "top_logprobs": 0,
             "usage": None if usage is None else usage_object(usage),
-            "user": None,
         }
 
 
@@ -359,12 +369,12 @@ def _part(item: Json, text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _ended(item: Json, text: str, status: str, seal: Seal | None) -> Json:
+def _ended(item: Json, text: str, status: str, *, encrypts: bool = False) -> Json:
     """Returns a finished item."""
     if item["type"] == "function_call":
         return {**item, "status": status, "arguments": text}
-    sealed = {"encrypted_content": seal.closed(text)} if seal is not None and item["type"] == "reasoning" else {}
-    return {**item, "status": status, "content": [_part(item, text)], **sealed}
+    more = {"encrypted_content": encoded(text)} if encrypts and item["type"] == "reasoning" else {}
+    return {**item, "status": status, "content": [_part(item, text)], **more}
 
 
 def usage_object(usage: Usage) -> Json:

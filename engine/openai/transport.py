@@ -275,7 +275,7 @@ class _AsyncBody:
 
 def _headers(turn: Turn, streams: Sequence[TurnStream]) -> dict[str, str]:
     """Returns the response's headers: the fields without effect, and how many messages had their reasoning restored."""
-    return {**turn.headers, "x-restored-reasoning": str(len(streams[0].restored))}
+    return {**turn.headers(), "x-restored-reasoning": str(len(streams[0].restored))}
 
 
 def _streamed(request: Any, body: Any, headers: Mapping[str, str]) -> Any:

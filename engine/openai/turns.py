@@ -6,15 +6,18 @@ Does not know: the endpoint, how a response travels, threads or event loops.
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Protocol, TypeAlias
 
-from engine.errors import EngineError
+from engine.errors import EngineError, RequestError
 from engine.events import Event, Finished
 from engine.openai.problems import Problem, problem_of
 from engine.types import Completion, TokenLogprob
 
 Json: TypeAlias = dict[str, Any]
+FINGERPRINT = f"llama-engine-{version('llama-engine')}"
+"""OpenAI's `system_fingerprint`: what generated an answer."""
 
 
 class TurnStream(Protocol):
@@ -81,10 +84,21 @@ class EngineLike(Protocol):
         ...
 
     @property
+    def stream_complete(self) -> Callable[..., TurnStream]:
+        """`stream_complete(prompt, **options)`: the continuation of a raw prompt."""
+        ...
+
+    @property
     def info(self) -> Any: ...
 
     @property
     def family(self) -> Any: ...
+
+
+def default_sampling(engine: EngineLike) -> Mapping[str, float]:
+    """Returns how an engine samples if a request does not say: the family's defaults over the filters that are off."""
+    off = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    return {**off, **engine.family.sampling}
 
 
 class Projection(Protocol):
@@ -111,10 +125,23 @@ class Projection(Protocol):
         ...
 
 
+class Request(Protocol):
+    """One request that was read, and can be started. `notes`: what the client is told of its fields."""
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+    def begin(self) -> Sequence[TurnStream]:
+        """Start the turns. Raises Problem for what the engine refuses."""
+        ...
+
+    def problem(self, error: EngineError) -> Problem: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request that was read: the arguments of the engine's `choices`. `names`: the request field of each engine
-    option, for error messages."""
+    """A conversation: the arguments of the engine's `choices`. `names`: the request field of each engine option, for
+    error messages."""
 
     engine: EngineLike
     messages: Sequence[Any]
@@ -122,13 +149,26 @@ class Ask:
     n: int
     options: Mapping[str, Any]
     names: Mapping[str, str]
+    notes: list[str] = field(default_factory=list[str])
 
     def begin(self) -> Sequence[TurnStream]:
         """Start the turns. Raises Problem for what the engine refuses."""
         try:
-            return self.engine.choices(self.messages, self.n, self.tools, **self.options)
+            return self._begin(self.options)
         except EngineError as error:
             raise self.problem(error) from error
+
+    def _begin(self, options: Mapping[str, Any]) -> Sequence[TurnStream]:
+        """Start the turns. Clients send an effort to any model, so one that has only on and off gets "on"."""
+        effort = options.get("reasoning")
+        try:
+            return self.engine.choices(self.messages, self.n, self.tools, **options)
+        except RequestError as error:
+            if not isinstance(effort, str) or not str(error).startswith(f"reasoning={effort!r}"):
+                raise
+            streams = self.engine.choices(self.messages, self.n, self.tools, **{**options, "reasoning": True})
+            self.notes.append(f"{self.names['reasoning']}: this model has no efforts, so reasoning is on")
+            return streams
 
     def problem(self, error: EngineError) -> Problem:
         return problem_of(error, self.names)
@@ -137,7 +177,7 @@ class Ask:
 class Reading:
     """Reads the turns of one streamed request."""
 
-    def __init__(self, ask: Ask, projection: Projection, streams: Sequence[TurnStream], *, logprobs: bool) -> None:
+    def __init__(self, ask: Request, projection: Projection, streams: Sequence[TurnStream], *, logprobs: bool) -> None:
         self.streams = streams
         self._ask = ask
         self._projection = projection

@@ -125,7 +125,8 @@ def entries(messages: Sequence[Message], format_: Format, can: Capabilities, pre
     if not can.repeats:
         messages = generic.alternating(messages)
     writer = _Writer(format_, can, _place(format_, can), preamble)
-    return [writer.entry(message, _kept(messages, index, format_)) for index, message in enumerate(messages)]
+    kept = _kept_from(messages, format_)
+    return [writer.entry(message, index >= kept) for index, message in enumerate(messages)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +230,23 @@ def _place(format_: Format, can: Capabilities) -> str | None:
     return "" if "" in declared or syntax.history != "none" else None
 
 
-def _kept(messages: Sequence[Message], index: int, format_: Format) -> bool:
-    """Whether the family's rule keeps the reasoning of this message. True for templates that read tags inside the
-    content and for the rule "none", where the template itself drops reasoning."""
-    rule = format_.reasoning.history if format_.reasoning else "unknown"
-    if format_.reasoning and "" in format_.reasoning.fields:
-        return True
-    if rule == "last_user":
-        return not any(message.role == "user" for message in messages[index:])
-    if rule == "last_answer":
-        return all(message.role != "assistant" or message.tool_calls for message in messages[index:])
-    return rule in ("all", "none")
+def _kept_from(messages: Sequence[Message], format_: Format) -> int:
+    """Returns the index of the first message whose reasoning the family's rule keeps. It is 0 for templates that read
+    tags inside the content, and for the rule "none", where the template itself drops reasoning."""
+    syntax = format_.reasoning
+    if syntax is None:
+        return len(messages)
+    if "" in syntax.fields or syntax.history in ("all", "none"):
+        return 0
+    if syntax.history == "unknown":
+        return len(messages)
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if syntax.history == "last_user" and message.role == "user":
+            return index + 1
+        if syntax.history == "last_answer" and message.role == "assistant" and not message.tool_calls:
+            return index + 1
+    return 0
 
 
 def _one_call_a_message(messages: Sequence[Message]) -> list[Message]:

@@ -127,7 +127,6 @@ def test_other_endpoints_are_refused_by_name() -> None:
     client: Any = engine.openai.OpenAI(WrittenEngine())
     for call, told in (
         (lambda: client.embeddings.create(model="m", input="x"), "POST /embeddings"),
-        (lambda: client.completions.create(model="m", prompt="x"), "POST /completions"),
         (lambda: client.chat.completions.retrieve("x"), "GET /chat/completions/x"),
         (lambda: client.files.list(), "GET /files"),
         (lambda: client.models.delete("m"), "DELETE /models/m"),

@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from engine import _data
-from engine.openai.fields import CHAT_FIELDS, RESPONSES_FIELDS, Field
+from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, RESPONSES_FIELDS, Field
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "openai.md"
-TABLES: dict[str, Mapping[str, Field]] = {"chat": CHAT_FIELDS, "responses": RESPONSES_FIELDS}
+TABLES: dict[str, Mapping[str, Field]] = {
+    "chat": CHAT_FIELDS,
+    "completions": COMPLETIONS_FIELDS,
+    "responses": RESPONSES_FIELDS,
+}
 
 
 def table(fields: Mapping[str, Field]) -> str:

@@ -12,14 +12,15 @@ import engine.openai
 from engine import Engine
 from engine.errors import EngineWarning
 from engine.events import Finished
-from engine.openai.fields import CHAT_FIELDS, OTHER_NAMES, RESPONSES_FIELDS, Field
+from engine.openai.fields import CHAT_FIELDS, RESPONSES_FIELDS, Field
+from engine.openai.servers import SERVER_FIELDS
 from engine.options import TurnOptions
 from engine.types import AllowedTools, ResponseFormat, ToolName
 
 openai = pytest.importorskip("openai")
 VERSION = tuple(int(part) for part in openai.__version__.split(".")[:2])
 NEWEST = (3, 54)
-OWN = TurnOptions.__optional_keys__ | OTHER_NAMES.keys() | {"chat_template_kwargs", "reasoning_field"}
+OWN = TurnOptions.__optional_keys__ | SERVER_FIELDS.keys() | {"chat_template_kwargs", "reasoning_field"}
 
 
 def http(transport: Any) -> Any:

@@ -17,7 +17,7 @@ from openai_clients import ASK, PING, scripted
 
 import engine.openai
 from engine.errors import EngineWarning
-from engine.openai.fields import CHAT_FIELDS, RESPONSES_FIELDS, Field
+from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, RESPONSES_FIELDS, Field
 
 ODD: list[Any] = [
     None,
@@ -69,10 +69,14 @@ ODD: list[Any] = [
     {"include_usage": None},
     {"mode": "auto", "tools": [{}]},
 ]
+TABLES = {"/chat/completions": CHAT_FIELDS, "/responses": RESPONSES_FIELDS, "/completions": COMPLETIONS_FIELDS}
+GOOD: dict[str, dict[str, Any]] = {
+    "/chat/completions": {"messages": ASK, "max_tokens": 4, "tools": [PING]},
+    "/responses": {"input": ASK, "max_output_tokens": 4, "tools": [PING]},
+    "/completions": {"prompt": "Hi.", "max_tokens": 4},
+}
 PAIRS: list[tuple[str, Mapping[str, Field], str]] = [
-    (path, table, name)
-    for path, table in (("/chat/completions", CHAT_FIELDS), ("/responses", RESPONSES_FIELDS))
-    for name in table
+    (path, table, name) for path, table in TABLES.items() for name in table
 ]
 
 
@@ -83,13 +87,8 @@ def tried(pairs: Iterable[tuple[str, Mapping[str, Field], str, Any]]) -> Counter
     with scripted(lambda _: "So.", n_ctx=4096) as llm, warnings.catch_warnings():
         warnings.simplefilter("ignore", EngineWarning)
         with library.Client(transport=engine.openai.transport(llm), base_url="http://x/v1") as client:
-            for path, table, name, value in pairs:
-                good = (
-                    {"messages": ASK, "max_tokens": 4}
-                    if table is CHAT_FIELDS
-                    else {"input": ASK, "max_output_tokens": 4}
-                )
-                body = {"model": "m", **good, "tools": [PING], name: value}
+            for path, _, name, value in pairs:
+                body = {"model": "m", **GOOD[path], name: value}
                 response = client.post(path, content=json.dumps(body).encode())
                 what = f"{path} {name}={str(value)[:60]!r}: {response.status_code} {response.text[:300]}"
                 assert response.status_code in (200, 400, 404), what

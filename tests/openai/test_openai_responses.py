@@ -1,5 +1,6 @@
 """Turns as Responses, seen by the SDK: its types, its accumulator, the order of events, and the object not streamed."""
 
+import base64
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ from engine import ChatTemplate, Engine
 from engine.errors import DecodeError
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.fields import RESPONSES_FIELDS
-from engine.openai.items import Seal
+from engine.openai.items import encoded, messages_of, stored_items
 from engine.openai.problems import Problem
 from engine.openai.store import ResponseStore, Stored
 from engine.parsing import Parser
@@ -283,7 +284,7 @@ MALFORMED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input", "invalid_value"),
     ({"input": [{"type": "reasoning", "summary": 3}]}, "input[0]", "invalid_type"),
     (
-        {"input": [MESSAGE, {"type": "reasoning", "summary": [], "encrypted_content": "AAAA"}]},
+        {"input": [MESSAGE, {"type": "reasoning", "summary": [], "encrypted_content": "AAA"}]},
         "input[1].encrypted_content",
         "invalid_value",
     ),
@@ -340,13 +341,14 @@ def test_every_parameter_of_the_sdk_has_its_row() -> None:
     assert there <= RESPONSES_FIELDS.keys()
 
 
-def test_encrypted_content_is_ours_or_refused() -> None:
-    seal = Seal()
-    closed = seal.closed("Why? é")
-    assert seal.opened(closed, "x") == "Why? é"
-    for forged in ("", "x", closed[:-4] + "AAAA", "A" + closed[1:], Seal().closed("Why?"), None):
-        with pytest.raises(Problem):
-            seal.opened(forged, "x")
+def test_encrypted_content_is_the_reasoning_in_base64() -> None:
+    assert base64.b64decode(encoded("Why? é")).decode() == "Why? é"
+    item = {"type": "reasoning", "summary": [], "encrypted_content": encoded("Why? é")}
+    (read,) = messages_of((), stored_items([item]), None)
+    assert read.reasoning == "Why? é"
+    for wrong in ("x", "A", "/w==", 3, ["x"]):
+        with pytest.raises(Problem, match="does not come from llama-engine"):
+            messages_of((), stored_items([{**item, "encrypted_content": wrong}]), None)
 
 
 def test_the_store_keeps_the_last_used_within_its_room() -> None:

@@ -60,6 +60,7 @@ class Watched:
         self.restored: list[tuple[int, ...]] = []
         self.options: list[dict[str, Any]] = []
         self.choices = self._choices
+        self.stream_complete = engine.stream_complete
 
     @property
     def info(self) -> Any:
@@ -132,8 +133,9 @@ class WrittenEngine:
     def __init__(self, *turns: Sequence[Event]) -> None:
         self.turns: list[Sequence[Event]] = list(turns)
         self.asked: dict[str, Any] = {}
-        self.family = SimpleNamespace(name="written")
+        self.family = SimpleNamespace(name="written", sampling={})
         self.choices = self._choices
+        self.stream_complete = self._stream_complete
 
     @property
     def info(self) -> Any:
@@ -142,6 +144,10 @@ class WrittenEngine:
     def _choices(self, messages: Any, n: int, tools: Any, **options: Any) -> list[WrittenStream]:
         self.asked = {"messages": messages, "n": n, "tools": tools, **options}
         return [WrittenStream(turn) for turn in self.turns[:n]]
+
+    def _stream_complete(self, prompt: Any, **options: Any) -> WrittenStream:
+        self.asked = {"prompt": prompt, **options}
+        return WrittenStream(self.turns[0])
 
 
 _texts = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=6), min_size=1, max_size=4)

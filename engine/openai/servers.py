@@ -1,0 +1,147 @@
+"""Fields that other servers added to OpenAI's API, as one table: the engine's option that each is, or why it does
+nothing here. The names are those of llama.cpp's server, llama-cpp-python's, vLLM, SGLang, Qwen's API and ollama."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from engine.openai.parameters import Json, fields_of, read_effort
+from engine.openai.problems import bad
+from engine.types import GBNF, Choice, JsonSchema, Lark, Regex
+
+Reader: TypeAlias = Callable[[Any, str], object]
+"""Converts a field's value into the option's. Raises Problem, which names the field, for a value that is not valid."""
+
+
+class ServerField(NamedTuple):
+    """One field. `option`: the engine's, "" for a field without effect. `neutral`: values that ask for nothing."""
+
+    name: str
+    option: str
+    note: str
+    read: Reader | None = None
+    neutral: tuple[object, ...] = ()
+
+
+def _text(value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise bad(f"{field} must be a string, not {value!r}.", field, "invalid_type")
+    return value
+
+
+def _schema(value: Any, field: str) -> JsonSchema:
+    return JsonSchema(value if isinstance(value, bool) else fields_of(value, field))
+
+
+def _choice(value: Any, field: str) -> Choice:
+    if not isinstance(value, list):
+        raise bad(f"{field} must be a list of texts, not {value!r}.", field, "invalid_type")
+    return Choice(tuple(cast("list[str]", value)))
+
+
+def _regex(value: Any, field: str) -> Regex:
+    return Regex(_text(value, field))
+
+
+def _gbnf(value: Any, field: str) -> GBNF:
+    return GBNF(_text(value, field))
+
+
+def _grammar(value: Any, field: str) -> GBNF | Lark:
+    """Returns a grammar in either notation: only GBNF writes `::=`."""
+    text = _text(value, field)
+    return GBNF(text) if "::=" in text else Lark(text)
+
+
+_FORMS: Mapping[str, Reader] = {"json": _schema, "regex": _regex, "choice": _choice, "grammar": _grammar}
+
+
+def _structured(value: Any, field: str) -> object:
+    """Returns the form that vLLM's `structured_outputs` asks for."""
+    given = {name: form for name, form in fields_of(value, field).items() if form is not None and form is not False}
+    if list(given) == ["json_object"]:
+        return JsonSchema({"type": "object"})
+    if len(given) != 1 or not (read := _FORMS.get(name := next(iter(given)))):
+        raise bad(f"{field} must have one of json, regex, choice, grammar and json_object.", field)
+    return read(given[name], f"{field}.{name}")
+
+
+def _thinks(value: Any, field: str) -> object:
+    """Returns the engine's `reasoning` for true, false or an effort."""
+    return value if isinstance(value, bool) else read_effort(value, field)
+
+
+def _samplers(value: Any, field: str) -> object:
+    """Replace "typ_p", the name in llama.cpp's server."""
+    del field
+    names = cast("list[object]", value)
+    return ["typical_p" if name == "typ_p" else name for name in names] if isinstance(value, list) else value
+
+
+def _renamed(name: str, option: str, neutral: tuple[object, ...] = ()) -> ServerField:
+    return ServerField(name, option, f"the engine's `{option}`", None, neutral)
+
+
+def _form(name: str, kind: str, read: Reader, neutral: tuple[object, ...] = ()) -> ServerField:
+    return ServerField(name, "response_format", f"the answer's form: {kind}", read, neutral)
+
+
+def _idle(note: str, *names: str, neutral: tuple[object, ...] = ()) -> tuple[ServerField, ...]:
+    return tuple(ServerField(name, "", note, None, neutral) for name in names)
+
+
+_THINKS = "the engine's `reasoning`: true, false or an effort"
+_ROWS = (
+    _renamed("repetition_penalty", "repeat_penalty"),
+    _renamed("repeat_last_n", "penalty_last_n"),
+    _renamed("dry_penalty_last_n", "dry_last_n"),
+    _renamed("dry_sequence_breakers", "dry_breakers"),
+    _renamed("stop_token_ids", "stop_tokens", ([],)),
+    _renamed("mirostat_mode", "mirostat"),
+    _renamed("n_predict", "max_tokens", (-1,)),
+    _renamed("n_probs", "logprobs", (0,)),
+    _renamed("thinking_budget", "reasoning_budget"),
+    ServerField("samplers", "samplers", "the engine's option, also with `typ_p`", _samplers),
+    ServerField("enable_thinking", "reasoning", _THINKS, _thinks),
+    ServerField("think", "reasoning", _THINKS, _thinks),
+    _form("grammar", "a grammar in GBNF", _gbnf, ("",)),
+    _form("json_schema", "JSON that fits this schema", _schema),
+    _form("guided_json", "JSON that fits this schema", _schema),
+    _form("guided_regex", "a regular expression", _regex),
+    _form("guided_choice", "one of these texts", _choice),
+    _form("guided_grammar", "a grammar in GBNF or Lark", _grammar),
+    _form("structured_outputs", "`json`, `regex`, `choice`, `grammar` or `json_object`", _structured, ({},)),
+    *_idle("prefixes are reused by themselves", "cache_prompt", neutral=(True,)),
+    *_idle("prefixes are reused by themselves", "n_cache_reuse", neutral=(0,)),
+    *_idle("a prefix is found wherever it is", "id_slot", neutral=(-1,)),
+    *_idle("read `llm.metrics`", "timings_per_token", "return_progress", neutral=(False,)),
+    *_idle("log-probabilities are the model's, before any filter", "post_sampling_probs", neutral=(False,)),
+    *_idle("use `overflow`", "n_keep", "n_discard", "truncate_prompt_tokens", neutral=(0, -1)),
+    *_idle("there is no such filter", "dynatemp_range", "dynatemp_exponent", "min_keep", neutral=(0,)),
+    *_idle("an answer may end at any token", "min_tokens", neutral=(0,)),
+    *_idle("answers are sampled, not searched for", "length_penalty", "early_stopping", neutral=(1.0,)),
+    *_idle("answers are sampled, not searched for", "use_beam_search", neutral=(False,)),
+    *_idle("calls are always read", "parse_tool_calls", neutral=(True,)),
+    *_idle("the template writes its markers", "add_special_tokens", "skip_special_tokens", neutral=(True, False)),
+    *_idle("the answer begins anew, or use `continue_final_message`", "add_generation_prompt", neutral=(True,)),
+    *_idle("a stop text is never part of the answer", "include_stop_str_in_output", neutral=(False,)),
+    *_idle("texts only; use `llm.tokenize`", "return_tokens", "return_token_ids", neutral=(False,)),
+    *_idle("llguidance holds every form", "guided_decoding_backend", "guided_whitespace_pattern"),
+    *_idle("the model is loaded until `llm.close()`", "keep_alive"),
+    *_idle("each request has its own id", "request_id", "cache_salt"),
+)
+SERVER_FIELDS: Mapping[str, ServerField] = {row.name: row for row in _ROWS}
+"""Every field of other servers, by its name."""
+
+
+def server_options(values: Json) -> Iterator[tuple[str, str, object]]:
+    """Yields an engine option, the field that gave it, and its value, for fields that other servers have. Raises
+    Problem for a value that is not valid."""
+    variables = dict(cast("Json", values.get("chat_template_kwargs", {})))
+    if isinstance(thinks := variables.get("enable_thinking"), bool):
+        yield "reasoning", "chat_template_kwargs", thinks
+        del variables["enable_thinking"]
+    if variables:
+        yield "template_kwargs", "chat_template_kwargs", variables
+    for name, row in SERVER_FIELDS.items():
+        if name in values and row.option:
+            yield row.option, name, row.read(values[name], name) if row.read else values[name]
