@@ -65,8 +65,8 @@ class GrammarText:
                 return _literal(text)
             case Pattern(regex):
                 return self._terminal(_regex(regex))
-            case JsonText(schema, root):
-                return self._json(schema, root)
+            case JsonText(schema, root, indented):
+                return self._json(schema, root, ANSWERS if indented else self._white_space)
             case Until():
                 return self._until(node)
             case InOrder(items):
@@ -100,9 +100,9 @@ class GrammarText:
     def _terminal(self, body: str) -> str:
         return self._terminals.setdefault(body, f"T{len(self._terminals)}")
 
-    def _json(self, schema: Mapping[str, Any], root: Mapping[str, Any] | None) -> str:
+    def _json(self, schema: Mapping[str, Any], root: Mapping[str, Any] | None, white_space: Mapping[str, Any]) -> str:
         defined = {key: root[key] for key in ("$defs", "definitions") if key in root} if root else {}
-        whole = {"x-guidance": self._white_space, **defined, **schema}
+        whole = {"x-guidance": white_space, **defined, **schema}
         text = json.dumps(whole)
         if text not in self._schemas:
             self._schemas[text] = f"json{len(self._schemas)}"
