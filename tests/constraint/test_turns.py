@@ -145,6 +145,8 @@ def test_what_a_model_drafts_in_its_reasoning_is_no_error_of_the_caller(draft: s
         with engine_of(turn, f"Perhaps {written} but no. ") as llm:
             completion = llm.chat("Hi", **options_of(turn))
         wrongs += [said] if completion.finish_reason != "length" and (said := wrong(turn, completion)) else []
+        if turn.wish == "schema" and draft == "whole" and "but no." not in completion.reasoning:
+            wrongs.append(f"{turn}: the draft ended reasoning: {completion}")
     assert not wrongs, "\n".join(wrongs)
 
 
