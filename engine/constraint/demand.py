@@ -113,7 +113,7 @@ def _allowed(demand: Demand) -> tuple[Allowed, Holds] | None:
     if answer is not None:
         return Allowed(answer, [_held_or_free(tool, demand) for tool in chosen], most), "answer"
     if chosen and (isinstance(choice, AllowedTools) or demand.strict or any(tool.strict for tool in chosen)):
-        return Allowed(None, [_held_or_free(tool, demand) for tool in chosen], most), "calls"
+        return Allowed(None, [_held_or_free(tool, demand) for tool in chosen], most, begun=True), "calls"
     return None
 
 

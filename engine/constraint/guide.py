@@ -5,6 +5,7 @@ logits, the content of the grammar, how calls are read.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -34,6 +35,7 @@ class Reading(Protocol):
     @property
     def call_start(self) -> int | None: ...
     def size(self, text: str, special: bool = False) -> int: ...
+    def end_reasoning_if(self, permits: Callable[[str], bool]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ class Guide:
         self._dozes = constraint.may_reason and parser.undecided
         if constraint.holds == "answer" and not parser.in_reasoning and not self._dozes:
             opening = compiler.compiled(constraint.grammar.opening) if constraint.may_reason else self._closed
-            self._wake(opening.copy(), parser.answer_start)
+            self._begin(opening.copy())
+        if constraint.holds == "answer":
+            parser.end_reasoning_if(self._allows)
 
     @property
     def matcher(self) -> Matcher | None:
@@ -138,7 +142,7 @@ class Guide:
         elif self._matcher is not None and parser.in_reasoning:
             self._matcher = None
         elif self._matcher is None and not parser.in_reasoning and not self._dozes:
-            self._wake(self._closed.copy(), parser.answer_start)
+            self._wake()
 
     def forced(self) -> list[int]:
         """Returns the tokens that must follow; the grammar has already advanced past them."""
@@ -189,13 +193,22 @@ class Guide:
         elif self._matcher.is_over:
             self._matcher = None
 
-    def _wake(self, matcher: Matcher, start: int) -> None:
-        for read in self._since(start):
+    def _begin(self, matcher: Matcher) -> None:
+        for read in self._since(self._parser.answer_start):
             if not self._consume(matcher, read):
                 raise RequestError(
                     f"The constraint does not allow the beginning of the answer ({read.text!r}); change the prefill, "
                     "or leave the constraint out."
                 )
+        self._matcher = matcher
+        self._woken()
+
+    def _wake(self) -> None:
+        """Activate the grammar where reasoning ended. What the model wrote since is data: if the grammar does not allow
+        it, the answer begins behind it."""
+        matcher = self._closed.copy()
+        if not all(self._consume(matcher, read) for read in self._since(self._parser.answer_start)):
+            matcher = self._closed.copy()
         self._matcher = matcher
         self._woken()
 

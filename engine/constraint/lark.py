@@ -25,7 +25,7 @@ from engine.parsing.grammar import (
 Cut: TypeAlias = Callable[[str], Sequence[str | int]]
 """Cuts markup into plain text and control tokens (their numbers)."""
 
-_WHITE_SPACE: Mapping[str, Any] = {
+_COMPACT: Mapping[str, Any] = {
     "whitespace_flexible": False,
     "item_separator": ", ?",
     "key_separator": ": ?",
@@ -33,6 +33,8 @@ _WHITE_SPACE: Mapping[str, Any] = {
 }
 """White space in JSON: at most one blank, after a comma or a colon, so that most text is forced and `max_tokens` is not
 spent on blanks."""
+_INDENTED: Mapping[str, Any] = {"whitespace_pattern": r"(?:\r?\n[ \t]{0,40}|[ \t])", "coerce_one_of": True}
+"""White space in the JSON of families that write their calls over several lines."""
 _MANY = 64
 """More texts to choose from are one terminal: otherwise each is an item of the parser at the same position."""
 
@@ -65,8 +67,8 @@ class GrammarText:
                 return _literal(text)
             case Pattern(regex):
                 return self._terminal(_regex(regex))
-            case JsonText(schema, root):
-                return self._json(schema, root)
+            case JsonText(schema, root, indented):
+                return self._json(schema, root, _INDENTED if indented else _COMPACT)
             case Until():
                 return self._until(node)
             case InOrder(items):
@@ -102,9 +104,9 @@ class GrammarText:
     def _terminal(self, body: str) -> str:
         return self._terminals.setdefault(body, f"T{len(self._terminals)}")
 
-    def _json(self, schema: Mapping[str, Any], root: Mapping[str, Any] | None) -> str:
+    def _json(self, schema: Mapping[str, Any], root: Mapping[str, Any] | None, white_space: Mapping[str, Any]) -> str:
         defined = {key: root[key] for key in ("$defs", "definitions") if key in root} if root else {}
-        whole = {"x-guidance": _WHITE_SPACE, **defined, **schema}
+        whole = {"x-guidance": white_space, **defined, **schema}
         text = json.dumps(whole)
         if text not in self._schemas:
             self._schemas[text] = f"json{len(self._schemas)}"

@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.constraint.lark import Cut, GrammarText
-from engine.families import Format
+from engine.families import Format, ToolSyntax
 from engine.parsing import channels, shapes
 from engine.parsing.grammar import (
+    NOTHING,
     InOrder,
     Marker,
     Node,
     Pattern,
     Rules,
-    Words,
+    edges,
     in_order,
     maybe,
     one_of,
@@ -40,11 +41,13 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """What a turn may contain besides reasoning: an answer of this kind, calls of these tools, or either; at most
-    `most_calls` calls (None: any number)."""
+    `most_calls` calls (None: any number). `begun`: the grammar begins at a call's own markers, not at a heading before
+    them."""
 
     answer: Answer | None = None
     tools: Sequence[Tool] = ()
     most_calls: int | None = None
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,52 +66,77 @@ def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> T
     schema keywords that the grammar does not enforce."""
     parts: list[Node] = []
     if allowed.tools:
-        parts.append(calls(format_, allowed.tools, rules, allowed.most_calls))
+        parts.append(calls(format_, allowed.tools, rules, allowed.most_calls, begun=allowed.begun))
     if allowed.answer is not None:
         parts.append(_answered(format_, allowed.answer, cut))
     closed = one_of(*parts)
     reasoning = _reasoning(format_)
-    texts = (closed, one_of(reasoning, closed) if reasoning else closed)
+    texts = (closed, one_of(reasoning, in_order(_skipped_reasoning(format_), closed)) if reasoning else closed)
     callers: Mapping[str, str] = allowed.answer.callers if allowed.answer else {}
     written = [GrammarText(cut).text(start, rules.bodies, callers) for start in texts]
     return TurnGrammar(opening=written[1], closed=written[0])
 
 
-def calls(format_: Format, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
-    """Returns the grammar of one to `most` calls, with everything that precedes them in a turn."""
+def calls(format_: Format, tools: Sequence[Tool], rules: Rules, most: int | None, *, begun: bool = False) -> Node:
+    """Returns the grammar of one to `most` calls, with everything that precedes them in a turn. `begun`: see
+    `Allowed`."""
     if format_.channels is not None:
         return channels.call_grammar(format_.channels, tools)
     assert format_.tools is not None  # callers have given a format without tools the generic form
     if not format_.tools.parallel:
         most = 1
-    if not format_.header[0]:
-        return in_order(_lead(format_), shapes.grammar(format_.tools, tools, rules, most=most))
-    addressed = (
-        in_order(
-            Marker(format_.header[0]),
-            Words(tool.name),
-            Marker(format_.header[1]),
-            shapes.grammar(format_.tools, [tool], rules, most=1),
-        )
-        for tool in tools
-    )
-    return one_of(*addressed)
+    if begun:
+        spellings = _spellings(format_.tools)
+        return one_of(*(shapes.grammar(syntax, tools, rules, most=most) for syntax in spellings))
+    lead = in_order(_lead(format_), _empty_answer(format_), _opening_space(format_, format_.tools))
+    return in_order(lead, shapes.grammar(format_.tools, tools, rules, most=most), _end_of_calls(format_))
 
 
 def _answered(format_: Format, answer: Answer, cut: Cut) -> Node:
     if format_.channels is not None:
         return channels.answer_grammar(format_.channels, answer.node)
     opening, closing = (Marker(text) for text in format_.content)
-    reasoning = format_.reasoning
-    said = reasoning is not None and reasoning.close.strip() == format_.content[0].strip()
     is_token = any(isinstance(part, int) for part in cut(opening.text))
     end = maybe(Marker(format_.ends[0])) if format_.ends else InOrder(())
     lead = _lead(format_) if answer.loose_edges else _after_reasoning(format_)
     if not opening.text:
         return in_order(lead, answer.node, end)
-    if is_token and not said:
+    if is_token and not _closes_reasoning(format_):
         return in_order(lead, opening, answer.node, closing, end)
     return in_order(lead, one_of(answer.node, in_order(opening, answer.node, closing)), end)
+
+
+def _spellings(syntax: ToolSyntax) -> list[ToolSyntax]:
+    """The syntax with each marker by which the parser lets calls begin, and without a heading."""
+    opening, closing = syntax.section
+    sections = [(opening, closing), *((other, closing) for other in syntax.section_also)]
+    if syntax.section_optional:
+        sections.append(("", ""))
+    return [syntax.model_copy(update={"section": section, "heading": ("", "")}) for section in sections]
+
+
+def _opening_space(format_: Format, syntax: ToolSyntax) -> Node:
+    """The white space that the template writes before calls, where no reasoning may precede them."""
+    return edges(syntax.section[0] or syntax.call[0])[0] if format_.reasoning is None else NOTHING
+
+
+def _empty_answer(format_: Format) -> Node:
+    """The marks around an answer, with nothing in between: some families write them before calls, or their prompts end
+    with the first."""
+    opening, closing = format_.content
+    stands_alone = opening and closing and not format_.header[0] and not _closes_reasoning(format_)
+    return maybe(Marker(opening + closing)) if stands_alone else NOTHING
+
+
+def _end_of_calls(format_: Format) -> Node:
+    """What ends the turn as text, in families whose answers have marks of their own besides."""
+    alone = format_.ends and format_.content[1] and format_.ends[0] != format_.content[1]
+    return maybe(Marker(format_.ends[0])) if alone else NOTHING
+
+
+def _closes_reasoning(format_: Format) -> bool:
+    """Whether the mark that opens the answer is the one that closes reasoning."""
+    return format_.reasoning is not None and format_.reasoning.close.strip() == format_.content[0].strip()
 
 
 def _lead(format_: Format) -> Node:
@@ -119,6 +147,14 @@ def _lead(format_: Format) -> Node:
 def _after_reasoning(format_: Format) -> Node:
     close = format_.reasoning.close if format_.reasoning else ""
     return maybe(Marker(close[len(close.rstrip()) :])) if close != close.rstrip() else InOrder(())
+
+
+def _skipped_reasoning(format_: Format) -> Node:
+    """The marker that closes reasoning: some families' models begin with it when they do not reason."""
+    if format_.reasoning is None or format_.channels is not None or _closes_reasoning(format_):
+        return NOTHING
+    close = format_.reasoning.close.strip()
+    return maybe(in_order(_SPACE, Marker(close))) if close else NOTHING
 
 
 def _reasoning(format_: Format) -> Node | None:

@@ -6,6 +6,7 @@ of families, reports.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from engine.errors import RequestError
@@ -56,17 +57,17 @@ class Outcome:
     """The render of one message: `kept` is the prompt that it follows (None if it begins with no prompt), `output` the
     text after that prompt; `whole` the last render tried, `asked` the first prompt."""
 
-    def __init__(self, template: ChatTemplate, message: Message) -> None:
-        tools = [LOOK] if message.tool_calls else None
+    def __init__(self, template: ChatTemplate, message: Message, tools: Sequence[Tool] = (LOOK,)) -> None:
+        stated = tools if message.tool_calls else None
         results = [Message(role="tool", tool_call_id=call.id, content="RESULTTEXT") for call in message.tool_calls]
         self.kept: Prompt | None = None
         self.asked: Prompt | None = None
         self.output = self.whole = ""
         for switch in SWITCHES:
             try:
-                prompt = template.render([ASKED], tools, switch)
+                prompt = template.render([ASKED], stated, switch)
                 self.whole = template.render(
-                    [ASKED, message, *results], tools, switch, add_generation_prompt=False
+                    [ASKED, message, *results], stated, switch, add_generation_prompt=False
                 ).text
             except RequestError:
                 continue  # a position that this family lacks

@@ -121,7 +121,8 @@ class ToolSyntax(Record):
     the key, `text_types` are the types whose values are text; `cdata`: values may be CDATA sections; `json_block` are
     the marks around arguments that come as one JSON text; `escaped`: names and keys are written with HTML's escapes.
     JSON: `name_fields`, `arguments_fields`, `id_fields` are the keys (several spellings allowed, the first is the
-    family's own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments. Several
+    family's own); `name_is_key`: the name is the key itself; `id_last`: the id comes after the arguments;
+    `indented`: a list of calls spreads over lines. Several
     calls: each in a section of its own ("sections", the default of `json`), one after the other in one section
     ("together", the default of the others), or as a list in one; `between` is the text between two calls if it is not
     the white space of their markers. Rendering: `arguments_as`, `id_length` and `parallel` are what the family's
@@ -163,6 +164,7 @@ class ToolSyntax(Record):
     id_fields: tuple[str, ...] = ()
     name_is_key: bool = False
     id_last: bool = False
+    indented: bool = False
     several: Literal["sections", "together", "list"] | None = None
     between: str | None = None
     arguments_as: Literal["object", "string"] = "object"
@@ -200,7 +202,9 @@ _OF_ALL = frozenset(
 )
 _OF_CALL = frozenset(["section_optional", "section_tag", "heading", "call", "call_also", "name_end"])
 _OF_SHAPE: Mapping[str, frozenset[str]] = {
-    "json": frozenset(["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last"]),
+    "json": frozenset(
+        ["bare", "answers", "name_fields", "arguments_fields", "id_fields", "name_is_key", "id_last", "indented"]
+    ),
     "pythonic": frozenset(["bare"]),
     "tagged_json": _OF_CALL.union(
         ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "arguments_end"]

@@ -279,7 +279,7 @@ class ChannelTurn:
 def call_grammar(syntax: ChannelSyntax, tools: Sequence[Tool]) -> Node:
     """Returns the grammar of a message that calls one of the tools, including its header."""
     channel, to = syntax.channel + syntax.content[-1], f" {syntax.recipient}{syntax.namespace}"
-    constrained = maybe(Marker(f" {syntax.constrain}json"))
+    constrained = maybe(one_of(Marker(f" {syntax.constrain}json"), Words(" json")))
 
     def call(tool: Tool) -> Node:
         in_channel = in_order(Marker(channel + to), Words(tool.name))

@@ -38,10 +38,12 @@ class Pattern:
 
 @dataclass(frozen=True)
 class JsonText:
-    """JSON that fits a schema. References ("#/...") are looked up in `root`; None: in the schema itself."""
+    """JSON that fits a schema. References ("#/...") are looked up in `root`; None: in the schema itself. `indented`:
+    white space as in JSON that spreads over lines."""
 
     schema: Schema
     root: Schema | None = None
+    indented: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +170,9 @@ class NestedNotation(Notation, Protocol):
 
     def array(self, item: Node, least: int, most: int | None) -> Node: ...
 
-    def members(self, members: Sequence[Member]) -> Node:
-        """An object of these members, in this order."""
-        ...
-
-    def free(self) -> Node:
-        """An object of any members."""
+    def members(self, members: Sequence[Member], others: Node | None = None) -> Node:
+        """An object of these members, in this order, then any number of undeclared ones with these values (None: no
+        others)."""
         ...
 
 
@@ -188,6 +187,9 @@ _OF_TYPE = {
     "array": frozenset(["items", "minItems", "maxItems"]),
     "object": frozenset(["properties", "required", "additionalProperties"]),
 }
+_COMBINED = frozenset(["anyOf", "oneOf", "allOf", "patternProperties", "dependentSchemas", "if"])
+"""Keywords by which an object may have members that its properties do not declare."""
+_DEEPEST = 8
 
 
 class Values:
@@ -232,6 +234,22 @@ class Values:
         properties = cast("Schema", node.get("properties") or {})
         return [Member(key, self.value(schema), key in required) for key, schema in properties.items()]
 
+    def others(self, node: Schema) -> Node | None:
+        """Returns the grammar of the values of undeclared members of an object schema; None if it allows none. A schema
+        that declares properties, and says nothing else, allows none."""
+        stated = node.get("additionalProperties", "properties" not in node or not node.keys().isdisjoint(_COMBINED))
+        if stated is False:
+            return None
+        return self.value(stated) if isinstance(stated, Mapping) else self._notation.any()
+
+    def arguments(self) -> tuple[list[Member], Node | None]:
+        """Returns the members that a tool's parameters declare, and the values of others (None: no others)."""
+        node, seen = self._root, 0
+        while isinstance(reference := node.get("$ref"), str) and seen < _DEEPEST:
+            target, seen = resolved(self._root, reference), seen + 1
+            node = cast("Schema", target) if isinstance(target, Mapping) else {}
+        return self.members(node), self.others(node)
+
     def _of_type(self, node: Schema, name: str) -> Node:
         nested = self._nested
         if name == "string":
@@ -243,12 +261,8 @@ class Values:
         if name == "array" and nested:
             item = self.value(node["items"]) if "items" in node else nested.any()
             return nested.array(item, node.get("minItems", 0), node.get("maxItems"))
-        if name == "object" and nested:
-            properties, others = node.get("properties", {}), node.get("additionalProperties")
-            if not properties and not node.get("required") and others in (None, True):
-                return nested.free()
-            if properties and others in (None, False) and properties.keys() >= set(node.get("required", ())):
-                return nested.members(self.members(node))
+        if name == "object" and nested and node.get("properties", {}).keys() >= set(node.get("required", ())):
+            return nested.members(self.members(node), self.others(node))
         return self._json({**node, "type": name})
 
     def _constants(self, values: Sequence[Any]) -> Node:
@@ -276,7 +290,7 @@ def any_type(notation: NestedNotation, item: Node) -> Node:
     """Returns the grammar of a value of any type; `item` is that of the values nested in it."""
     constants = map(notation.constant, (True, False, None))
     numbers = JsonText({"type": "number"})
-    return one_of(*constants, numbers, notation.text({}), notation.array(item, 0, None), notation.free())
+    return one_of(*constants, numbers, notation.text({}), notation.array(item, 0, None), notation.members((), item))
 
 
 def resolved(root: Schema, reference: str) -> object:
@@ -351,8 +365,14 @@ def arranged(syntax: ToolSyntax, call: Node, most: int | None) -> Node:
 
     calls = in_order(single(""), Repeat(single(between), 0, None if most is None else most - 1))
     if sectioned or not opening:
-        return in_order(calls, maybe(Marker(_after(closing))) if _after(closing) else NOTHING)
+        return in_order(calls, edges(closing if sectioned else call_close)[2])
     return in_order(Marker(opening.lstrip()), calls, Marker(_after(call_close) + closing.rstrip()))
+
+
+def edges(marker: str) -> tuple[Node, str, Node]:
+    """Returns a marker without its white space, between the grammars of that white space, which may be left out."""
+    before, after = _before(marker), _after(marker)
+    return maybe(Marker(before)) if before else NOTHING, marker.strip(), maybe(Marker(after)) if after else NOTHING
 
 
 def _before(marker: str) -> str:

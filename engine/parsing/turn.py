@@ -6,7 +6,7 @@ made of messages with headers (`channels`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from engine.families import Format
 from engine.parsing.bare import BareCalls, Demands
@@ -19,7 +19,8 @@ _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 
 
 class TextTurn:
-    """Reads a turn of a format without channels."""
+    """Reads a turn of a format without channels. `permits`: whether reasoning may end at a call that begins with this
+    text."""
 
     def __init__(self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> None:
         self._reader = reader
@@ -38,6 +39,7 @@ class TextTurn:
         self._drops = reasoning is not None and reasoning.when_closed == "drop"
         self._closed = self._closed_for_good = self._fenced = self._called = False
         self._announced = not (tools and tools.heading[0])
+        self.permits: Callable[[str], bool] = lambda _: True
         self._quoted = 0  # opening markers that were text: as many closing ones are text too
         self._is_open = Markers(marks.opens)
         self._is_start = Markers(marks.start)
@@ -69,7 +71,7 @@ class TextTurn:
             reader.answer_start = reader.consumed + len(lead)
         if self._implicit and (yield from reader.more()):
             hit = yield from reader.starts(self._at_start)
-            if hit is None or hit in marks.opens:
+            if hit is None or hit in marks.opens or not self._permitted(hit):
                 reader.undecided = False
                 lead = yield from self._reasoning(marks.opens.get(hit or ""), lead)
                 edge, untouched = "reasoning-space", False
@@ -299,9 +301,13 @@ class TextTurn:
         """Whether a marker inside reasoning ends it: a call's opening marker may be text about calls."""
         if hit not in self._openers or self._calls is None or hit in self._marks.others:
             return True
-        if self._calls.section.syntax.names_declared:
-            return (yield from self._calls.names_a_tool(hit))
-        return (yield from self._calls.section.begins(hit))
+        declared = self._calls.section.syntax.names_declared
+        begins = yield from (self._calls.names_a_tool(hit) if declared else self._calls.section.begins(hit))
+        return begins and self._permitted(hit)
+
+    def _permitted(self, hit: str) -> bool:
+        reader = self._reader
+        return hit not in self._openers or self.permits(reader.plain(reader.buffer[reader.pos :]))
 
 
 class _Marks:

@@ -1,7 +1,9 @@
 """What constraints hold, and what they cost.
 
 `matrix`: families x schemas x states of reasoning, the wishes in turn, by a model that knows nothing; counts what came
-out whole, cut off, wrong. `weights MODEL.gguf`: the same of a model's random weights at temperature 1.5. `cost
+out whole, cut off, wrong. `turns`: the same of `--count` turns drawn at random, whose models draft calls in their
+reasoning. `calls`: calls that templates render, under the grammars of their tools (LLAMA_CPP_TEMPLATES names
+llama.cpp's templates). `weights MODEL.gguf`: the same of a model's random weights at temperature 1.5. `cost
 MODEL.gguf`: a token under a mask beside a free one, and llama.cpp's grammar sampler; sixteen streams, a forced call,
 compile times. `stall MODEL.gguf`: the largest gap in a stream beside large schemas. `large [MODEL.gguf]`: forty
 constraints that are made to do harm and forty that are only large, beside a stream: what became of each, the slowest,
@@ -11,6 +13,7 @@ vocabulary, such as `tests/bench/models.py` writes of random weights.
 
 import argparse
 import json
+import random
 import statistics
 import sys
 import threading
@@ -24,6 +27,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support"), str(Path(_
 
 from constrained import (  # noqa: E402
     STATES,
+    THOUGHT,
     WISHES,
     State,
     Turn,
@@ -35,13 +39,15 @@ from constrained import (  # noqa: E402
 )
 from gbnf import gbnf_microseconds  # noqa: E402
 from large_constraints import honest, hostile, public_shaped  # noqa: E402
+from parsing_cases import find  # noqa: E402
 from schemas import SCHEMAS  # noqa: E402
+from template_calls import drawn, held, template_of, writers  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
 from engine._data import builtin_model  # noqa: E402
 from engine.constraint.matcher import Compiler, masks  # noqa: E402
 from engine.errors import EngineError, RequestError  # noqa: E402
-from engine.types import JsonSchema, Regex  # noqa: E402
+from engine.types import JsonSchema, Regex, ToolChoice  # noqa: E402
 
 TOOL = {
     "type": "function",
@@ -74,6 +80,41 @@ def matrix(families: list[str], *, every_wish: bool) -> int:
     return len(bad)
 
 
+def turns(families: list[str], count: int) -> int:
+    """Prints the counts of turns drawn at random, and every turn that is wrong; how many these are."""
+    counts: Counter[str] = Counter()
+    bad: list[str] = []
+    for number in range(count):
+        rng = random.Random(number)
+        family, schema = families[number % len(families)], rng.choice(SCHEMAS)
+        call = find(family, "one call").output.strip()
+        thought = f"Perhaps {call[: rng.randrange(1, len(call) + 1)]} but no. "
+        turn = Turn(family, rng.choice(STATES), rng.choice(WISHES), _object(schema), schema)
+        counts[_outcome(turn, bad, thought)] += 1
+    print(f"{count:,} turns, {len(families)} families:", dict(counts))
+    print("\n".join(bad[:50]))
+    return len(bad)
+
+
+def calls(count: int) -> int:
+    """Prints how many calls of how many templates are allowed, wake the grammar and are read back, and every other one;
+    how many these are."""
+    counts: Counter[str] = Counter()
+    bad: list[str] = []
+    paths = list(writers())
+    choices: tuple[ToolChoice, ...] = ("auto", "required")
+    for path in paths:
+        for number in range(count):
+            for choice in choices:
+                why = held(path, drawn(random.Random(number)), choice)
+                counts["held" if why is None else "wrong" if why else "not written"] += 1
+                bad += [f"{path.stem} {number} {choice}: {why}"] if why else []
+    families = {template_of(path).family.name for path in paths}
+    print(f"{len(paths)} templates of {len(families)} families, {count} tools, each free and required:", dict(counts))
+    print("\n".join(bad[:50]))
+    return len(bad)
+
+
 def _object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema as parameters of a tool."""
     if schema.get("type") == "object" and "$ref" not in schema:
@@ -83,8 +124,8 @@ def _object(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**whole, "$defs": schema["$defs"]} if "$defs" in schema else whole
 
 
-def _outcome(turn: Turn, bad: list[str]) -> str:
-    with engine_of(turn) as llm:
+def _outcome(turn: Turn, bad: list[str], thought: str = THOUGHT) -> str:
+    with engine_of(turn, thought) as llm:
         try:
             completion = llm.chat("Hi", **options_of(turn))
         except RequestError as error:
@@ -330,12 +371,13 @@ def _largest_gap(llm: Engine, beside: Sequence[JsonSchema | None]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["matrix", "cost", "weights", "stall", "large", "compile"])
+    parts = ["matrix", "turns", "calls", "cost", "weights", "stall", "large", "compile"]
+    parser.add_argument("part", choices=parts)
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--families", nargs="*", default=None)
     parser.add_argument("--every-wish", action="store_true", help="not in turn; six times as long")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--count", type=int, default=1000, help="turns of `weights`")
+    parser.add_argument("--count", type=int, default=1000, help="of `weights` and `turns`, and tools of `calls`")
     given = parser.parse_args()
     if given.part == "matrix":
         return min(1, matrix(given.families or callable_families(), every_wish=given.every_wish))
@@ -344,6 +386,10 @@ def main() -> int:
     if given.part == "compile":
         compiling(given.model or builtin_model())
         return 0
+    if given.part == "turns":
+        return min(1, turns(given.families or callable_families(), given.count))
+    if given.part == "calls":
+        return min(1, calls(given.count))
     if given.model is None:
         parser.error(f"{given.part} needs a model")
     if given.part == "weights":

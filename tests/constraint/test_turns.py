@@ -1,7 +1,9 @@
 """Whole turns under constraints, by a model that knows nothing: what they are held to is what comes out, whatever
 becomes of reasoning. The full matrix is tests/bench/constraints.py."""
 
+import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +20,25 @@ from constrained import (
     reasons,
     wrong,
 )
+from parsing_cases import find
 
 from engine import ChatTemplate, Completion, Engine
 from engine.errors import RequestError
+from engine.families import builtin_families
 from engine.testing import ByteVocab, ScriptedBackend
-from engine.types import ToolName
+from engine.types import AllowedTools, ToolName
 
+PING: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}},
+}
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
 FAMILIES = (
     "qwen3",
     "gpt-oss",
@@ -41,6 +56,12 @@ FAMILIES = (
 
 
 WISHES_OF_ANSWERS: tuple[Wish, ...] = tuple(wish for wish in WISHES if wish != "strict")
+
+
+def one_call(family: str) -> str:
+    """A call of `get_weather` in Paris, as the family writes it."""
+    case = find(family, "one call")
+    return case.output.lstrip()
 
 
 def test_the_families_are_there() -> None:
@@ -98,6 +119,71 @@ def test_odd_names_are_read_as_they_stand(family: str) -> None:
     assert completion is not None
     assert completion.tool_calls
     assert {call.error for call in completion.tool_calls} == {None}
+
+
+ENDED_BY_CALLS = [
+    family
+    for family in callable_families()
+    if (reasoning := builtin_families().get(family).format.reasoning) and reasoning.ends_on_call
+]
+DRAFTS: dict[str, Callable[[str], str]] = {
+    "whole": lambda call: call,
+    "begun": lambda call: call[: call.index("Paris")],
+    "unnamed": lambda call: call[: call.index("get_weather")] + "{ or [ or so,",
+}
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_what_a_model_drafts_in_its_reasoning_is_no_error_of_the_caller(draft: str) -> None:
+    """Calls that the wish forbids, whole or broken off, in families whose reasoning may end at a call."""
+    assert len(ENDED_BY_CALLS) >= 12
+    wrongs: list[str] = []
+    for number, family in enumerate(ENDED_BY_CALLS):
+        written = DRAFTS[draft](one_call(family))
+        wishes: tuple[Wish, ...] = ("allowed", "schema", "both", "required", "named")
+        turn = Turn(family, "default", wishes[number % 2] if draft == "whole" else wishes[number % 5])
+        with engine_of(turn, f"Perhaps {written} but no. ") as llm:
+            completion = llm.chat("Hi", **options_of(turn))
+        wrongs += [said] if completion.finish_reason != "length" and (said := wrong(turn, completion)) else []
+        if turn.wish == "schema" and draft == "whole" and "but no." not in completion.reasoning:
+            wrongs.append(f"{turn}: the draft ended reasoning: {completion}")
+    assert not wrongs, "\n".join(wrongs)
+
+
+def test_kimi_k3_calls_tools_where_its_prompt_opens_the_answer() -> None:
+    """With reasoning off its template ends with the mark that opens a response; calls come after an empty one."""
+    control = builtin_families().get("kimi-k3").format.control
+    vocab = ByteVocab(control, end=["<|end_of_msg|>"])
+    source = (
+        '{% for m in messages %}{{ m.content }}{% endfor %}<|open|>message role="assistant"<|sep|>'
+        "{% if add_generation_prompt %}<|open|>{{ 'think' if thinking | default(true) else 'response' }}<|sep|>"
+        "{% endif %}"
+    )
+    template = ChatTemplate(source, family="kimi-k3", control_tokens=vocab.control_tokens)
+    choices: list[Any] = ["required", ToolName(name="ping")]
+    for choice in choices:
+        with Engine(ScriptedBackend(lambda _: "", vocab=vocab), template) as llm:
+            completion = llm.chat("Hi", [PING], tool_choice=choice, reasoning=False, max_tokens=500, seed=2)
+        assert {(call.name, call.error) for call in completion.tool_calls} == {("ping", None)}
+        assert not completion.content
+
+
+@pytest.mark.parametrize("family", ["qwen3-coder", "minimax-m2", "deepseek-v3.2", "minimax-m3", "gemma-4"])
+def test_arguments_that_nobody_constrains_are_the_model_s(family: str) -> None:
+    """Under `allowed_tools`, and of a tool that is not strict beside one that is."""
+    call = one_call(family)
+    control = builtin_families().get(family).format.control
+    vocab = ByteVocab(control, end=["<|the_end|>"])
+    template = ChatTemplate("{{ messages[-1].content }}", family=family, control_tokens=vocab.control_tokens)
+    strict = {"type": "function", "function": {**PING["function"], "strict": True}}
+    ways: list[dict[str, Any]] = [
+        {"tools": [WEATHER, PING], "tool_choice": AllowedTools(names=("get_weather",), mode="auto")},
+        {"tools": [WEATHER, strict]},
+    ]
+    for options in ways:
+        with Engine(ScriptedBackend([call], vocab=vocab), template) as llm:
+            completion = llm.chat("Hi", **options)
+        assert [json.loads(each.arguments)["city"] for each in completion.tool_calls] == ["Paris"], completion
 
 
 def test_a_call_whose_end_is_an_end_token_ends_the_turn_though_the_grammar_forced_it() -> None:

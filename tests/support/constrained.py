@@ -48,13 +48,14 @@ def callable_families() -> list[str]:
     return [name for name, format_ in formats.items() if format_.tools or format_.channels]
 
 
-def engine_of(turn: Turn) -> Engine:
+def engine_of(turn: Turn, thought: str = THOUGHT) -> Engine:
+    """An engine whose model reasons with this thought, then draws any token that it may."""
     format_ = builtin_families().get(turn.family).format
     spaced = (marker for marker in markers(turn.family) if not format_.channels and _is_token(marker))
     vocab = ByteVocab(sorted({*format_.control, *spaced}), end=["<|the_end|>"])
     template = ChatTemplate(_source(format_, turn.state), family=turn.family, control_tokens=vocab.control_tokens)
-    script = _script(format_, turn.state)
-    backend = ScriptedBackend(lambda prompt: _rest(script, prompt), vocab=vocab, n_ctx=16_000, n_batch=4096)
+    script = _script(format_, turn.state, thought)
+    backend = ScriptedBackend(lambda prompt: _rest(script, prompt, thought), vocab=vocab, n_ctx=16_000, n_batch=4096)
     return Engine(backend, template)
 
 
@@ -121,9 +122,9 @@ def _source(format_: Format, state: State) -> str:
     )
 
 
-def _rest(script: str, prompt: str) -> str:
+def _rest(script: str, prompt: str, thought: str) -> str:
     """What of the script is not written yet."""
-    if THOUGHT in prompt:
+    if thought in prompt:
         return ""
     return script[next(length for length in range(len(script), -1, -1) if prompt.endswith(script[:length])) :]
 
@@ -135,13 +136,13 @@ def _opening(format_: Format) -> str:
     return reasoning.open if reasoning is not None else ""
 
 
-def _script(format_: Format, state: State) -> str:
+def _script(format_: Format, state: State, thought: str) -> str:
     """What the model writes while nobody holds it."""
     opening = _opening(format_)
     if not opening:
         return "Well, "
-    thought = THOUGHT * (200 if state in ("never", "budget") else 1)
+    thoughts = thought * (200 if state in ("never", "budget") else 1)
     close = "" if state == "never" else format_.channels.ends[0] if format_.channels else ""
     if format_.reasoning is not None and state != "never":
         close = format_.reasoning.close
-    return opening + thought + close
+    return opening + thoughts + close

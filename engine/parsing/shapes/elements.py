@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.families import ToolSyntax
 from engine.parsing.grammar import (
+    NOTHING,
     JsonText,
     Marker,
     Member,
@@ -404,6 +405,7 @@ def _joined(values: Sequence[str], schema: Schemas) -> str:
 
 
 _BARE_KEY = re.compile(r"[A-Za-z_][\w.\-]*")
+_ANY_KEY = Pattern(r"\w[\w.\-]{0,100}")
 
 
 def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
@@ -411,8 +413,8 @@ def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, 
     notation = _Bare(syntax, rules)
 
     def call(tool: Tool) -> Node:
-        members = Values(tool.parameters, notation, rules, notation).members(tool.parameters)
-        return in_order(Words(tool.name), notation.members(members))
+        arguments = Values(tool.parameters, notation, rules, notation).arguments()
+        return in_order(Words(tool.name), notation.members(*arguments))
 
     return arranged(syntax, one_of(*map(call, tools)), most)
 
@@ -437,8 +439,11 @@ class _Bare:
     def array(self, item: Node, least: int, most: int | None) -> Node:
         return in_order(Words("["), listed(item, least, most, ","), Words("]"))
 
-    def members(self, members: Sequence[Member]) -> Node:
-        pairs = [(in_order(self._key(member.key), Words(":"), member.value), member.required) for member in members]
+    def members(self, members: Sequence[Member], others: Node | None = None) -> Node:
+        ranked = sorted(members, key=lambda member: member.key.lower())  # as these families' templates sort them
+        pairs = [(in_order(self._key(member.key), Words(":"), member.value), member.required) for member in ranked]
+        if others is not None:
+            pairs.append((listed(in_order(_ANY_KEY, Words(":"), others), 1, None, ","), False))
         return in_order(Words("{"), separated(pairs, Words(","), self._rules), Words("}"))
 
     def json(self, schema: Schema, root: Schema) -> Node:
@@ -453,10 +458,6 @@ class _Bare:
         self._any = rule  # before its body, which uses it
         return any_type(self, rule)
 
-    def free(self) -> Node:
-        pair = in_order(Pattern(r"[A-Za-z_][A-Za-z0-9_.\-]{0,40}"), Words(":"), self.any())
-        return in_order(Words("{"), listed(pair, 0, None, ","), Words("}"))
-
     def _key(self, key: str) -> Node:
         return Words(key) if _BARE_KEY.fullmatch(key) else self.constant(key)
 
@@ -466,8 +467,8 @@ def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most
     notation = _Elements(syntax, rules)
 
     def call(tool: Tool) -> Node:
-        members = Values(tool.parameters, notation, rules, notation).members(tool.parameters)
-        return in_order(Words(tool.name), Marker(syntax.name_end), notation.elements(members))
+        arguments = Values(tool.parameters, notation, rules, notation).arguments()
+        return in_order(Words(tool.name), Marker(syntax.name_end), notation.elements(*arguments))
 
     return arranged(syntax, one_of(*map(call, tools)), most)
 
@@ -479,12 +480,14 @@ class _Elements:
         self._begin, self._tag_end, self._end = syntax.tag
         self._without = (self._begin, self._end)
         self._rules = rules
+        self._any: Rule | None = None
 
-    def elements(self, members: Sequence[Member]) -> Node:
-        """Returns elements for these members, one after the other."""
-        found = [self._element(member.key, member.value) for member in members]
-        pairs = zip(found, members, strict=True)
-        return in_order(*(element if member.required else maybe(element) for element, member in pairs))
+    def elements(self, members: Sequence[Member], others: Node | None = None) -> Node:
+        """Returns elements for these members, one after the other, then those of other names."""
+        found = [(self._element(Words(member.key), member.value), member.required) for member in members]
+        # No grammar can make an end tag repeat any name: one that differs makes the call malformed.
+        further = NOTHING if others is None else Repeat(self._element(_ANY_KEY, others))
+        return in_order(*(element if required else maybe(element) for element, required in found), further)
 
     def text(self, schema: Schema) -> Node:
         pattern = whole_pattern(schema, self._rules)
@@ -494,23 +497,25 @@ class _Elements:
         return self._closed(Words(value if isinstance(value, str) else json.dumps(value)))
 
     def array(self, item: Node, least: int, most: int | None) -> Node:
-        return self._closed(Repeat(self._element(_ITEM, item), least, most))
+        return self._closed(Repeat(self._element(Words(_ITEM), item), least, most))
 
-    def members(self, members: Sequence[Member]) -> Node:
-        return self._closed(self.elements(members))
+    def members(self, members: Sequence[Member], others: Node | None = None) -> Node:
+        return self._closed(self.elements(members, others))
 
     def json(self, schema: Schema, root: Schema) -> Node:
         return self._closed(JsonText(schema, root))
 
     def any(self) -> Node:
-        return self.text({})
+        if self._any is None:
+            return self._rules.rule("any", self._any_type)
+        return self._any
 
-    def free(self) -> Node:
-        return self.json({"type": "object"}, {})  # no grammar can make an end tag repeat an arbitrary name
+    def _any_type(self, rule: Rule) -> Node:
+        self._any = rule  # before its body, which uses it
+        return one_of(self.text({}), self._closed(Repeat(self._element(_ANY_KEY, rule), 1)))
 
     def _closed(self, value: Node) -> Node:
         return in_order(value, Marker(self._end))
 
-    def _element(self, key: str, value: Node) -> Node:
-        opening = in_order(Marker(self._begin), Words(key), Marker(self._tag_end))
-        return in_order(opening, value, Words(key), Marker(self._tag_end))
+    def _element(self, key: Node, value: Node) -> Node:
+        return in_order(Marker(self._begin), key, Marker(self._tag_end), value, key, Marker(self._tag_end))

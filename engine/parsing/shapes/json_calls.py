@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
-from engine.parsing.grammar import JsonText, Marker, Node, Rules, arranged, in_order, relocated
+from engine.parsing.grammar import JsonText, Marker, Node, Rules, arranged, edges, in_order, relocated
 from engine.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
 from engine.parsing.reader import WINDOW, Markers, Reading
 from engine.parsing.shapes.pythonic import LiteralReader
@@ -249,7 +249,9 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int | Non
     if syntax.several == "list":
         bounded = {} if most is None else {"maxItems": most}
         listed = {"$defs": defined, "type": "array", "items": {"anyOf": objects}, "minItems": 1, **bounded}
-        return in_order(Marker(syntax.section[0].lstrip()), JsonText(listed), Marker(syntax.section[1]))
+        array = JsonText(listed, indented=syntax.indented)
+        before, closing, after = edges(syntax.section[1])
+        return in_order(Marker(syntax.section[0].lstrip()), array, before, Marker(closing), after)
     return arranged(syntax, JsonText({"$defs": defined, "anyOf": objects}), most)
 
 

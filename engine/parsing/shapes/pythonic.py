@@ -419,11 +419,13 @@ class PythonicShape:
 
 def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int | None) -> Node:
     """Returns the grammar of one to `most` calls as Python calls, with the markers around them."""
-    notation = _Python(rules)
+    notation = PythonNotation(rules, raw=True)
 
     def call(tool: Tool) -> Node:
-        members = Values(tool.parameters, notation, rules, notation).members(tool.parameters)
+        members, others = Values(tool.parameters, notation, rules, notation).arguments()
         pairs = [(in_order(Words(f"{member.key}="), member.value), member.required) for member in members]
+        if others is not None:
+            pairs.append((listed(in_order(_ANY_KEYWORD, Words("="), others), 1, None, ", "), False))
         return in_order(Words(f"{tool.name}("), separated(pairs, Words(", "), rules), Words(")"))
 
     calls = one_of(*map(call, tools))
@@ -433,11 +435,15 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
     return arranged(syntax, calls, most)
 
 
-class _Python:
-    """The notation of Python's literals."""
+_ANY_KEYWORD = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
-    def __init__(self, rules: Rules) -> None:
+
+class PythonNotation:
+    """The notation of Python's literals. `raw`: line breaks in strings are not escaped."""
+
+    def __init__(self, rules: Rules, *, raw: bool = False) -> None:
         self._rules = rules
+        self._controls = r"\x00-\x08\x0b-\x1f\x7f" if raw else r"\x00-\x1f\x7f"
         self._any: Rule | None = None
 
     def text(self, schema: Schema) -> Node:
@@ -448,7 +454,7 @@ class _Python:
         least, most = bounds(schema)
         times = f"{{{least},{'' if most is None else most}}}"
         escapes = r"[\\'\"nrtbf]"
-        return one_of(*(Pattern(rf"{q}(?:[^{q}\\\x00-\x1f\x7f]|\\{escapes}){times}{q}") for q in "'\""))
+        return one_of(*(Pattern(rf"{q}(?:[^{q}\\{self._controls}]|\\{escapes}){times}{q}") for q in "'\""))
 
     def constant(self, value: str | float | bool | None) -> Node:
         if isinstance(value, str):
@@ -460,10 +466,12 @@ class _Python:
     def array(self, item: Node, least: int, most: int | None) -> Node:
         return in_order(Words("["), listed(item, least, most, ", "), Words("]"))
 
-    def members(self, members: Sequence[Member]) -> Node:
+    def members(self, members: Sequence[Member], others: Node | None = None) -> Node:
         pairs = [
             (in_order(self.constant(member.key), Words(": "), member.value), member.required) for member in members
         ]
+        if others is not None:
+            pairs.append((listed(in_order(self.text({}), Words(": "), others), 1, None, ", "), False))
         return in_order(Words("{"), separated(pairs, Words(", "), self._rules), Words("}"))
 
     def json(self, schema: Schema, root: Schema) -> Node:
@@ -477,7 +485,3 @@ class _Python:
     def _any_type(self, rule: Rule) -> Node:
         self._any = rule  # before its body, which uses it
         return any_type(self, rule)
-
-    def free(self) -> Node:
-        pair = in_order(self.text({}), Words(": "), self.any())
-        return in_order(Words("{"), listed(pair, 0, None, ", "), Words("}"))

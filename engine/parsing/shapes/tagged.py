@@ -32,6 +32,7 @@ from engine.parsing.grammar import (
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes.json_calls import JsonShape
+from engine.parsing.shapes.pythonic import PythonNotation
 from engine.parsing.shapes.section import Section
 from engine.parsing.values import ArgumentWriter, Schemas, type_name
 from engine.types import Tool
@@ -382,14 +383,24 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
     """Returns the grammar of one to `most` calls with name and arguments in markup, with the markers around them."""
     attributes = in_order(Pattern(r"( index=\"[0-9]{1,3}\")?"), Marker(syntax.attributes_end))
 
+    # A line break of its own would keep the lexer from one that a marker begins with.
+    space = NOTHING if syntax.call[1][:1].isspace() else _BREAK
+
     def call(tool: Tool) -> Node:
-        notation = _Markup(syntax, rules)
+        members, others = Values(tool.parameters, _Markup(syntax, rules, tool.parameters), rules).arguments()
+        opening = Marker(syntax.argument[0])
         arguments: list[Node] = []
-        for member in Values(tool.parameters, notation, rules).members(tool.parameters):
-            argument = in_order(Marker(syntax.argument[0]), Words(escaped(syntax, member.key)), member.value)
+        for member in members:
+            argument = in_order(opening, Words(escaped(syntax, member.key)), member.value, space)
             arguments.append(argument if member.required else maybe(argument))
-        begun = in_order(Words(tool.name), Marker(syntax.name_end))
-        return in_order(begun, attributes if syntax.attributes_end else NOTHING, *arguments)
+        if others is not None:
+            arguments.append(Repeat(in_order(opening, _ANY_NAME, others, space)))
+        given = in_order(*arguments)
+        if not any(member.required for member in members):
+            given = one_of(given, Marker("\n"))  # as templates do that write the arguments with a line break between
+        end = syntax.name_end if space == NOTHING else syntax.name_end.rstrip()
+        begun = in_order(Words(tool.name), Marker(end), space)
+        return in_order(begun, attributes if syntax.attributes_end else NOTHING, given)
 
     def announced(tool: Tool) -> Node:
         named = in_order(Marker(syntax.heading[0]), Words(tool.name), Marker(syntax.heading[1]))
@@ -402,6 +413,11 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
     return in_order(single, Repeat(further, 0, None if most is None else most - 1))
 
 
+_BREAK = maybe(Marker("\n"))
+"""A line break between two markers: templates of one family differ in them, and so do models."""
+_ANY_NAME = Pattern(r"[^<>\"\x00-\x1f\x7f]{1,100}")
+
+
 def escaped(syntax: ToolSyntax, text: str) -> str:
     """Returns a name escaped for the quotes of an attribute, if the family escapes names."""
     if not syntax.escaped:
@@ -410,12 +426,15 @@ def escaped(syntax: ToolSyntax, text: str) -> str:
 
 
 class _Markup:
-    """The notation of values between the end of a key and the end of an argument: text unchanged, the rest as JSON."""
+    """The notation of values between the end of a key and the end of an argument: text unchanged; the rest as JSON, or,
+    where the markup states no types, as Python's literals, which some templates write."""
 
-    def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
+    def __init__(self, syntax: ToolSyntax, rules: Rules, root: Schema) -> None:
+        literals = PythonNotation(rules)
+        self._python = None if syntax.type_end else Values(root, literals, rules, literals)
         self._syntax = syntax
         self._rules = rules
-        self._end = syntax.argument[1]
+        self._end = syntax.argument[1].rstrip()
         markers = (syntax.argument[1], syntax.call[1], syntax.section[1], syntax.argument[0])
         self._without = tuple(dict.fromkeys(text.strip() for text in markers if text.strip()))
 
@@ -427,25 +446,37 @@ class _Markup:
     def constant(self, value: str | float | bool | None) -> Node:
         if isinstance(value, str):
             return in_order(self._lead("string"), Words(value), Marker(self._end))
-        return in_order(self._lead(type_name(value)), Words(json.dumps(value)), Marker(self._end))
+        words = Words(json.dumps(value))
+        if self._python is not None:
+            words = one_of(words, Words(repr(value)))
+        return in_order(self._lead(type_name(value)), words, Marker(self._end))
 
     def json(self, schema: Schema, root: Schema) -> Node:
         types = Schemas(root, schema).own() or frozenset(["object"])
         leads = one_of(*(self._lead(name) for name in sorted(types)))
-        return in_order(leads, JsonText(schema, root), Marker(self._end))
+        written: Node = JsonText(schema, root)
+        if self._python is not None and types <= _NESTED:
+            written = one_of(written, self._python.value(schema))
+        return in_order(leads, written, Marker(self._end))
 
     def any(self) -> Node:
-        return self.text({})
+        if self._python is not None:
+            return self.text({})
+        kinds = ("number", "boolean", "null", "array", "object")
+        return one_of(self.text({}), *(self.json({"type": kind}, {}) for kind in kinds))
 
     def _lead(self, name: str) -> Node:
         """Returns the markup between a key and a value of that type."""
         syntax = self._syntax
+        if syntax.value_open:
+            return in_order(Marker(syntax.key_end.rstrip()), _BREAK, Marker(syntax.value_open))
         if not syntax.type_end:
-            return in_order(Marker(syntax.key_end), Marker(syntax.value_open))
+            return Marker(syntax.key_end)
         stated = syntax.text_types[0] if name == "string" else _OTHER_TYPES.get(syntax.text_types[0], name)
         stated = "number" if stated == "integer" else stated
-        return in_order(Marker(syntax.key_end), Words(stated), Marker(syntax.type_end), Marker(syntax.value_open))
+        return in_order(Marker(syntax.key_end), Words(stated), Marker(syntax.type_end))
 
 
+_NESTED = frozenset(["array", "object"])
 _OTHER_TYPES = {"true": "false"}
 """The word that markup has for every type but text, by its word for text."""

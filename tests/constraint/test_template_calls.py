@@ -1,0 +1,22 @@
+"""Property: what a grammar demands is what the family's own template writes. A call that a template renders is allowed
+by the grammar of its tool, wakes it under "auto", and is read back. The whole is `tests/bench/constraints.py calls`.
+
+Templates of llama.cpp's tree are read where `LLAMA_CPP_TEMPLATES` names `vendor/llama.cpp/models/templates` of
+llama-cpp-python's source distribution; without it, only our own.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+from template_calls import drawn, held, writers
+
+CASES = 5
+
+
+@pytest.mark.parametrize("path", list(writers()), ids=lambda path: path.stem)
+def test_a_template_s_own_calls_are_what_the_grammar_allows(path: Path) -> None:
+    rng = random.Random(path.stem)
+    for number in range(CASES):
+        why = held(path, drawn(rng), "required" if number % 2 else "auto")
+        assert not why, why
