@@ -105,7 +105,7 @@ def test_a_file_that_was_replaced_is_locked_under_both_names(tmp_path: Path, llm
         with files.out.replacing() as (new, _):
             new.write(b"")
         with pytest.raises(RequestError, match="Another process is writing"):
-            run(ROWS, tmp_path / "out.jsonl", llm)
+            run(ROWS, tmp_path / "out.jsonl", llm, errors=tmp_path / "other errors")
     assert names(tmp_path / "old name") == sorted(row["custom_id"] for row in ROWS)
 
 
