@@ -3,14 +3,13 @@
 Knows: what another process needs to resume a run. Does not know: how a run works.
 """
 
-import os
-import tempfile
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, ValidationError
 
 from engine.errors import RequestError
+from engine.output_file import write_file
 from engine.types import Message, MessagesLike, Record, Text
 
 RunEnd: TypeAlias = Literal[
@@ -78,18 +77,9 @@ class Transcript(Record):
 
     def save(self, path: str | Path) -> None:
         """Write the transcript to a file. Whenever the process dies, the file holds either the old transcript or the
-        new one. Raises OSError if it cannot be written."""
-        target = Path(path)
-        number, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(number, "wb") as file:
-                file.write(self.model_dump_json().encode())
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        new one. Links are followed, and the permissions of an old file kept. Raises OSError if it cannot be written,
+        and for a FIFO or a device."""
+        write_file(path, self.model_dump_json().encode())
 
     def check(self) -> None:
         """Raise RequestError for records that do not belong to the last message's calls."""

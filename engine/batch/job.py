@@ -21,9 +21,10 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from engine.batch.bodies import Turn, turn
-from engine.batch.files import Files, IfChanged, Lines, Syncer
+from engine.batch.files import Files, IfChanged
+from engine.batch.lines import Lines, Syncer
 from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, failure_line
-from engine.batch.source import BadRow, Index, Plan, RowsLike, Source
+from engine.batch.source import BadRow, Index, Plan, RowsLike, Source, input_identity
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.families import Family
 from engine.options import TurnOptions
@@ -141,7 +142,7 @@ def run(
     given = turn("?", tools, options)
     defaults = Defaults(given.options, given.tools, system)
     shown = _Teller(None if quiet or on_progress else screen_for(sys.stderr), on_progress)
-    with Files(out, errors) as files, Source(rows) as source, Index(source, defaults) as index:
+    with Files(out, errors, input_identity(rows)) as files, Source(rows) as source, Index(source, defaults) as index:
         index.build(skip_bad=skip_bad)
         engine = cast("EngineLike", llm) if hasattr(llm, "choices") else cast("Loader", llm)(index.plan())
         files.claim(_fingerprint(engine, defaults), if_changed)
@@ -150,27 +151,20 @@ def run(
         if retry_failed:
             index.retry()
         report = _computed(engine, files, index, shown, group=group, in_flight=in_flight)
-        if in_order and not report.left:
-            files.sort(index)
+        if not report.left and (report.ran or in_order):
+            files.finish(index, report.done, report.failed, in_order=in_order)
         elif retry_failed:
             files.settle(index)
+        files.check()
     shown.end(report)
     return report
 
 
 def _computed(llm: EngineLike, files: Files, index: Index, shown: "_Teller", *, group: bool, in_flight: int) -> Report:
     before = Report(index.plan().total, index.count("done"), index.count("failed"))
-    out = Lines(files.out)
-    try:
-        failures = Lines(files.errors)
-        try:
-            work = _Work(llm, index.work(group=group), out, failures, before)
-            with Syncer(out, failures) as syncer:
-                return _driven(work, syncer, shown, min(in_flight, max(1, before.left)))
-        finally:
-            failures.close(keep_empty=False)
-    finally:
-        out.close()
+    work = _Work(llm, index.work(group=group), files.out, files.errors, before)
+    with Syncer(files.out, files.errors) as syncer:
+        return _driven(work, syncer, shown, min(in_flight, max(1, before.left)))
 
 
 def _driven(work: "_Work", syncer: Syncer, shown: "_Teller", in_flight: int) -> Report:

@@ -236,6 +236,17 @@ def identity(line: bytes) -> tuple[str, str | None] | None:
     return key, name
 
 
+def is_torn_line(piece: bytes) -> bool:
+    """Whether these bytes are the beginning of a line that a batch writes, or null bytes, which a power cut leaves."""
+    starts = (b'{"id":"%b' % _PREFIX.encode(), b'{"custom_id":')
+    begins = any(piece.startswith(start) or start.startswith(piece) for start in starts)
+    try:
+        json.loads(piece)
+    except (ValueError, RecursionError):
+        return begins or not piece.strip(b"\0")
+    return False
+
+
 def dump(value: object, *, sort_keys: bool = False) -> bytes:
     """Returns JSON on one line, in UTF-8. NaN and infinity become null; dates, decimals, paths and the like become
     text, as pydantic writes them; arrays become lists. Raises RequestError for anything else that JSON does not

@@ -9,6 +9,7 @@ index is a temporary SQLite database. Both vanish with the process.
 
 import importlib
 import json
+import os
 import sqlite3
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import IO, Any, Literal, Self, TypeAlias, cast
 
 from engine.batch.rows import BadRowError, Defaults, Kind, Row, bad_key, bad_line, dump, parse_row, sort_key
 from engine.errors import BatchInputError, EngineError, RequestError
+from engine.output_file import Identity, identity
 
 RowsLike: TypeAlias = "str | Path | Iterable[Mapping[str, Any]]"
 State: TypeAlias = Literal["pending", "done", "failed"]
@@ -62,6 +64,19 @@ class Source:
         with self._lock:
             self._file.seek(offset)
             return self._file.read(length)
+
+
+def input_identity(rows: RowsLike) -> Identity | None:
+    """Returns the identity of the file that the rows are read from; None if they are not in a file."""
+    try:
+        if isinstance(rows, Path) or (isinstance(rows, str) and rows != "-"):
+            return identity(rows)
+        if rows == "-":
+            found = os.fstat(sys.stdin.fileno())
+            return found.st_dev, found.st_ino, ()
+    except (OSError, ValueError):  # `Source` says that a path cannot be read; standard input may have no descriptor
+        return None
+    return None
 
 
 def _opened(rows: RowsLike) -> tuple[str, IO[bytes]]:

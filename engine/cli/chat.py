@@ -7,10 +7,8 @@ confirmation. Does not know: options of the command line, how events are styled.
 import asyncio
 import contextlib
 import inspect
-import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +25,7 @@ from engine.engine import Engine
 from engine.errors import EngineError, RequestError
 from engine.events import Event, ReasoningDelta
 from engine.options import TurnOptions
+from engine.output_file import write_file
 from engine.tools import error_text
 from engine.types import Completion, Message, Tool
 
@@ -232,14 +231,7 @@ class Chat:
         """Write the conversation completely: an existing file is replaced once the new one is complete."""
         data = _MESSAGES.dump_json(self.history, indent=1, exclude_defaults=True)
         try:
-            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                Path(name).replace(path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_file(path, data)
         except OSError as error:
             raise RequestError(f"The conversation cannot be saved to {path}: {error}. Give another file.") from error
 

@@ -13,13 +13,13 @@ model file.
 
 import hashlib
 import json
-import tempfile
 from dataclasses import asdict, dataclass, fields
 from operator import index
 from pathlib import Path
 from typing import Any
 
 from engine.errors import RequestError
+from engine.output_file import write_file
 
 _MAGIC = b"llama-engine state 2\n"
 _DIGEST = 32
@@ -52,18 +52,12 @@ class SavedState:
 def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
     """Write the file completely or not at all. Raises RequestError if it cannot be written."""
     head = json.dumps({"origin": asdict(origin), "tokens": saved.tokens}).encode()
-    data = b"".join((_MAGIC, len(head).to_bytes(4, "little"), head, saved.state))
+    start = b"".join((_MAGIC, len(head).to_bytes(4, "little"), head))
+    digest = hashlib.sha256(start)
+    digest.update(saved.state)
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            try:
-                file.write(data)
-                file.write(hashlib.sha256(data).digest())
-                file.close()
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
+        write_file(path, start, saved.state, digest.digest())
+    except OSError as error:
         raise RequestError(f"{path} cannot be written ({error}); choose another path.") from error
 
 

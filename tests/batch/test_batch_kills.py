@@ -1,4 +1,5 @@
-"""A seeded sample of tests/bench/batch_kills.py: batches killed at random moments, inside writes, on a full disk."""
+"""A seeded sample of tests/bench/batch_kills.py (batches killed at random moments, inside writes, on a full disk; files
+changed by something else) and one of tests/bench/batch_paths.py (paths that name one file twice)."""
 
 import re
 import subprocess
@@ -10,7 +11,8 @@ import pytest
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the benchmark reads /proc and forks")
 def test_killed_batches_lose_nothing(repository: Path) -> None:
-    sample = ["--rows", "60", "--kills", "5", "--writes", "5", "--replaces", "3", "--full", "4", "--seed", "7"]
+    sample = ["--rows", "60", "--kills", "5", "--writes", "5", "--replaces", "3", "--full", "4"]
+    sample += ["--tampers", "3", "--seed", "7"]
     done = subprocess.run(
         [sys.executable, "tests/bench/batch_kills.py", *sample],
         cwd=repository,
@@ -28,5 +30,23 @@ def test_killed_batches_lose_nothing(repository: Path) -> None:
     }
     assert int(counts["torn tails seen after a kill"]) > 0
     assert int(counts["full: limit"]) >= 4
-    wrong = {name: counts[name] for name in ("lost", "twice", "torn", "wrong", "not in order", "crashed")}
+    assert counts["tampered"] == "3"
+    names = ("lost", "twice", "torn", "wrong", "not in order", "crashed", "success reported wrongly")
+    wrong = {name: counts[name] for name in names}
     assert set(wrong.values()) == {"0"}, wrong
+
+
+def test_no_pair_of_paths_loses_a_file(repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "tests/bench/batch_paths.py", "--sample", "60", "--seed", "7"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = {name: int(number) for name, number in re.findall(r"^(\w+): (\d+)$", done.stdout, re.MULTILINE)}
+    assert counts["tried"] == 60
+    assert counts["lost"] == 0
+    assert min(counts["refused"], counts["ran"]) > 10

@@ -1,12 +1,15 @@
-"""A batch killed at random moments and inside writes, and on a full disk: are rows lost, computed twice, torn?
+"""A batch killed at random moments and inside writes, on a full disk, or with its files changed by something else: are
+rows lost, computed twice, torn? Is success ever reported wrongly?
 
-    python tests/bench/batch_kills.py --kills 150 --writes 50 --replaces 20 --full 20
+    python tests/bench/batch_kills.py --kills 150 --writes 50 --replaces 20 --full 20 --tampers 20
     python tests/bench/batch_kills.py --kills 0 --writes 0 --replaces 0 --full 0 --builtin 10
 
 Each batch runs in a child on a scripted backend. It is killed (SIGKILL) after a random time, or half-way through a
 line, or just before or after a file is replaced, and started again, until it is done; then another begins, until there
 were as many kills as asked for. After each kill, and at the end, the files are compared with the input. A full disk is
-a limit on the size of files (RLIMIT_FSIZE), and a small tmpfs where one may be mounted. `--builtin`: as many kills of
+a limit on the size of files (RLIMIT_FSIZE), and a small tmpfs where one may be mounted. `--tampers`: while the batch
+runs, its output or error file is deleted, cut, replaced or appended to; the batch must end with an error, and the next
+run must complete the files. `--builtin`: as many kills of
 the command itself, on the built-in model.
 """
 
@@ -28,11 +31,12 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-from engine import ChatTemplate, DiskFullError, Engine, batch  # noqa: E402
+from engine import ChatTemplate, DiskFullError, Engine, EngineError, batch  # noqa: E402
 from engine.testing import ByteVocab, ScriptedBackend  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-DONE, DISK_FULL = 0, 4
+DONE, DISK_FULL, CHANGED = 0, 4, 5
+TAMPERS = ("delete", "cut", "empty", "replace by a copy", "append", "cut and append")
 
 
 def said(question: str) -> str:
@@ -68,6 +72,10 @@ def compute(folder: Path) -> int:
             report = batch.run(folder / "in.jsonl", folder / "out.jsonl", llm, in_order=True, quiet=True)
         except DiskFullError:
             return DISK_FULL
+        except EngineError as error:
+            if "changed by something else" not in str(error):
+                raise
+            return CHANGED
     return DONE if not report.left else 1
 
 
@@ -247,6 +255,70 @@ def fill_tmpfs(rows: int, rng: random.Random, tally: Counter[str]) -> None:
             subprocess.run(["umount", name], check=True)
 
 
+def tamper(path: Path, how: str) -> None:
+    """Do to a file what an editor, a script or a user may do."""
+    data = path.read_bytes()
+    if how == "delete":
+        path.unlink()
+    elif how == "replace by a copy":
+        copy = path.with_name("copy")
+        copy.write_bytes(data)
+        copy.replace(path)
+    elif how == "append":
+        with path.open("ab") as file:
+            file.write(data[: data.find(b"\n") + 1])
+    elif how == "cut and append":  # the same size, with other rows
+        lines = data.splitlines(keepends=True)
+        os.truncate(path, len(data) - len(lines[-1]))
+        with path.open("ab") as file:
+            file.write(b"x" * (len(lines[-1]) - 1) + b"\n")
+    else:
+        os.truncate(path, 0 if how == "empty" else len(data) // 2)
+
+
+def stopped_half_way(folder: Path, rows: int, path: Path, rng: random.Random) -> int | None:
+    """Start a batch and stop (SIGSTOP) its process while rows are left. Returns its id; None if it was too fast."""
+    child = in_child(lambda: compute(folder))
+    until = time.monotonic() + 10
+    while not (path.exists() and path.stat().st_size) and time.monotonic() < until:
+        time.sleep(0.002)
+    time.sleep(rng.uniform(0, rows / 2000))
+    os.kill(child, signal.SIGSTOP)
+    if os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1]):
+        files = [file for file in (folder / "out.jsonl", folder / "out.errors.jsonl") if file.exists()]
+        if path.exists() and path.stat().st_size and sum(file.read_bytes().count(b"\n") for file in files) < rows:
+            return child
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return None
+
+
+def tamper_all(rows: int, times: int, rng: random.Random, tally: Counter[str]) -> None:
+    """Batches whose files are changed once while they run, then run again."""
+    while tally["tampered"] < times:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            wanted = write_input(folder / "in.jsonl", rows, rng)
+            how, path = (
+                TAMPERS[tally["tampered"] % len(TAMPERS)],
+                folder / rng.choice(["out.jsonl", "out.errors.jsonl"]),
+            )
+            child = stopped_half_way(folder, rows, path, rng)
+            if child is None:
+                tally["too fast to tamper with"] += 1
+                continue
+            tamper(path, how)
+            os.kill(child, signal.SIGCONT)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            tally["tampered"] += 1
+            tally[f"tampered: {how}"] += 1
+            tally["success reported wrongly"] += code == DONE
+            tally["crashed"] += code not in (DONE, CHANGED)
+            code = os.waitstatus_to_exitcode(os.waitpid(in_child(lambda folder=folder: compute(folder)), 0)[1])
+            tally["crashed"] += code != DONE
+            Check(folder, wanted, tally).at_the_end()
+
+
 def kill_builtin(kills: int, rng: random.Random, tally: Counter[str]) -> None:
     """The command itself, on the built-in model."""
     with tempfile.TemporaryDirectory() as name:
@@ -281,6 +353,7 @@ def main() -> None:
     parser.add_argument("--writes", type=int, default=50, help="inside a write")
     parser.add_argument("--replaces", type=int, default=20, help="before or after a file is replaced")
     parser.add_argument("--full", type=int, default=20, help="runs that meet a full disk")
+    parser.add_argument("--tampers", type=int, default=20, help="changes of files by something else")
     parser.add_argument("--builtin", type=int, default=0, help="kills on the built-in model")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
@@ -289,10 +362,12 @@ def main() -> None:
     if given.full:
         fill(given.rows, given.full, rng, tally)
         fill_tmpfs(given.rows, rng, tally)
+    if given.tampers:
+        tamper_all(given.rows, given.tampers, rng, tally)
     if given.builtin:
         kill_builtin(given.builtin, rng, tally)
     wrong = 0
-    for name in ("lost", "twice", "torn", "wrong", "not in order", "crashed"):
+    for name in ("lost", "twice", "torn", "wrong", "not in order", "crashed", "success reported wrongly"):
         wrong += tally[name]
         print(f"{name}: {tally.pop(name, 0)}")
     for name in sorted(tally):

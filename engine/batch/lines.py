@@ -1,0 +1,263 @@
+"""One open file of lines, which no other process writes meanwhile.
+
+A line is written by one call, to a file opened for appending; if that fails half-way the file is cut back. Otherwise
+the file is only replaced as a whole, so that a process which dies at any moment leaves complete lines and at most one
+torn line at the end. Whatever else touches the file while it is open ends the batch with an error.
+"""
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Self
+
+from engine.batch.rows import identity, is_torn_line
+from engine.errors import DiskFullError, EngineError, RequestError
+from engine.output_file import replacing, sync_folder
+
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_SYNC_SECONDS = 1.0
+_CHUNK = 1 << 20
+_FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_LOCKED_BYTE = (1 << 31) - 1  # on Windows, where a lock covers bytes
+
+
+def failure(path: Path, error: OSError) -> EngineError:
+    """Returns the error to raise if a file cannot be written."""
+    if error.errno in _FULL:
+        return DiskFullError(f"{path} cannot grow: {error.strerror}. Make room, and run the same command to go on.")
+    return EngineError(
+        f"{path} cannot be written: {error.strerror or error}. Correct that, and run the same command again."
+    )
+
+
+def changed(path: Path) -> EngineError:
+    """Returns the error to raise if something else has written a file of the batch, moved it or deleted it."""
+    return EngineError(
+        f"{path} was deleted, replaced or changed by something else while the batch was writing it. Run the same "
+        "command again: it computes the rows that are missing."
+    )
+
+
+class Lines:
+    """A file, open and locked until `close`; any thread may append. `path` has no links (`output_file.resolved`).
+
+    `created`: it did not exist. Raises RequestError if another process has locked it, EngineError if it cannot be
+    opened or locked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self.created = self._open()
+        self._closed = False
+        self._end = self._synced = os.fstat(self._fd).st_size
+
+    def _open(self) -> bool:
+        """Open and lock the file; returns whether it is new."""
+        try:
+            self._fd, created = _opened(self.path)
+        except OSError as error:
+            raise failure(self.path, error) from error
+        try:
+            _lock_file(self.path, self._fd)
+            if not self._is_at_path():  # another process has just replaced or removed it
+                raise _taken(self.path)
+            if created:
+                sync_folder(self.path.parent)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        return created
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._end
+
+    @property
+    def permissions(self) -> int:
+        return os.fstat(self._fd).st_mode & 0o777
+
+    def append(self, line: bytes) -> None:
+        """Append a line. Raises DiskFullError or EngineError if it cannot be written; then the file contains no part of
+        it."""
+        with self._lock:
+            if self._closed:
+                raise EngineError(f"{self.path} is closed; run the same command again to go on.")
+            try:
+                left = memoryview(line)
+                while left:
+                    left = left[os.write(self._fd, left) :]
+            except OSError as error:
+                with contextlib.suppress(OSError):  # the next start cuts a tail that stays
+                    os.ftruncate(self._fd, self._end)
+                raise failure(self.path, error) from error
+            self._end += len(line)
+
+    def sync(self) -> None:
+        """Make everything that was appended before this call survive a power cut. Raises EngineError if the file is no
+        longer at its path, or has another size than this process gave it."""
+        self.check()
+        end = self._end
+        if end == self._synced:
+            return
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise failure(self.path, error) from error
+        self._synced = end
+
+    def check(self) -> None:
+        """Raise EngineError if something else has deleted, replaced, cut or extended the file."""
+        with self._lock:
+            if not self._is_at_path() or os.fstat(self._fd).st_size != self._end:
+                raise changed(self.path)
+
+    def _is_at_path(self) -> bool:
+        try:
+            return os.path.samestat(self.path.stat(follow_symlinks=False), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yields the offset and the bytes of every line, also of one without its end. Raises EngineError if something
+        else has the file's place."""
+        with self.reader() as file:
+            place = 0
+            for line in file:
+                yield place, line
+                place += len(line)
+
+    def entries(self) -> Iterator[tuple[str, str | None, int, bytes]]:
+        """Yields the lines that a batch wrote: key, custom_id, offset, bytes."""
+        for place, line in self.lines():
+            found = identity(line)
+            if found is not None:
+                yield *found, place, line
+
+    def reader(self) -> IO[bytes]:
+        """Returns the file opened for reading."""
+        self.check()
+        return self.path.open("rb")
+
+    def is_of_a_batch(self) -> bool:
+        """Whether a batch may have written the file: a line of one is in it, or nothing but the beginning of a line."""
+        return any(
+            identity(line) is not None or (place == 0 and len(line) == self._end and is_torn_line(line))
+            for place, line in self.lines()
+        )
+
+    def cut(self) -> None:
+        """Cut off what follows the last line end."""
+        with self.reader() as file:
+            whole = self._end
+            while whole:
+                start = max(0, whole - _CHUNK)
+                file.seek(start)
+                newline = file.read(whole - start).rfind(b"\n")
+                if newline >= 0:
+                    whole = start + newline + 1
+                    break
+                whole = start
+        if whole < self._end:
+            os.ftruncate(self._fd, whole)
+            os.fsync(self._fd)
+            self._end = self._synced = whole
+
+    @contextmanager
+    def replacing(self) -> Generator[tuple[IO[bytes], Path]]:
+        """Yields a new file and its path; it takes this one's place, locked as well, when the block ends."""
+        fd = None
+        with contextlib.ExitStack() as undo:
+            with replacing(self.path) as (file, path):
+                yield file, path
+                file.flush()
+                self.check()
+                if sys.platform == "win32":  # where no open file can be replaced
+                    os.close(self._fd)
+                    undo.callback(self._open)
+                else:
+                    fd, _ = _opened(path)
+                    undo.callback(os.close, fd)
+                    _lock_file(path, fd)
+            if fd is not None:
+                undo.pop_all()
+                os.close(self._fd)
+                self._fd = fd
+        self._end = self._synced = os.fstat(self._fd).st_size
+
+    def close(self, *, remove_empty: bool = False) -> None:
+        """Close the file; with `remove_empty` also remove it if it is empty."""
+        with self._lock:
+            try:
+                if remove_empty and self._is_at_path() and not os.fstat(self._fd).st_size:
+                    self.path.unlink()
+            finally:
+                self._closed = True
+                os.close(self._fd)
+
+
+class Syncer:
+    """Syncs and checks files every second, in a thread of its own. A context manager; `fault` is the error that ended
+    it, if any."""
+
+    def __init__(self, *files: Lines) -> None:
+        self._files = files
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="batch-sync", daemon=True)
+        self.fault: EngineError | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(_SYNC_SECONDS):
+            try:
+                for file in self._files:
+                    file.sync()
+            except EngineError as error:
+                self.fault = error
+                return
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    """Returns a descriptor, and whether the file is new."""
+    try:
+        return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666), True
+    except FileExistsError:
+        return os.open(path, _FLAGS), False
+
+
+def _taken(path: Path) -> RequestError:
+    return RequestError(f"Another process is writing {path}; wait until it ends, or name another output.")
+
+
+def _lock_file(path: Path, fd: int) -> None:
+    """Lock the file itself, so that all its names are locked; the lock ends with the process, however it ends."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(fd, _LOCKED_BYTE, os.SEEK_SET)
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        raise _taken(path) from error
+    except OSError as error:
+        raise EngineError(
+            f"{path} cannot be locked ({error.strerror or error}), so two batches could write it at once. Write to a "
+            "file system that has locks, a local disk for one."
+        ) from error

@@ -1,0 +1,121 @@
+"""A file that we write: links are followed, only a regular file is taken, and it is replaced whole or not at all."""
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+import unicodedata
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TypeAlias
+
+Identity: TypeAlias = tuple[int, int, tuple[str, ...]]
+"""Device and inode of a file; where it does not exist yet, those of the nearest folder that does, and the names below
+it."""
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_NAME_LENGTH = 40
+
+
+def resolved(path: str | Path) -> Path:
+    """Returns the path of the file itself, with all links followed; it need not exist. Raises OSError for a directory,
+    a FIFO, a device, and for a path that no file can have."""
+    path = Path(path)
+    try:
+        real = Path(os.path.realpath(path))
+    except ValueError as error:  # a null character
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return real
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+        raise OSError(number, f"it is {kind}, not a regular file", str(path))
+    if not real.exists() or not os.path.samestat(real.stat(), found):  # a descriptor of a file that was deleted
+        raise OSError(errno.EINVAL, "it is a link to a file that has no name", str(path))
+    return real
+
+
+def identity(path: str | Path) -> Identity:
+    """Returns a value that two paths share if they name the same file, whether it exists or not. Names of files that do
+    not exist are compared without case, as some file systems do. Raises OSError."""
+    try:
+        real = Path(os.path.realpath(path))
+        missing: list[str] = []
+        while True:
+            try:
+                found = real.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                missing.append(unicodedata.normalize("NFC", real.name).casefold())
+                real = real.parent
+                continue
+            return found.st_dev, found.st_ino, tuple(missing)
+    except ValueError as error:  # a null character
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+
+
+def temporary_prefix(path: Path) -> str:
+    """Returns how the names of the temporary files begin that `replacing` makes beside a file."""
+    return f".{path.name[:_NAME_LENGTH]}."
+
+
+@contextmanager
+def replacing(path: str | Path, *, mode: int = 0o600) -> Generator[tuple[IO[bytes], Path]]:
+    """Yields a new file in the same folder, and its path; it takes the place of `path` when the block ends well.
+
+    The permissions of the old file are kept; `mode` is for a file that is new. Whatever dies, `path` is the old file or
+    the new one. Of a file with several names (hard links) only this name gets the new content. Raises OSError.
+    """
+    target = resolved(path)
+    number, name = tempfile.mkstemp(dir=target.parent, prefix=temporary_prefix(target))
+    try:
+        with os.fdopen(number, "wb") as file:
+            yield file, Path(name)
+            file.flush()
+            _keep_permissions(target, name, mode)
+            os.fsync(number)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def write_file(path: str | Path, *parts: bytes) -> None:
+    """Replace a file by these bytes, whole or not at all. Only the user may read a file that is new. Raises OSError."""
+    with replacing(path) as (file, _):
+        file.writelines(parts)
+
+
+def _keep_permissions(target: Path, name: str, mode: int) -> None:
+    if target.exists():
+        old = target.stat()
+        mode = stat.S_IMODE(old.st_mode)
+        if os.name == "posix":
+            try:
+                os.chown(name, -1, old.st_gid)
+            except PermissionError:  # another group must not get the rights of this one
+                mode &= ~0o070
+    Path(name).chmod(mode)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power cut, where the system can do that."""
+    if os.name != "posix":
+        return
+    with contextlib.suppress(OSError):  # some file systems cannot; the files themselves are complete
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
