@@ -27,7 +27,7 @@ else:
 """One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
 _GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
 """A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
-_SLOW = 0.03
+_SLOW = 0.1
 """Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
 mask takes up to ten times as long as its token."""
 MOST_GRAMMARS = 64
