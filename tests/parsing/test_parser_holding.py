@@ -40,7 +40,7 @@ def test_text_is_held_only_as_a_live_marker(case: Case) -> None:
         if any(kinds[at] in TEXT and not case.output[at].isspace() for at in range(start, end)):
             text = case.output[start:end]
             before = [kind for kind in kinds[:start] if "space" not in kind][-1:]
-                drafted = "reasoning" in {*kinds[start:end], *before} and _begins_a_call(case.family, text)
+            drafted = "reasoning" in {*kinds[start:end], *before} and _begins_a_call(case.family, text)
             assert drafted or _is_live(case.family, text), text
 
 
