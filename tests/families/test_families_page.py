@@ -125,11 +125,11 @@ module in `engine/parsing/shapes/`.
 
 ## What small models spoil
 
-A call may run only if it stands in its wrapper, names a declared tool and is whole. In reasoning that nothing has closed
-yet, a call's markup is held until that is decided: a marker that closes reasoning makes it a draft, which stays
-reasoning. Where calls end reasoning (the last table of this page), a whole call counts as soon as it is over; elsewhere only if
-nothing but calls follows to the end of the output. A call that a quote cut short, and so cannot be read to its end, is
-flagged as malformed.
+A call may run only if it stands in its wrapper, names a declared tool and is whole. In reasoning that nothing has
+closed yet, a call's markup is held until that is decided: a marker that closes reasoning makes it a draft, which stays
+reasoning. Where calls end reasoning (the last table of this page), a whole call counts as soon as it is over; elsewhere
+only if nothing but calls follows to the end of the output. A call that a quote cut short, and so cannot be read to its
+end, is flagged as malformed.
 
 `python tests/bench/fuzz_parsing.py --small-models` spoils the golden calls of all families. It counts calls that run
 though they were not meant, turns that lost text or say nothing, and turns that show markup beside a right call:
