@@ -5,7 +5,6 @@ logits, the content of the grammar, how calls are read.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -35,7 +34,6 @@ class Reading(Protocol):
     @property
     def call_start(self) -> int | None: ...
     def size(self, text: str, special: bool = False) -> int: ...
-    def end_reasoning_if(self, permits: Callable[[str], bool]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +102,6 @@ class Guide:
         if constraint.holds == "answer" and not parser.in_reasoning and not self._dozes:
             opening = compiler.compiled(constraint.grammar.opening) if constraint.may_reason else self._closed
             self._begin(opening.copy())
-        if constraint.holds == "answer":
-            parser.end_reasoning_if(self._allows)
 
     @property
     def matcher(self) -> Matcher | None:

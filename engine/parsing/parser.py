@@ -82,7 +82,7 @@ class Parser:
             self._reader.listener = self._shown.note_consumed
         wants_json = response_format is not None and response_format.type != "text"
         demands = Demands(tool_choice, json=wants_json)
-        self._turn = turn = _turn(self._reader, self._emitter, format_, spelling, demands)
+        turn = _turn(self._reader, self._emitter, format_, spelling, demands)
         self._run = turn.run()
         self._finished = False
         self._prompt_size = 0
@@ -110,12 +110,6 @@ class Parser:
     def in_reasoning(self) -> bool:
         """Whether the next text belongs to reasoning."""
         return self._emitter.in_reasoning
-
-    def end_reasoning_if(self, permits: Callable[[str], bool]) -> None:
-        """Let a call end reasoning only if `permits` returns True for the text that it begins with; other calls stay
-        text of the reasoning."""
-        if isinstance(self._turn, TextTurn):
-            self._turn.permits = permits
 
     @property
     def undecided(self) -> bool:

@@ -189,6 +189,11 @@ class Reader:
             self.note(kind, text)
         return text
 
+    def put_back(self, text: str) -> None:
+        """Make text that was just consumed, without being classified, the next to be read."""
+        self.buffer = text + self.buffer[self.pos :]
+        self.pos = 0
+
     def more(self) -> Reading[bool]:
         """Wait until there is something to read. Returns False at the end of the input."""
         while self.pos == len(self.buffer):

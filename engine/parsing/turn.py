@@ -6,21 +6,22 @@ made of messages with headers (`channels`).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from engine.families import Format
 from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import Emitter, Span
 from engine.parsing.reader import CUT, WINDOW, Mark, Markers, Reader, Reading, Spelling
 from engine.parsing.shapes import SectionReader
+from engine.parsing.trial import MOST, Trial
 
 _SPACE = re.compile(r"\s+")
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 
 
 class TextTurn:
-    """Reads a turn of a format without channels. `permits`: whether reasoning may end at a call that begins with this
-    text."""
+    """Reads a turn of a format without channels."""
 
     def __init__(self, reader: Reader, emitter: Emitter, format_: Format, spelling: Spelling, demands: Demands) -> None:
         self._reader = reader
@@ -39,21 +40,33 @@ class TextTurn:
         self._drops = reasoning is not None and reasoning.when_closed == "drop"
         self._closed = self._closed_for_good = self._fenced = self._called = False
         self._announced = not (tools and tools.heading[0])
-        self.permits: Callable[[str], bool] = lambda _: True
         self._quoted = 0  # opening markers that were text: as many closing ones are text too
         self._is_open = Markers(marks.opens)
         self._is_start = Markers(marks.start)
         self._header_end = Markers([marks.header_end.text])
-        ends_on_call = reasoning is not None and reasoning.ends_on_call
-        self._in_reasoning = Markers([*marks.closes, *marks.others, *(openers if ends_on_call else [])])
+        self._ends_on_call = reasoning is not None and reasoning.ends_on_call
+        self._wrappers = self._calls.section.wrappers if self._calls else frozenset[str]()
+        self._trial_of = partial(Trial, reader, emitter, spelling=spelling, at_once=self._ends_on_call)
+        self._failed = 0  # trials
+        self._drafted = self._reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
+        self._reasoning_ends = Markers([*marks.closes, *marks.others])
+        # In the order of their places in the format, so that compiled patterns are shared.
+        wrappers = [text for text in openers if text in self._wrappers]
+        self._in_reasoning = Markers([*marks.closes, *marks.others, *wrappers])
         opens = [text for text in marks.opens if self._anywhere or text in marks.tokens]
         in_content = [*openers, *opens, *marks.others, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
+        known = {*in_content, *marks.answer_end, *marks.closes, *marks.start, *marks.header}
+        closers = self._calls.section.closers.literals if self._calls else ()
+        self._call_ends = [text for text in closers if text not in known]
+        in_content += self._call_ends
         self._in_content = Markers(in_content)
         self._in_answer = Markers([*in_content, *marks.answer_end])
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
-        at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays]
+        at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays, *self._call_ends]
         self._at_start = Markers(at_start)
-        self._after_call = Markers([*at_start, *(self._calls.section.closers.literals if self._calls else ())])
+        self._after_call = Markers([*at_start, *closers])
+        # What may be left over behind a call in reasoning.
+        self._behind_call = Markers([*marks.ends, *marks.stops, *marks.answer_end, *closers])
         self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
 
     def seeded(self) -> None:
@@ -71,12 +84,15 @@ class TextTurn:
             reader.answer_start = reader.consumed + len(lead)
         if self._implicit and (yield from reader.more()):
             hit = yield from reader.starts(self._at_start)
-            if hit is None or hit in marks.opens or not self._permitted(hit):
+            if hit is None or hit in marks.opens:
                 reader.undecided = False
                 lead = yield from self._reasoning(marks.opens.get(hit or ""), lead)
                 edge, untouched = "reasoning-space", False
         reader.undecided = answering = False
         while True:
+            if self._reasons_on:
+                self._reasons_on = False
+                lead, edge = (yield from self._reasoning(None, resumed=True)), "reasoning-space"
             span = Span(self._emitter, reader, "content", lead, edge)
             hit = yield from self._content(span, answering=answering)
             lead, edge = "", "space"
@@ -135,6 +151,7 @@ class TextTurn:
             self._called = True
             after = yield from self._calls.read(hit)
             reader.call_start = None
+            self._reasons_on, self._drafted = self._drafted, False
             return after
         if hit in marks.header:
             span.end(marks.header[hit].before)
@@ -171,7 +188,7 @@ class TextTurn:
         while True:
             if hit == CUT or (hit is not None and (yield from self._acts(hit, span))):
                 return hit
-            if hit is not None and self._is_stray(hit, span):
+            if hit is not None and (self._is_stray(hit, span) or (yield from self._precedes_call(hit, span))):
                 span.settle()
                 reader.take(len(hit), "marker")
             elif hit is not None:
@@ -190,6 +207,8 @@ class TextTurn:
         when none is open, only as a token.
         """
         marks = self._marks
+        if hit in self._call_ends:
+            return self._called and span.blank
         if hit in marks.fences and span.blank:
             self._fenced = yield from self._ends_line(hit)
             return self._fenced
@@ -228,6 +247,19 @@ class TextTurn:
             return False
         return not span.quotes
 
+    def _precedes_call(self, hit: str, span: Span) -> Reading[bool]:
+        """Whether a call's closing marker stands where none is open, directly before an opening one."""
+        if hit not in self._call_ends or span.quotes:
+            return False
+        reader = self._reader
+        while True:
+            rest = reader.behind(len(hit))
+            if any(map(rest.startswith, self._openers)):
+                return True
+            if reader.closed or reader.left > WINDOW or not any(text.startswith(rest) for text in self._openers):
+                return False
+            yield
+
     def _ends_line(self, text: str) -> Reading[bool]:
         reader = self._reader
         while reader.left == len(text) and not reader.closed:
@@ -254,14 +286,14 @@ class TextTurn:
                 return
             span.write(reader.take(space.end() - reader.pos))
 
-    def _reasoning(self, open_: Mark | None, lead: str = "") -> Reading[str]:
+    def _reasoning(self, open_: Mark | None, lead: str = "", *, resumed: bool = False) -> Reading[str]:
         """Read a span of reasoning, including its opening marker if it has one (if not, `lead` is the white space
-        before it).
+        before it). `resumed`: it goes on after a call that stood in it, if anything follows.
 
         Returns the white space after its closing marker.
         """
         reader, emitter, marks = self._reader, self._emitter, self._marks
-        emitter.in_reasoning = True
+        emitter.in_reasoning = not resumed
         span = Span(emitter, reader, "reasoning")
         while True:
             if open_ is not None:
@@ -269,16 +301,13 @@ class TextTurn:
                 reader.take(len(open_.text), "reasoning-marker")
             span = Span(emitter, reader, "reasoning", open_.after if open_ else lead, "reasoning-space")
             yield from self._space(span)
+            if resumed and (yield from reader.match(self._behind_call)):
+                continue
             # Models may open reasoning again although the prompt has opened it.
-            again = yield from reader.starts(self._is_open)
-            if again is None:
+            open_ = marks.opens.get((yield from reader.starts(self._is_open)) or "")
+            if open_ is None:
                 break
-            open_ = marks.opens[again]
-        cut = reader.is_cut(self._is_open)
-        hit = CUT if cut else (yield from reader.until(self._in_reasoning, span.write, cuts=True))
-        while hit is not None and hit != CUT and not (yield from self._ends_reasoning(hit)):
-            span.write(reader.take(len(hit)))
-            hit = yield from reader.until(self._in_reasoning, span.write, cuts=True)
+        hit = CUT if reader.is_cut(self._is_open) else (yield from self._until_reasoning_ends(span))
         if hit == CUT:
             span.end(max((mark.before for mark in marks.closes.values()), key=len))
             reader.take(reader.left, "marker")
@@ -293,21 +322,43 @@ class TextTurn:
             after = self._skip(hit, marks.closes[hit], "reasoning-marker")
             reader.answer_start = reader.consumed
             return after
+        self._drafted = hit not in marks.others
         reader.answer_start = reader.consumed
         span.end((marks.others.get(hit) or self._openers[hit]).before)
         return ""
 
-    def _ends_reasoning(self, hit: str) -> Reading[bool]:
-        """Whether a marker inside reasoning ends it: a call's opening marker may be text about calls."""
-        if hit not in self._openers or self._calls is None or hit in self._marks.others:
-            return True
-        declared = self._calls.section.syntax.names_declared
-        begins = yield from (self._calls.names_a_tool(hit) if declared else self._calls.section.begins(hit))
-        return begins and self._permitted(hit)
+    def _until_reasoning_ends(self, span: Span) -> Reading[str | None]:
+        """Read text up to a marker that ends reasoning, and return the marker without consuming it."""
+        reader, emitter = self._reader, self._emitter
 
-    def _permitted(self, hit: str) -> bool:
-        reader = self._reader
-        return hit not in self._openers or self.permits(reader.plain(reader.buffer[reader.pos :]))
+        def write(text: str) -> None:
+            emitter.in_reasoning = True
+            span.write(text)
+
+        while True:
+            hit = yield from reader.until(self._in_reasoning, write, cuts=True)
+            if hit is None or hit == CUT or hit not in self._wrappers or hit in self._marks.others:
+                return hit
+            if (yield from self._is_call(hit)):
+                return hit
+            write(reader.take(len(hit)))
+
+    def _is_call(self, opener: str) -> Reading[bool]:
+        """Whether a call begins at the front of reasoning, rather than a draft or a mention of one."""
+        reader, emitter = self._reader, self._emitter
+        assert self._calls is not None  # its section has the opener
+        if not self._announced or self._failed == MOST or not (yield from self._calls.section.begins(opener)):
+            return False
+        before, syntax = (emitter.in_reasoning, reader.answer_start), self._calls.section.syntax
+        if self._ends_on_call:
+            # While this is open, a constraint holds the text to be the call that it looks like.
+            emitter.in_reasoning, reader.answer_start, reader.call_start = False, reader.consumed, reader.consumed
+        is_call = yield from self._trial_of(syntax, ends=self._reasoning_ends).succeeds(reader.put_back)
+        reader.call_start = None
+        if not is_call:
+            self._failed += 1
+            emitter.in_reasoning, reader.answer_start = before
+        return is_call
 
 
 class _Marks:

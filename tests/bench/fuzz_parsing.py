@@ -5,6 +5,8 @@ markers, brackets, escapes and controls, then fed at random chunkings under rand
 tokens. Checked for each: nothing raises or hangs, the trace is the input, events keep their order, another chunking
 gives the same, the trace agrees with the completion, a call without an error holds what its tool takes, and the calls
 that were over before the first mutation stay. Failures are printed with all that is needed to repeat them.
+
+`--small-models` instead judges every golden call as small models spoil it, and prints a table of the classes.
 """
 
 import argparse
@@ -23,7 +25,8 @@ from typing import Any, cast
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
-from parsing_cases import TOOLS, Case, check_order, load, pieces  # noqa: E402
+from parsing_cases import FAMILIES, TOOLS, Case, check_order, load, pieces  # noqa: E402
+from small_models import KINDS, judge, mutants  # noqa: E402
 
 from engine.events import Event, ToolCallEnd, fold  # noqa: E402
 from engine.families import builtin_families  # noqa: E402
@@ -73,7 +76,10 @@ def main() -> None:
     arguments.add_argument("--family", action="append", help="only this family (may be repeated)")
     arguments.add_argument("--seconds", type=float, default=5.0, help="the bound for one input")
     arguments.add_argument("--show", type=int, default=3, help="failures shown of each kind and family")
+    arguments.add_argument("--small-models", action="store_true", help="the table of what small models spoil")
     given = arguments.parse_args()
+    if given.small_models:
+        sys.exit(_table(given.family or FAMILIES))
     signal.signal(signal.SIGPROF, _hang)
     failed, slowest, characters = Counter[tuple[str, str]](), 0.0, 0
     begun = time.perf_counter()
@@ -101,6 +107,18 @@ def main() -> None:
     for (family, kind), count in sorted(failed.items()):
         print(f"{count:7} {family}: {kind}")
     sys.exit(bool(failed))
+
+
+def _table(families: Sequence[str]) -> bool:
+    """Print what was read wrongly, by class. Returns whether anything was executable or lost."""
+    counts, guilty = Counter[str](), Counter[tuple[str, str]]()
+    for mutant in (mutant for family in families for mutant in mutants(family)):
+        counts[mutant.kind] += 1
+        guilty.update((mutant.kind, kind) for kind in judge(mutant))
+    print(f"| class | outputs | {' | '.join(KINDS)} |\n|---|---|---|---|---|")
+    for kind, count in counts.items():
+        print(f"| {kind} | {count} | {' | '.join(str(guilty[kind, of]) for of in KINDS)} |")
+    return any(of != "shown" for _, of in guilty)
 
 
 def _hang(signum: int, frame: FrameType | None) -> None:

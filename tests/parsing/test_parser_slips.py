@@ -137,7 +137,7 @@ SLIPS: dict[str, list[Slip]] = {
         Slip(
             "deepseek-v4",
             dsml(dsml_value("a", f'of <{D}parameter name="z" string="true">')),
-            calls=look(f'{{"a": "of <{D}parameter name=\\"z\\" string=\\"true\\">"}}'),
+            calls=look(f'{{"a": "of <{D}parameter name=\\"z\\" string=\\"true\\"></{D}parameter>\n', "malformed"),
         ),
         Slip(
             "qwen3-coder",

@@ -53,6 +53,8 @@ class SectionReader:
     def read(self, opener: str) -> Reading[str]:
         """Read the section whose opener was just consumed. Returns the white space that belongs after it."""
         section = self.section
+        if opener != section.tag_open:
+            yield from section.opened_again(opener)
         if self._whole is not None:
             return (yield from self._read_whole(opener))
         if opener == section.code_open.text:

@@ -42,6 +42,7 @@ from engine.parsing.values import Schemas, coerced, quoted, typed, unwrapped
 from engine.tools import DEEPEST, json_value
 from engine.types import Tool
 
+_CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 _BARE = re.compile(rf"[^,{{}}\[\]:<{CONTROL}]+")
 
 
@@ -71,6 +72,7 @@ class DictionaryShape:
             return ""
         if outcome is Outcome.COMPLETE:
             call.end()
+            yield from section.superfluous(section.closers.literals)
             yield from reader.space()
         else:
             yield from section.rest_is_malformed(call, *section.closers.literals)
@@ -177,6 +179,7 @@ class DictionaryShape:
         text = "".join(parts).strip()
         if not text:
             return Outcome.MALFORMED
+        text = _CONSTANTS.get(text, text)
         try:
             json_value(text)
         except ValueError:
@@ -246,6 +249,8 @@ class NestedShape:
             key = yield from self._tag()
             if key is None:
                 return Outcome.TRUNCATED
+            if children.has(key):
+                return Outcome.MALFORMED  # which of the two values is meant cannot be known
             child = schemas.items() if array else schemas.child(key)
             outcome = yield from self._element(children.child(key), child, key, depth)
             if outcome is not Outcome.COMPLETE:
@@ -335,6 +340,11 @@ class _Items:
         self._write = write
         self._some = False
 
+    def has(self, key: str) -> bool:
+        """Whether the child was written already, and can take no second value."""
+        del key
+        return False
+
     def child(self, key: str) -> Write:
         del key
         self._write(", " if self._some else "[")
@@ -358,6 +368,11 @@ class _Members:
         self._whole = whole
         self._some = False
         self._waiting: dict[str, list[list[str]]] = {}
+        self._written: set[str] = set()
+
+    def has(self, key: str) -> bool:
+        """Whether the child was written already, and can take no second value."""
+        return key in self._written
 
     def child(self, key: str) -> Write:
         """Returns the function to which the next child's value is written."""
@@ -373,6 +388,7 @@ class _Members:
     def _key(self, key: str) -> None:
         self._write(f'{", " if self._some else "{"}"{quoted(key)}": ')
         self._some = True
+        self._written.add(key)
 
     def _flush(self) -> None:
         for key, values in self._waiting.items():

@@ -48,7 +48,7 @@ class JsonShape:
                 return section.close.after
             char = reader.buffer[reader.pos]
             if char == "{":
-                yield from self.call()
+                yield from self.call(listed=in_array)
                 some = True
                 if not in_array and not section.close.text and not (yield from self.another()):
                     return ""
@@ -92,13 +92,16 @@ class JsonShape:
                 return False
             yield
 
-    def call(self) -> Reading[None]:
-        """Read one call object, from its opening brace."""
+    def call(self, *, listed: bool = False) -> Reading[None]:
+        """Read one call object, from its opening brace. `listed`: it is one of an array."""
         state = _JsonCall(self._section.emitter, self._section.syntax)
         reader = self._reader
         reader.record = state.raw
         outcome = yield from self._members(state)
         reader.record = None
+        if outcome is Outcome.COMPLETE and state.call is not None:
+            cut_short = not (yield from self._section.object_ends(listed=listed))
+            outcome = Outcome.MALFORMED if cut_short else outcome
         if outcome is Outcome.COMPLETE and state.call is not None:
             state.call.end(None, state.id)
         elif outcome is Outcome.TRUNCATED and (state.call is not None or reader.cut):

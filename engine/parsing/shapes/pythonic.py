@@ -290,6 +290,9 @@ def _unescaped(escape: str) -> str:
 
 
 _NAME = re.compile(r"[\w.\-]+")
+_NEXT = re.compile(r"[,;]?\s*[\w.\-]+\s*\(|[,;]\s*\]")
+_MAYBE_NEXT = re.compile(r"[,;]?\s*(?:[\w.\-]+\s*)?")
+_BLANKS_AND_BRACKETS = ")]} \t"
 _KEYWORD = re.compile(r"(\w+)\s*=(?!=)")
 _MAYBE_KEYWORD = re.compile(r"\w*\s*=?")
 
@@ -301,6 +304,7 @@ class PythonicShape:
         self._section = section
         self._reader = section.reader
         self._literals = LiteralReader(section.reader, ends=section.closers.literals)
+        self._ends = (*section.closers.literals, *section.openers, "<")
 
     def read(self) -> Reading[str]:
         """Read the calls of a section, including its closing marker if it has one."""
@@ -349,12 +353,31 @@ class PythonicShape:
         if reader.buffer[reader.pos] == "(":
             reader.take(1, "marker")
             outcome = yield from self._arguments(call)
+        if outcome is Outcome.COMPLETE and not (yield from self._is_followed()):
+            outcome = Outcome.MALFORMED
         if outcome is Outcome.MALFORMED:
             yield from self._section.rest_is_malformed(call)
         elif outcome is Outcome.TRUNCATED:
             call.end("truncated")
         else:
             call.end()
+
+    def _is_followed(self) -> Reading[bool]:
+        """Whether the text behind a call can stand there: another line, another call, a marker, or the bracket that
+        ends a list. If not, a quote inside a string has cut the call short."""
+        reader, bare = self._reader, not self._section.close.text
+        while True:
+            rest = reader.buffer[reader.pos : reader.pos + WINDOW]
+            if bare and rest.lstrip(" \t")[:1] == "]":
+                return True
+            tail = rest.lstrip(_BLANKS_AND_BRACKETS)
+            if tail and (tail[0] in "\r\n" or _NEXT.match(tail) or any(mark[0] == tail[0] for mark in self._ends)):
+                return True
+            if _MAYBE_NEXT.fullmatch(tail) is None:
+                return False
+            if reader.closed or reader.left > WINDOW:
+                return True
+            yield
 
     def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
         reader, schemas = self._reader, self._section.schemas(call.name)

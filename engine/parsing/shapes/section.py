@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
-from engine.parsing.reader import CUT, WINDOW, Mark, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import CUT, FIRST_CONTROL, WINDOW, Mark, Markers, Reader, Reading, Spelling
 from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
@@ -22,6 +22,7 @@ _WRAPPER = re.compile(r" ?\w{1,40}>\s*")
 _MAYBE_WRAPPER = re.compile(r" ?\w{0,40}(?:>\s*)?")
 _SPACE = re.compile(r"\s+")
 _LONGEST_NAME = 128
+_BEHIND_OBJECT = frozenset("\r\n{[,;`<")
 
 
 class Section:
@@ -48,7 +49,13 @@ class Section:
             opens += [Mark(max(self.open.before, mark.before, key=len), mark.text) for mark in calls]
         opens.extend([self.code_open] if self.code_open.text else [])
         self.openers: Mapping[str, Mark] = {mark.text: mark for mark in opens}
+        # Where a section has markers, an opening without them does not begin a call in reasoning.
+        unwrapped = {mark.text for mark in calls} if self.open.text else set[str]()
+        self.wrappers = frozenset(self.openers) - unwrapped
         self.closers = Markers([self.close.text, self.call_close.text])
+        self._behind_object = frozenset(
+            [*_BEHIND_OBJECT, *(text[0] for text in (*self.closers.literals, *self.openers))]
+        )
         self.is_call = Markers([mark.text for mark in calls])
         self.inside = Markers([*self.closers.literals, *self.is_call.literals, self.tag_close])
         self._name = _ESCAPED_NAME if syntax.escaped else _NAME
@@ -89,6 +96,46 @@ class Section:
         end = reader.buffer.find(">", reader.pos)
         reader.take(reader.left if end < 0 else end + 1 - reader.pos, "marker")
         yield from reader.space()
+
+    def opened_again(self, opener: str) -> Reading[None]:
+        """Consume the same opening marker where a model has doubled it."""
+        again = Markers([opener])
+        while True:
+            yield from self.reader.space("marker")
+            if not (yield from self.reader.match(again)):
+                return
+
+    def object_ends(self, *, listed: bool = False) -> Reading[bool]:
+        """Whether the text behind an object, and superfluous brackets, can stand there: another line, a marker, or
+        punctuation of JSON. If not, a quote inside a string has cut the object short. Where no marker ends a call, any
+        text may follow, unless the object is one of a list (`listed`)."""
+        reader = self.reader
+        free = not (self.closers.literals or listed)
+        while True:
+            rest = reader.buffer[reader.pos : reader.pos + WINDOW].lstrip(" \t")
+            if rest.startswith(self.closers.literals) or (rest.startswith("]") and (free or listed)):
+                return True
+            head = rest.lstrip(" \t}]")[:1]
+            if head or reader.closed or reader.left >= WINDOW:
+                known = not head or head in self._behind_object or head >= chr(FIRST_CONTROL)
+                return known or (free and rest[0] not in '"\\}')
+            yield
+
+    def superfluous(self, ends: Iterable[str]) -> Reading[None]:
+        """Consume brackets that close nothing before one of the ends, another opening, or the end of the output."""
+        reader = self.reader
+        known = [end for end in (*ends, *self.openers) if end]
+        while True:
+            rest = reader.buffer[reader.pos : reader.pos + WINDOW]
+            tail = rest.lstrip("}] \n\t")
+            if rest.lstrip()[:1] not in ("}", "]") and rest.strip():
+                return
+            if any(map(tail.startswith, known)) or (reader.closed and not tail):
+                reader.take(len(rest) - len(tail), "marker")
+                return
+            if reader.closed or len(rest) == WINDOW or not any(end.startswith(tail) for end in known):
+                return
+            yield
 
     def call_closed(self) -> Reading[bool]:
         """Consume the call's closing marker if it is at the front."""
@@ -204,6 +251,10 @@ class Section:
         """The same for the text after the opener; None while it is too short to tell."""
         text = rest.lstrip()
         if not text:
+            return None
+        if text.startswith(opener):
+            return self._begins(opener, text[len(opener) :])  # the marker stands twice
+        if opener.startswith(text):
             return None
         if opener == self.code_open.text:
             return True

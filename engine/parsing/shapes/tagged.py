@@ -107,12 +107,15 @@ class TaggedJsonShape:
             return Outcome.COMPLETE
         read = self._json.unwrapped if first == '"' else self._json.value
         outcome = yield from read(call.write, "arguments")
+        if outcome is Outcome.COMPLETE and not (yield from section.object_ends()):
+            outcome = Outcome.MALFORMED
         if outcome is Outcome.TRUNCATED:
             call.end("truncated")
         elif outcome is Outcome.MALFORMED:
             yield from section.rest_is_malformed(call, *section.closers.literals)
         else:
             call.end()
+            yield from section.superfluous([*self._arguments_end.literals, *section.closers.literals])
         return outcome
 
 
@@ -240,6 +243,8 @@ class TaggedArgumentsShape:
                     return Outcome.TRUNCATED
                 if (yield from reader.starts(self._follow_markers)) is not None:
                     return Outcome.COMPLETE  # a key without a value is ignored
+        if key in arguments.given:
+            return Outcome.MALFORMED  # which of the two values is meant cannot be known
         text = None if stated is None else stated in section.syntax.text_types
         arguments.key(key, self._lead, text)
         return (yield from self._value(arguments))
@@ -276,18 +281,27 @@ class TaggedArgumentsShape:
             yield from reader.match(_CDATA_CLOSE)
             if (yield from _followed_by(reader, "", (self._value_end.text,), at_end=False)):
                 yield from reader.space()
+        inside = 0  # openings of arguments that are text: each has a closing marker of its own
         while True:
             hit = yield from reader.until(self._value_ends, write, tail=cut)
             if hit is None:
                 return Outcome.TRUNCATED
-            if hit == self._value_end.text:
+            if inside and hit == self._value_end.text and not arguments.is_json():
+                if (yield from self._ends_all(hit, self._section.call_close.text)):
+                    return Outcome.MALFORMED  # one closing marker too few: it was no text
+                inside -= 1
+            elif hit == self._value_end.text:
                 if (yield from self._followed(hit)) or arguments.is_json():
                     reader.take(len(hit), "marker")
                     arguments.end_value(self._value_end.before)
                     return Outcome.COMPLETE
             elif (yield from self._missing_end(hit, arguments)):
+                if inside:
+                    return Outcome.MALFORMED
                 arguments.end_value(self._value_end.before)
                 return Outcome.COMPLETE
+            elif hit in self._argument.literals:
+                inside += 1
             write(reader.take(len(hit)))
 
     def _missing_end(self, hit: str, arguments: ArgumentWriter) -> Reading[bool]:
@@ -332,11 +346,18 @@ class TaggedArgumentsShape:
         """Whether the text after the marker can follow a value."""
         return (yield from _followed_by(self._reader, marker, self._follows, at_end=True))
 
-    def _ends_all(self, marker: str) -> Reading[bool]:
-        """Whether the section's closing marker follows the call's, and then another call or the end of the output."""
+    def _ends_all(self, marker: str, between: str = "") -> Reading[bool]:
+        """Whether the section's closing marker follows the marker at the front (and `between`), and then another call
+        or the end of the output."""
         reader, section = self._reader, self._section
         while True:
             behind = reader.behind(len(marker))
+            if not behind.startswith(between):
+                if reader.closed or not between.startswith(behind) or reader.left > WINDOW:
+                    return False
+                yield
+                continue
+            behind = behind.removeprefix(between).lstrip()
             if section.close.text and not behind.startswith(section.close.text):
                 if reader.closed or not section.close.text.startswith(behind):
                     return False
