@@ -240,14 +240,15 @@ class Values:
         stated = node.get("additionalProperties", "properties" not in node or not node.keys().isdisjoint(_COMBINED))
         if stated is False:
             return None
-        return self.value(stated) if isinstance(stated, Mapping) else self._notation.any()
+        return self.value(cast("Schema", stated)) if isinstance(stated, Mapping) else self._notation.any()
 
     def arguments(self) -> tuple[list[Member], Node | None]:
         """Returns the members that a tool's parameters declare, and the values of others (None: no others)."""
-        node, seen = self._root, 0
+        node: Schema = self._root
+        seen = 0
         while isinstance(reference := node.get("$ref"), str) and seen < _DEEPEST:
             target, seen = resolved(self._root, reference), seen + 1
-            node = cast("Schema", target) if isinstance(target, Mapping) else {}
+            node = cast("Schema", target if isinstance(target, Mapping) else {})
         return self.members(node), self.others(node)
 
     def _of_type(self, node: Schema, name: str) -> Node:
