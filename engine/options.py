@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import Field, ValidationError
 
@@ -227,7 +227,7 @@ def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
 def checked(options: Options, kind: type[Options]) -> Options:
     """Returns the options after checking them against the types in `kind`; `SamplingParams` checks those of sampling.
     Raises RequestError for an unknown option, and for a value that is not valid."""
-    refuse_unknown(options, frozenset(get_type_hints(kind)))
+    refuse_unknown(options, frozenset(kind.__annotations__))
     for name, value in options.items():
         if name not in SamplingParams.model_fields and name != "tool_choice":  # which `prompt_options` checks
             check_value(kind, name, value)

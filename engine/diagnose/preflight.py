@@ -37,7 +37,7 @@ from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.footprint import cells_of, estimate
 from engine.llama.gguf import GgufFile
 from engine.llama.lib import tried
-from engine.llama.own_library import VARIABLE
+from engine.llama.own_library import TESTED_VERSION, VARIABLE
 from engine.runtime.options import CACHE_TYPES, ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
@@ -55,7 +55,6 @@ _WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT
 CHILD = "engine.isolated.preflight_child"
 TRIED = "ok"
 """The child's reply for a file that it has loaded and used."""
-_PINNED = "llama-cpp-python==0.3.36"
 _SECONDS = 120.0
 _SECONDS_WITH_DEVICE = 600.0  # the driver may have to compile every program first
 _READ = 20 << 20  # bytes per second: the slowest assumed speed of reading a file
@@ -267,7 +266,8 @@ def rebuild_command(
         variables["CMAKE_ARGS"] = " ".join(arguments)
     setting = '$env:{}="{}"; ' if windows else '{}="{}" '
     pip = f"{python} -m pip" if python else "pip"
-    line = f"{pip} install --force-reinstall --no-cache-dir --no-binary llama-cpp-python {_PINNED}"
+    line = f"{pip} install --force-reinstall --no-cache-dir --no-binary llama-cpp-python "
+    line += f"llama-cpp-python=={TESTED_VERSION}"
     return "".join(setting.format(*variable) for variable in variables.items()) + line
 
 

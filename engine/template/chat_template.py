@@ -28,7 +28,7 @@ from engine.template.generic import with_generic_tools
 from engine.template.guard import words_of
 from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
 from engine.template.markers import Markers, Span, merged, overlaps
-from engine.template.prompt import Prompt, with_reasoning, with_tail
+from engine.template.prompt import Prompt, with_tail
 from engine.template.reasoning import Switch, switch
 from engine.template.remote import SECONDS, TemplateStoppedError
 from engine.template.rendering import Asked, Held, Rendering, Setting
@@ -211,7 +211,7 @@ class ChatTemplate:
             prompt = rendering.answer()
             if asked.switch.close or (reasoning is False and template._opens(prompt)):
                 prompt = template._closed(prompt)
-        return with_reasoning(prompt, template._opens(prompt))
+        return replace(prompt, opens=template._opens)
 
     def forgeries(self, prompt: Prompt) -> list[Span]:
         """Returns the spans of a prompt that would be control tokens if callers had not written part of them."""

@@ -16,7 +16,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
-from itertools import islice, pairwise
+from functools import cached_property
+from itertools import filterfalse, islice, pairwise
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from engine.errors import RequestError, TemplateError
@@ -27,6 +28,9 @@ from engine.types import Message
 _PRIVATE = range(0xF0000, 0x10FFFE)
 _STAND_INS = "\U000f0000-\U0010fffd"
 _KEPT = " \t\n\r\f\v\"'\\"
+_SAME = {ord(character): character for character in _KEPT}
+# In this order, so that marked keys sort as the keys do.
+_ASCII = sorted((code for code in range(33, 127) if chr(code) not in _KEPT), key=lambda code: (chr(code).lower(), code))
 # As `repr` and as `json.dumps` write a character of the private planes.
 _ESCAPED = r"\\U00(?:0[fF]|10)[0-9a-fA-F]{4}|\\u[dD][bB][89a-fA-F][0-9a-fA-F]\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 # White space and quotes between two stand-ins count as marked: whoever wrote them, no marker consists of them.
@@ -71,51 +75,46 @@ class Alphabet:
     """The stand-ins of one request: characters that occur in none of the texts that its renders may contain."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        taken = _taken(texts)
-        self._free = (chr(code) for code in _PRIVATE if chr(code) not in taken)
-        self._original = _Originals()
-        self._stand_ins = _StandIns(self._next)
-        for character in sorted(map(chr, range(33, 127)), key=lambda each: (each.lower(), each)):
-            _ = self._stand_ins[character]  # in this order, so that marked keys sort as the keys do
-        self._of_kept: dict[str, str] = {}
+        self._free = filterfalse(_taken(texts).__contains__, map(chr, _PRIVATE))
+        self._stand_ins = _StandIns(self._next, keeps=True)
+        self._stand_ins.update(zip(_ASCII, self._free, strict=False))
+        self._original = {ord(stand_in): chr(code) for code, stand_in in self._stand_ins.items()}
+        self._of_kept = _StandIns(self._next, keeps=False)
 
-    def _next(self, character: str) -> str:
+    def _next(self, code: int) -> str:
         stand_in = next(self._free, None)
         if stand_in is None:
             raise RequestError(
                 f"The request has more than {len(self._original):,} different characters, more than any real text. "
                 "Leave out what is not text."
             )
-        self._original[stand_in] = character
+        self._original[ord(stand_in)] = chr(code)
         return stand_in
 
     def mark(self, text: str) -> str:
         """Returns the text in stand-ins, except for white space, quotes and backslashes."""
-        return "".join(map(self._stand_ins.__getitem__, text))
+        return text.translate(self._stand_ins)
 
     def mark_all(self, text: str) -> str:
         """Returns the text in stand-ins, including white space, quotes and backslashes."""
-        for character in set(text) - self._of_kept.keys():
-            self._of_kept[character] = self._next(character)
-        return "".join(map(self._of_kept.__getitem__, text))
+        return text.translate(self._of_kept)
 
     @property
     def escapes(self) -> dict[str, str]:
         """The HTML escapes of the marked characters, also marked."""
         escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-        return {self._stand_ins[character]: self.mark(text) for character, text in escaped.items()}
+        return {self.mark(character): self.mark(text) for character, text in escaped.items()}
 
     def reveal(self, text: str) -> tuple[str, list[Span]]:
         """Returns the text without stand-ins, and the spans of the marked characters in it."""
-        known = self._original.__getitem__
         if "\\U00" not in text and "\\ud" not in text:
-            return "".join(map(known, text)), [Span(*match.span()) for match in _RUNS.finditer(text)]
+            return text.translate(self._original), [Span(*match.span()) for match in _RUNS.finditer(text)]
         parts: list[str] = []
         spans: list[Span] = []
         position = length = 0
         for match in _MARKED.finditer(text):
             found = match.group()
-            original = self._unescaped(found) if found[0] == "\\" else "".join(map(known, found))
+            original = self._unescaped(found) if found[0] == "\\" else found.translate(self._original)
             before = text[position : match.start()]
             start = length + len(before)
             length = start + len(original)
@@ -127,40 +126,33 @@ class Alphabet:
 
     def _unescaped(self, escape: str) -> str:
         """Returns the `repr` or `json.dumps` escape of the character for which an escaped stand-in stands."""
-        stand_in = _character(escape)
-        if stand_in not in self._original:
+        original = self._original.get(ord(_character(escape)))
+        if original is None:
             return escape
-        original = self._original[stand_in]
         return (repr(original) if escape[1] == "U" else json.dumps(original))[1:-1]
 
 
-class _Originals(dict[str, str]):
-    """Maps each stand-in to its character, and any other character to itself."""
+class _StandIns(dict[int, str]):
+    """Maps the code of each character to its stand-in, chosen on first use. With `keeps`, white space, quotes and
+    backslashes map to themselves, since templates and JSON treat them specially; so do characters that UTF-8 cannot
+    encode."""
 
-    def __missing__(self, character: str) -> str:
-        return character
-
-
-class _StandIns(dict[str, str]):
-    """Maps each character to its stand-in, chosen on first use. White space, quotes and backslashes map to themselves,
-    since templates and JSON treat them specially; so do characters that UTF-8 cannot encode."""
-
-    def __init__(self, choose: Callable[[str], str]) -> None:
-        super().__init__({character: character for character in _KEPT})
+    def __init__(self, choose: Callable[[int], str], *, keeps: bool) -> None:
+        super().__init__(_SAME if keeps else {})
         self._choose = choose
+        self._keeps = keeps
 
-    def __missing__(self, character: str) -> str:
-        keeps = character.isspace() or character < " " or "\ud800" <= character <= "\udfff"
-        found = self[character] = character if keeps else self._choose(character)
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        keeps = self._keeps and (character.isspace() or character < " " or "\ud800" <= character <= "\udfff")
+        found = self[code] = character if keeps else self._choose(code)
         return found
 
 
 def absent(texts: Iterable[str], count: int) -> list[str]:
     """Returns characters that occur in none of the texts, and that an alphabet made for them uses only after thousands
     of others."""
-    taken = _taken(texts)
-    free = (chr(code) for code in reversed(_PRIVATE) if chr(code) not in taken)
-    return [next(free) for _ in range(count)]
+    return list(islice(filterfalse(_taken(texts).__contains__, map(chr, reversed(_PRIVATE))), count))
 
 
 def _taken(texts: Iterable[str]) -> set[str]:
@@ -193,11 +185,22 @@ class Marking:
         self._alphabet = alphabet
         self._sparing = sparing
         self._words = words
-        self._near = Markers(near)
-        self._near_in_any_case = Markers(text.lower() for text in near)
-        self._wary = Markers(text.lower() for text in wary)
+        self._near_texts = near
+        self._wary_texts = wary
         self.spared: set[str] = set()
         """The words that were left unmarked."""
+
+    @cached_property
+    def _near(self) -> Markers:
+        return Markers(self._near_texts)
+
+    @cached_property
+    def _near_in_any_case(self) -> Markers:
+        return Markers(text.lower() for text in self._near_texts)
+
+    @cached_property
+    def _wary(self) -> Markers:
+        return Markers(text.lower() for text in self._wary_texts)
 
     @property
     def escapes(self) -> dict[str, str]:

@@ -4,8 +4,10 @@ Knows: how to cut a rendered text into pieces, and where the assistant's turn be
 messages, token ids.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 
 from engine.parsing.reader import Piece
 from engine.template.markers import Span
@@ -24,7 +26,7 @@ class Prompt:
       it seeds the parser. In it, each of the family's control markers that the template wrote is a piece of its own,
       with `special`.
     - `stop`: texts that end the turn, besides the vocabulary's own end tokens.
-    - `in_reasoning`: whether the prompt leaves reasoning open.
+    - `opens`: whether a prompt leaves reasoning open; see `in_reasoning`.
     - `restored`: the indices of the messages whose reasoning the caller did not send and memory restored.
     """
 
@@ -32,14 +34,14 @@ class Prompt:
     pieces: tuple[Piece, ...]
     prefix: tuple[Piece, ...] = ()
     stop: tuple[str, ...] = ()
-    in_reasoning: bool = False
     complete: bool = True
     restored: tuple[int, ...] = ()
+    opens: "Callable[[Prompt], bool]" = field(default=lambda _: False, repr=False, compare=False)
 
-
-def with_reasoning(prompt: Prompt, in_reasoning: bool) -> Prompt:
-    """Returns the same prompt with `in_reasoning` set."""
-    return replace(prompt, in_reasoning=in_reasoning)
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the prompt leaves reasoning open. Parses the prefix on each access."""
+        return self.opens(self)
 
 
 def with_tail(prompt: Prompt, text: str, control: Iterable[str]) -> Prompt:
@@ -66,28 +68,21 @@ def pieces_of(text: str, callers: Sequence[Span]) -> tuple[Piece, ...]:
 def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tuple[Piece, ...]:
     """Returns the pieces from position `start` on, with each control marker that the template wrote as a piece of its
     own."""
-    markers = sorted(control, key=len, reverse=True)
+    markers = _markers(frozenset(control))
     prefix: list[Piece] = []
     position = 0
     for piece in pieces:
         tail = piece.text[max(start - position, 0) :]
         position += len(piece.text)
-        prefix += _cut(tail, markers) if piece.special else [Piece(tail, False)]
+        parts = markers.split(tail) if markers and piece.special else [tail]
+        prefix += [Piece(part, index % 2 == 1) for index, part in enumerate(parts)]
     return tuple(piece for piece in _joined(prefix) if piece.text)
 
 
-def _cut(text: str, markers: Sequence[str]) -> list[Piece]:
-    pieces: list[Piece] = []
-    position = plain = 0
-    while position < len(text):
-        marker = next((marker for marker in markers if text.startswith(marker, position)), None)
-        if marker is None:
-            position += 1
-            continue
-        pieces += (Piece(text[plain:position], False), Piece(marker, True))
-        position = plain = position + len(marker)
-    pieces.append(Piece(text[plain:], False))
-    return pieces
+@cache
+def _markers(texts: frozenset[str]) -> re.Pattern[str] | None:
+    """Returns the pattern that finds the longest of these texts at each position; None for no texts."""
+    return re.compile(f"({'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})") if texts else None
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:

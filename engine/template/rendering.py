@@ -5,7 +5,7 @@ stops. Does not know: which template or family was chosen, what callers may ask 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -246,10 +246,11 @@ class _Run:
     def _reopened(self, conversation: Sequence[Message], marked: str) -> str:
         """Append the assistant's start to a prompt that, after a tool's result, ends a turn without beginning one:
         templates that continue the turn of the call forget that text next to the call has ended it."""
+        if not conversation or conversation[-1].role != "tool":
+            return marked
         text = marked.rstrip()
         ends = (*self._format.stops, *self._setting.fixed.values())
-        is_over = any(end and text.endswith(end) for end in ends)
-        return marked + self._format.start if is_over and conversation[-1].role == "tool" else marked
+        return marked + self._format.start if any(end and text.endswith(end) for end in ends) else marked
 
     def _turn(self, conversation: Sequence[Message], text: str) -> int:
         found = self._after_question(conversation, text)
@@ -427,18 +428,22 @@ def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
     return told if can.open_objects else with_parameters(told, closed)
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Yields every text in a value."""
+def _texts(value: object, found: list[str] | None = None) -> list[str]:
+    """Returns every text in a value, after those `found`."""
+    found = [] if found is None else found
     if isinstance(value, str):
-        yield value
+        found.append(value)
     elif isinstance(value, Message):
-        yield from _texts([value.content, value.reasoning, value.name, value.tool_call_id])
-        yield from (text for call in value.tool_calls for text in (call.id, call.name, call.arguments))
+        found += filter(None, (value.content, value.reasoning, value.name, value.tool_call_id))
+        for call in value.tool_calls:
+            found += (call.id, call.name, call.arguments)
     elif isinstance(value, Tool):
-        yield from _texts(value.openai())
+        _texts(value.openai(), found)
     elif isinstance(value, Mapping):
         for key, item in cast("Mapping[object, object]", value).items():
-            yield from _texts([str(key), item])
+            found.append(str(key))
+            _texts(item, found)
     elif isinstance(value, list | tuple):
         for item in cast("Sequence[object]", value):
-            yield from _texts(item)
+            _texts(item, found)
+    return found

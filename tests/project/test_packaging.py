@@ -9,11 +9,14 @@ import sys
 import sysconfig
 import tarfile
 import textwrap
+import tomllib
 import zipfile
 from pathlib import Path
 from shutil import copy2
 
 import pytest
+
+from engine.llama.own_library import TESTED_VERSION
 
 BUILTIN = "examples/default_model/builtin-q8_0.gguf"
 JUNK = (
@@ -62,6 +65,11 @@ def used_from(site: Path) -> Path:
     first = f"import site; site.addsitedir({str(site)!r}); site.addsitedir({sysconfig.get_paths()['purelib']!r})\n"
     code = first + textwrap.dedent(USES_ALL_THREE)
     return Path(run(sys.executable, "-I", "-S", "-c", code, cwd=site).strip())
+
+
+def test_the_pinned_version_is_the_one_tested(repository: Path) -> None:
+    dependencies = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    assert f"llama-cpp-python=={TESTED_VERSION}" in dependencies
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import pytest
 from engine.errors import FamilyError, RequestError, TemplateError
 from engine.events import fold
 from engine.families import builtin_families
-from engine.parsing import Piece
+from engine.parsing import Parser, Piece
+from engine.template import chat_template
 from engine.template.chat_template import ChatTemplate
 from engine.types import Message, ToolCall, ToolName
 
@@ -142,6 +143,20 @@ class TestReasoning:
         assert qwen.render("Hi", reasoning=False).text.endswith("<think>\n\n</think>\n\n")
         assert not qwen.render("Hi", reasoning=False).in_reasoning
         assert "Reasoning: high" in shipped("gpt-oss").render("Hi", reasoning="high").text
+
+    def test_a_render_parses_nothing_until_somebody_asks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made, parsers = shipped("qwen3"), list[object]()
+
+        class Counted(Parser):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                parsers.append(self)
+                super().__init__(*args, **options)
+
+        monkeypatch.setattr(chat_template, "Parser", Counted)
+        prompt = made.render("Hi")
+        assert not parsers, "each turn would pay for it"
+        assert not prompt.in_reasoning
+        assert len(parsers) == 1
 
     def test_without_a_gate_the_block_is_closed(self) -> None:
         prompt = shipped("deepseek-r1").render("Hi", reasoning=False)
