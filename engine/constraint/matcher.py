@@ -97,6 +97,18 @@ class Matcher:
         return self._inner
 
 
+def llguidance() -> Any:
+    """Returns the library, imported at the first constraint. Raises RequestError if it cannot be loaded."""
+    try:
+        import llguidance as library
+    except ImportError as error:
+        raise RequestError(
+            f"Constraints need llguidance, which cannot be loaded ({error}). Where the address space is limited "
+            "(`ulimit -v`), raise the limit; otherwise reinstall it: pip install --force-reinstall llguidance."
+        ) from error
+    return library
+
+
 class Table:
     """A vocabulary as llguidance needs it.
 
@@ -105,13 +117,14 @@ class Table:
     """
 
     def __init__(self, tokens: Tokens) -> None:
-        from llguidance import LLTokenizer, TokenizerWrapper
-
+        library = llguidance()
         wrapped = _Wrapped(tokens)
         self.size = tokens.size
         self.ends = [token for token in range(tokens.size) if tokens.is_end(token)]
         self.marks = Marks(tokens)
-        self.inner: Any = LLTokenizer(TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id)
+        self.inner: Any = library.LLTokenizer(
+            library.TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id
+        )
 
     def tokens(self, text: str) -> list[int]:
         """Tokenize plain text."""
@@ -226,23 +239,21 @@ def refusal(schema: Mapping[str, Any]) -> str | None:
 
 def grammar_refusal(grammar: str) -> str | None:
     """Returns why a grammar cannot be compiled; None if it can. Raises RequestError if compiling takes too long."""
-    from llguidance import LLMatcher
-
+    library = llguidance()
     if len(grammar) > LARGE:
         return tried(grammar)
-    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    failed, messages = library.LLMatcher.validate_grammar_with_warnings(grammar)
     return messages[0].partition("\n")[0] if failed else None
 
 
 def regex_refusal(pattern: str) -> str | None:
     """Returns why a regular expression cannot be enforced; None if it can."""
-    from llguidance import LLMatcher
-
-    return grammar_refusal(LLMatcher.grammar_from_regex(pattern))
+    return grammar_refusal(llguidance().LLMatcher.grammar_from_regex(pattern))
 
 
 def from_gbnf(grammar: str) -> str:
     """Translate a GBNF grammar into llguidance's Lark. Raises RequestError if it is not GBNF."""
+    _ = llguidance()
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:

@@ -18,7 +18,8 @@ from types import SimpleNamespace
 import pytest
 
 from engine import ChatTemplate, Engine, RequestError
-from engine.cli import commands, main
+from engine.cli import commands, confirm, main
+from engine.cli.screen import Screen
 from engine.cli.tool_files import tools_of
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -105,6 +106,8 @@ def types(monkeypatch: pytest.MonkeyPatch) -> Types:
             return line if isinstance(line, str) else line()
 
         monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+        monkeypatch.setattr(confirm, "can_ask", lambda: True)
+        monkeypatch.setattr(commands, "can_ask", lambda: True)
         monkeypatch.setattr("builtins.input", answer)
 
     return use
@@ -223,13 +226,70 @@ def test_tools_of_a_file_are_asked_about(
     types("What is 127 times 46?", "y", "And 2 times 3?", "no")
     assert main(["chat", "--tools", str(tools)]) == 0
     out = capsys.readouterr().out
-    assert "run multiply(a=127, b=46)" in out
+    assert 'run multiply {"a": 127, "b": 46}' in out
     assert "result: 5842" in out
     assert "the user refused this call" in out
     assert "5842" in script.asked[1]
     assert "the user refused this call" in script.asked[3]
     assert "_hidden" not in script.asked[0]
     assert '"later"' in script.asked[0]
+
+
+SHELL = '''
+def shell(cmd: str) -> str:
+    """Run a command."""
+    return "ran"
+'''
+
+
+@pytest.mark.parametrize("length", [10, 3_000, 60_000])
+def test_a_question_shows_all_of_the_call(
+    scripted: Scripted, types: Types, tmp_path: Path, capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    """A page at a time; each word of the call stands in what was shown before the last question."""
+    (tmp_path / "shell.py").write_text(SHELL, encoding="utf-8")
+    words = [f"w{number:05}" for number in range(length // 7)]
+    scripted(call("shell", cmd=" ".join(words)), "Done.")
+    asked: list[str] = []
+
+    def yes() -> str:
+        asked.append("")
+        return "" if len(asked) < pages else "y"
+
+    pages = 1 + (len(" ".join(words)) + 30) // (80 * 23)
+    types("Go.", *[yes] * (pages + 2))
+    assert main(["chat", "--tools", str(tmp_path / "shell.py")]) == 0
+    shown, _, after = "".join(capsys.readouterr().out.splitlines()).partition("result: ran")
+    assert after
+    assert [word for word in words if word not in shown] == []
+
+
+def test_a_call_that_was_not_read_to_its_end_or_is_too_long_is_refused(
+    scripted: Scripted, types: Types, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shell.py").write_text(SHELL, encoding="utf-8")
+    for text, typed in (("x" * 5_000, ["n"]), ("x" * 5_000, ["y"]), ("x" * (confirm.LONGEST + 1), [])):
+        script = scripted(call("shell", cmd=text), "Sorry.")
+        types("Go.", *typed)
+        assert main(["chat", "--tools", str(tmp_path / "shell.py")]) == 0
+        assert "the user refused this call" in script.asked[1]
+    assert "too many to read: refused" in capsys.readouterr().out
+
+
+def test_a_question_hides_no_character(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    assert confirm.confirmed(Screen(sys.stdout), "run\u200b \u202e\x1b[8mrm\x9b", "Run it?")
+    assert capsys.readouterr().out == "run\\u200b \\u202e\\x1b[8mrm\\x9b\n"
+
+
+def test_calls_are_not_run_where_nobody_sees_the_question(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shell.py").write_text(SHELL, encoding="utf-8")
+    scripted("Hello.")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert main(["chat", "--tools", str(tmp_path / "shell.py")]) == 1
+    assert "without a terminal as input and output" in capsys.readouterr().err
 
 
 def test_tools_run_without_questions_with_yes(
