@@ -243,36 +243,31 @@ def shell(cmd: str) -> str:
 
 
 @pytest.mark.parametrize("length", [10, 3_000, 60_000])
-def test_a_question_shows_all_of_the_call(
-    scripted: Scripted, types: Types, tmp_path: Path, capsys: pytest.CaptureFixture[str], length: int
+def test_a_question_shows_all_that_it_is_about(
+    length: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page at a time; each word of the call stands in what was shown before the last question."""
-    (tmp_path / "shell.py").write_text(SHELL, encoding="utf-8")
+    """A page at a time; each word stands in what was shown before the last question."""
     words = [f"w{number:05}" for number in range(length // 7)]
-    scripted(call("shell", cmd=" ".join(words)), "Done.")
     asked: list[str] = []
 
-    def yes() -> str:
-        asked.append("")
-        return "" if len(asked) < pages else "y"
+    def answer(question: str) -> str:
+        asked.append(question)
+        return "y" if question.startswith("Run it?") else ""
 
-    pages = 1 + (len(" ".join(words)) + 30) // (80 * 23)
-    types("Go.", *[yes] * (pages + 2))
-    assert main(["chat", "--tools", str(tmp_path / "shell.py")]) == 0
-    shown, _, after = "".join(capsys.readouterr().out.splitlines()).partition("result: ran")
-    assert after
+    monkeypatch.setattr("builtins.input", answer)
+    assert confirm.confirmed(Screen(sys.stdout), " ".join(words), "Run it?")
+    shown = "".join(capsys.readouterr().out.splitlines())
     assert [word for word in words if word not in shown] == []
+    assert len(asked) >= 1 + length // (80 * 25)
 
 
-def test_a_call_that_was_not_read_to_its_end_or_is_too_long_is_refused(
-    scripted: Scripted, types: Types, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_was_not_read_to_its_end_or_is_too_long_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "shell.py").write_text(SHELL, encoding="utf-8")
-    for text, typed in (("x" * 5_000, ["n"]), ("x" * 5_000, ["y"]), ("x" * (confirm.LONGEST + 1), [])):
-        script = scripted(call("shell", cmd=text), "Sorry.")
-        types("Go.", *typed)
-        assert main(["chat", "--tools", str(tmp_path / "shell.py")]) == 0
-        assert "the user refused this call" in script.asked[1]
+    for answer in ("n", "y"):
+        monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
+        assert not confirm.confirmed(Screen(sys.stdout), "x" * 5_000, "Run it?")
+    assert not confirm.confirmed(Screen(sys.stdout), "x" * (confirm.LONGEST + 1), "Run it?")
     assert "too many to read: refused" in capsys.readouterr().out
 
 
@@ -313,9 +308,9 @@ def test_servers_of_tools_are_asked_about_too(
     types("Double 21.", "y", "Again.", "n")
     assert main(["chat", "--mcp", server, "--mcp", f"b_={server}"]) == 0
     printed = capsys.readouterr().out
-    assert "run double(n=21)" in printed
+    assert 'run double {"n": 21}' in printed
     assert "42" in printed
-    assert "run b_double(n=21)" in printed
+    assert 'run b_double {"n": 21}' in printed
     assert "the user refused this call" in printed
 
 

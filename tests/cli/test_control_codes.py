@@ -27,7 +27,7 @@ HOSTILE = {
     "one byte of C1": "a\x9b2Jb\x9d0;evil\x9c",
     "moves back": "a\x08\x08\x08b\rc",
     "turns the text around": "a\u202eb\u2066c",
-    "a lone surrogate": "a\ud83d\x1bc",
+    "a byte that is no text": "a\udc9b\x1bc",
 }
 RAW = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
