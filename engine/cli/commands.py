@@ -156,7 +156,7 @@ def inspect(options: argparse.Namespace) -> int:
         found = llm.inspect()
     screen = Screen(sys.stdout)
     if options.json:
-        screen.line(to_json(asdict(found)).decode())
+        screen.line(visible_json(to_json(asdict(found)).decode()))
         return 0
     text = found.text()
     column = re.match(r".*?\s{2,}", text)  # where the values begin
@@ -173,7 +173,7 @@ def explain(options: argparse.Namespace) -> int:
     with load(options) as llm:
         turn: TurnOptions = {"reasoning": _reasoning(options)}
         found = llm.explain([*_system(options), *messages], tools, output=output, **turn)
-    Screen(sys.stdout).line(to_json(found.data()).decode() if options.json else found.text())
+    Screen(sys.stdout).line(visible_json(to_json(found.data()).decode()) if options.json else found.text())
     return 0
 
 

@@ -106,18 +106,19 @@ def a_family_file(evil: str, folder: Path, _: pytest.MonkeyPatch) -> None:
 
 
 def reports(evil: str, _: Path, patch: pytest.MonkeyPatch) -> None:
-    def inspect(self: Engine) -> Inspection:
-        _ = self
-        found = Engine.load(None, n_ctx=64).inspect() if not known else known[0]
-        known.append(found)
-        values = {name: getattr(found, name) for name in found.__slots__}
-        return Inspection(**{**values, "name": evil, "architecture": evil, "quantization": evil, "reason": evil})
+    with Engine.load(None, n_ctx=64) as llm:
+        found = llm.inspect()
+    evil = evil.encode("utf-8", "replace").decode()  # a file's header is text
+    values = {name: getattr(found, name) for name in found.__slots__}
+    report = Inspection(**{**values, "name": evil, "architecture": evil, "quantization": evil, "reason": evil})
 
-    known: list[Inspection] = []
+    def inspect(_: Engine) -> Inspection:
+        return report
+
     patch.setattr(commands, "load", scripted)
     patch.setattr(Engine, "inspect", inspect)
     assert main(["inspect"]) == main(["inspect", "--json"]) == 0
-    sys.stdout.write(inspect(scripted(argparse.Namespace())).text())
+    sys.stdout.write(report.text())
     assert main(["explain", "--prompt", evil]) == main(["explain", "--prompt", evil, "--json"]) == 0
     sys.stdout.write(scripted(argparse.Namespace()).explain(evil).text())
 
@@ -125,7 +126,7 @@ def reports(evil: str, _: Path, patch: pytest.MonkeyPatch) -> None:
 def the_doctor(evil: str, _: Path, patch: pytest.MonkeyPatch) -> None:
     report = doctor.Report(
         evil, evil, evil, evil, (evil,), doctor.Machine(evil, evil), None, evil,
-        doctor.Verdict(outcome="faulty", reason=evil, use_extra_bufts=False, cached=False),
+        doctor.Verdict("faulty", evil),
         evil, None, Path("h"), Path("o"), (1, 1),
     )  # fmt: skip
     patch.setattr(commands, "diagnose", lambda: report)
@@ -155,8 +156,19 @@ def a_conversation(evil: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
     assert main(["chat"]) == 0
 
 
+class Cell:
+    """What a notebook shows."""
+
+    def __call__(self, data: dict[str, str], **_: object) -> "Cell":
+        sys.stdout.write(data["text/plain"])
+        return self
+
+    update = __call__
+
+
 def progress(evil: str, _: Path, __: pytest.MonkeyPatch) -> None:
-    for screen in (Lines(sys.stdout), Notebook(lambda data, **_: sys.stdout.write(data["text/plain"]))):
+    cell = Cell()
+    for screen in (Lines(sys.stdout), Notebook(cell)):
         screen.line(evil)
         loading = Loading(screen, evil, iter(range(0, 100, 10)).__next__)
         loading(0.5)
