@@ -261,18 +261,25 @@ def test_a_question_shows_all_that_it_is_about(
     assert len(asked) >= 1 + length // (80 * 25)
 
 
+def always(answer: str) -> Callable[[str], str]:
+    def give(_: str) -> str:
+        return answer
+
+    return give
+
+
 def test_what_was_not_read_to_its_end_or_is_too_long_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for answer in ("n", "y"):
-        monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
+        monkeypatch.setattr("builtins.input", always(answer))
         assert not confirm.confirmed(Screen(sys.stdout), "x" * 5_000, "Run it?")
     assert not confirm.confirmed(Screen(sys.stdout), "x" * (confirm.LONGEST + 1), "Run it?")
     assert "too many to read: refused" in capsys.readouterr().out
 
 
 def test_a_question_hides_no_character(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builtins.input", lambda _: "y")
+    monkeypatch.setattr("builtins.input", always("y"))
     assert confirm.confirmed(Screen(sys.stdout), "run\u200b \u202e\x1b[8mrm\x9b", "Run it?")
     assert capsys.readouterr().out == "run\\u200b \\u202e\\x1b[8mrm\\x9b\n"
 

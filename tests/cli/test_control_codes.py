@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,8 +110,7 @@ def reports(evil: str, _: Path, patch: pytest.MonkeyPatch) -> None:
     with Engine.load(None, n_ctx=64) as llm:
         found = llm.inspect()
     evil = evil.encode("utf-8", "replace").decode()  # a file's header is text
-    values = {name: getattr(found, name) for name in found.__slots__}
-    report = Inspection(**{**values, "name": evil, "architecture": evil, "quantization": evil, "reason": evil})
+    report = replace(found, name=evil, architecture=evil, quantization=evil, reason=evil)
 
     def inspect(_: Engine) -> Inspection:
         return report
