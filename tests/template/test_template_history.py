@@ -201,6 +201,15 @@ def test_a_tool_that_cannot_be_shown_is_named() -> None:
         fussy.render([ASKED, {"role": "assistant", "content": "A"}, ASKED], [good])
 
 
+@pytest.mark.filterwarnings("ignore:No family in models.toml:engine.errors.EngineWarning")
+def test_a_tool_is_changed_as_little_as_the_template_insists_on() -> None:
+    shows = "{% for t in tools %}{{ 'About ' + t.function.description }}{{ t.function | tojson }}{% endfor %}"
+    told = ChatTemplate(shows + "{% for m in messages %}{{ m.content }}{% endfor %}", trust_template=True)
+    bare = {"name": "look", "parameters": {"type": "object", "properties": {"any": {"type": ["string", "null"]}}}}
+    expected = {"name": "look", "description": "", "parameters": bare["parameters"]}
+    assert told.render("Hi", [bare]).text == f"About {json.dumps(expected)}Hi"
+
+
 METADATA = """\
 [gMASK]<sop>
 {%- for tool in tools or [] %}<|system|>
