@@ -39,6 +39,7 @@ class TextTurn:
         self._anywhere = reasoning is not None and reasoning.where == "anywhere"
         self._drops = reasoning is not None and reasoning.when_closed == "drop"
         self._closed = self._closed_for_good = self._fenced = self._called = False
+        self._named = False  # a marker that opens calls or the answer is followed by a tool's name
         self._announced = not (tools and tools.heading[0])
         self._quoted = 0  # opening markers that were text: as many closing ones are text too
         self._is_open = Markers(marks.opens)
@@ -124,7 +125,7 @@ class TextTurn:
                 span.end(marks.closes[hit].before)
                 lead, edge = self._skip(hit, marks.closes[hit], "reasoning-marker"), "reasoning-space"
                 reader.answer_start = reader.consumed
-            elif hit in marks.answer and not answering:
+            elif hit in marks.answer and not (answering or self._named):
                 span.end(marks.answer[hit].before)
                 lead, answering = self._skip(hit, marks.answer[hit]), True
             else:
@@ -223,7 +224,8 @@ class TextTurn:
         if not self._announced:
             return False
         if self._calls.section.syntax.names_declared:
-            return (yield from self._calls.names_a_tool(hit))
+            self._named = yield from self._calls.names_a_tool(hit)
+            return self._named or hit in marks.answer
         return (yield from self._calls.section.begins(hit))
 
     def _opens(self, hit: str, span: Span) -> bool:
