@@ -303,7 +303,7 @@ class TextTurn:
                 reader.take(len(open_.text), "reasoning-marker")
             span = Span(emitter, reader, "reasoning", open_.after if open_ else lead, "reasoning-space")
             yield from self._space(span)
-            if resumed and (yield from reader.match(self._behind_call)):
+            if resumed and ((yield from reader.match(self._behind_call)) or reader.cut_marker(self._behind_call)):
                 continue
             # Models may open reasoning again although the prompt has opened it.
             open_ = marks.opens.get((yield from reader.starts(self._is_open)) or "")
@@ -403,8 +403,11 @@ class _Marks:
         self.ends = marks(*format_.ends)
         own = {*self.answer_end, *self.ends, *self.closes}
         self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}
-        # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose.
-        self.others = marks(*filter(spelling.is_hard, (format_.content[0], format_.start)))
+        # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose and does not
+        # open calls too.
+        opens_calls = tools.call[0].strip() if tools else ""
+        other = (text for text in (format_.content[0], format_.start) if text.strip() != opens_calls)
+        self.others = marks(*filter(spelling.is_hard, other))
         later = reasoning is not None and reasoning.where != "start"
         self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
         # Without tool calls (tool_choice "none"), calls are content, including their markers.
