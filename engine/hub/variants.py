@@ -189,7 +189,7 @@ def _nearest(wanted: str, models: Sequence[Variant]) -> Variant | None:
     """Returns the model that a cut-off or mistyped quantisation most likely means: "Q4" is Q4_K_M rather than Q4_0."""
     named = {_plain(model.quantization): model for model in models}
     begun = [model for plain, model in named.items() if wanted and plain.startswith(wanted)]
-    close = [named[plain] for plain in get_close_matches(wanted, named, n=1, cutoff=0.6)]
+    close = [named[plain] for plain in get_close_matches(wanted, named, n=1, cutoff=0.7)]
     return min(begun, key=_preference) if begun else next(iter(close), None)
 
 

@@ -256,7 +256,6 @@ def test_what_stopped_a_derivation_is_said() -> None:
 
 
 UNLIKE = {
-    "CohereForAI-c4ai-command-r-plus-tool_use": "it takes the newline before a call for the call's, the row does not",
     "unsloth-Apriel-1.5": "its models reason without a marker, which no render shows",
 }
 """Templates whose derived format round-trips, calls included, and reads some render otherwise than the row does."""

@@ -66,8 +66,8 @@ class Section:
         self._resume = Markers([self.close.text, *self.openers, *self.is_call.literals])
         self._code_end = Markers([self.code_close.text])
         self._control = frozenset(spelling.characters.values())
-        # A marker of only white space is used as it is: Functionary ends a name with a newline. Where the template writes
-        # nothing between a name and its arguments, models break the line.
+        # A marker of only white space is used as it is: Functionary ends a name with a newline. Models also break the
+        # line where the template writes nothing between a name and its arguments.
         self.name_end = spelling.mark(syntax.name_end).text or syntax.name_end
         if syntax.shape == "tagged_args":
             self.name_end = self.name_end or "\n"

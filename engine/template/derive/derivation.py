@@ -259,11 +259,11 @@ def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
         )
         told = beside.partition(SAID)[2]
         lead = told[: len(told) - len(told.lstrip())] if told.lstrip()[:1] == one.lstrip()[:1] else ""
+        reasoning = headed.reasoning
+        if reasoning and turns.why_one and reasoning.close.strip() not in turns.why_one:
+            reasoning = reasoning.model_copy(update={"ends_on_call": True})
         for tools in guesses(Bodies(one, two, both, hard, lead)):
-            yield headed.model_copy(update={"tools": tools})
-            if headed.reasoning and headed.reasoning.close.strip() not in turns.why_one:
-                ended = headed.reasoning.model_copy(update={"ends_on_call": True})
-                yield headed.model_copy(update={"tools": tools, "reasoning": ended})
+            yield headed.model_copy(update={"tools": tools, "reasoning": reasoning})
 
 
 def _with_described(format_: Format, turns: Turns) -> Iterator[Format]:
