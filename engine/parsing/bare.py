@@ -9,11 +9,12 @@ enforced.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
 from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import WINDOW, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes import JsonShape, PythonicShape, Section
 from engine.parsing.shapes.json_calls import WRAPPERS
 from engine.types import CallError, Tool, ToolChoice, ToolName
@@ -44,11 +45,19 @@ _OPENING = re.compile(r"\(\s*(?:\)|\w+\s*=(?!=)|[\"'\[{\-\d])")
 _MAYBE_OPENING = re.compile(r"\s*(?:\(\s*(?:\w+\s*)?)?")
 _LIST = re.compile(r'\{\s*"tool_calls"\s*:\s*(?=\[)')
 _LIST_KEY = re.compile(r'\{\s*"tool_calls"\s*:\s*')
-_FENCE = Markers(["```json", "```"])
-_CLOSE = Markers(["}"])
-_NOTHING = Markers([])
+_FENCE = compiled("```json", "```")
+_CLOSE = compiled("}")
+_NOTHING = compiled()
 _ANSWER = re.compile(r'\{\s*"response"\s*:\s*(?=\S)')
 _ANSWER_START = '{"response":'
+
+
+_JSON = ToolSyntax(shape="json", bare=True)
+
+
+@lru_cache
+def _without_markers(syntax: ToolSyntax) -> ToolSyntax:
+    return syntax.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
 
 
 class BareCalls:
@@ -61,8 +70,7 @@ class BareCalls:
         self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, demands: Demands
     ) -> None:
         choice = demands.choice
-        json = syntax if syntax is not None and syntax.shape == "json" else ToolSyntax(shape="json", bare=True)
-        self._syntax = json.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
+        self._syntax = _without_markers(syntax if syntax is not None and syntax.shape == "json" else _JSON)
         unmarked = Section(reader, emitter, self._syntax, spelling)
         self._reader = reader
         self._emitter = emitter

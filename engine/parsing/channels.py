@@ -13,7 +13,7 @@ from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import CallEmitter, Emitter, Span
 from engine.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.reader import CONTROL, CUT, WINDOW, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import CONTROL, CUT, WINDOW, Reader, Reading, Spelling, compiled
 from engine.parsing.values import quoted
 from engine.types import Tool
 
@@ -54,13 +54,13 @@ class ChannelTurn:
         self._start, self._channel = text(syntax.start), text(syntax.channel)
         self._constrain, self._message = text(syntax.constrain), text(syntax.message)
         ends = [text(end) for end in syntax.ends]
-        self._in_header = Markers([self._start, self._channel, self._constrain, self._message, *ends])
-        self._header_begins = Markers([*self._in_header.literals, f" {syntax.recipient}"])
-        self._in_body = Markers([*ends, self._start, self._channel])
-        self._fence = Markers(["```json", "```"] if demands.json else [])
-        self._in_answer = Markers([*self._in_body.literals, *self._fence.literals])
-        self._is_end = Markers(ends)
-        self._is_role = Markers([syntax.role])
+        self._in_header = compiled(self._start, self._channel, self._constrain, self._message, *ends)
+        self._header_begins = compiled(*self._in_header.literals, f" {syntax.recipient}")
+        self._in_body = compiled(*ends, self._start, self._channel)
+        self._fence = compiled(*(("```json", "```") if demands.json else ()))
+        self._in_answer = compiled(*self._in_body.literals, *self._fence.literals)
+        self._is_end = compiled(*ends)
+        self._is_role = compiled(syntax.role)
         self._json = JsonReader(reader, self._in_body.literals, spelling.hard)
 
     def run(self) -> Reading[None]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
 
-from engine.parsing.reader import CONTROL, FIRST_CONTROL, WINDOW, Markers, Reader, Reading
+from engine.parsing.reader import CONTROL, FIRST_CONTROL, WINDOW, Reader, Reading, compiled
 from engine.tools import DEEPEST
 
 _STRING_RUN = re.compile(rf'[^"\\\x00-\x1f{CONTROL}]+')
@@ -48,9 +48,9 @@ class JsonReader:
 
     def __init__(self, reader: Reader, ends: Iterable[str] = (), hard: Iterable[str] = ()) -> None:
         self._reader = reader
-        self._ends = Markers(ends)
+        self._ends = compiled(*ends)
         spelt = [text for text in hard if text < chr(FIRST_CONTROL)]
-        self._hard = Markers(spelt if any(text in end for end in self._ends.literals for text in spelt) else ())
+        self._hard = compiled(*(spelt if any(text in end for end in self._ends.literals for text in spelt) else ()))
         self._heads = frozenset(text[0] for text in self._hard.literals)
         self._run = _STRING_RUN if not self._heads else _run_without("".join(sorted(self._heads)))
 

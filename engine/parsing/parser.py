@@ -17,7 +17,7 @@ from engine.families import Family, Format, builtin_families
 from engine.parsing.bare import Demands
 from engine.parsing.channels import ChannelTurn
 from engine.parsing.emitter import Emitter
-from engine.parsing.reader import CONTROL, Piece, Reader, Spelling
+from engine.parsing.reader import CONTROL, Piece, Reader, Spelling, spelling_of
 from engine.parsing.turn import TextTurn
 from engine.tools import as_tools, json_value
 from engine.types import FinishReason, ReasoningFormat, ResponseFormat, Tool, ToolChoice
@@ -71,7 +71,7 @@ class Parser:
         format_ = _format_of(family)
         named: dict[str, Tool] | None = None if tools is None else {tool.name: tool for tool in as_tools(tools)}
         vocabulary = None if control_tokens is None else frozenset(control_tokens)
-        spelling = Spelling(format_.control, vocabulary)
+        spelling = spelling_of(format_.control, vocabulary)
         self._control = spelling.characters
         self._token = vocabulary is not None
         self._reader = Reader(spelling.characters, spelling.hard, trace=trace)

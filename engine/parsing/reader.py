@@ -11,7 +11,7 @@ for markers is plain text search, and the same characters in ordinary tokens do 
 
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple, TypeAlias, TypeVar
 
 
@@ -37,33 +37,26 @@ _ANY_SPACE = re.compile(r"\s*")
 _SPACE = re.compile(r"\s+")
 
 
-class _Compiled(NamedTuple):
-    """A compiled search for a set of literal texts."""
+class Markers(NamedTuple):
+    """A set of literal texts, compiled to find the earliest of them, or the tail that may become one."""
 
+    literals: tuple[str, ...]
     pattern: re.Pattern[str]
     longest: int
     extendable: frozenset[str]
 
 
-class Markers:
-    """A set of literal texts, compiled to find the earliest of them, or the tail that may become one."""
-
-    __slots__ = ("extendable", "literals", "longest", "pattern")
-
-    def __init__(self, literals: Iterable[str]) -> None:
-        self.literals = tuple(dict.fromkeys(literal for literal in literals if literal))
-        self.pattern, self.longest, self.extendable = _compiled(self.literals)
-
-
 @lru_cache(maxsize=2048)
-def _compiled(literals: tuple[str, ...]) -> _Compiled:
-    """Compile a set of literals; cached, since every parser of a family has the same sets."""
+def compiled(*texts: str) -> Markers:
+    """Compile a set of literals, without empty ones; cached, since every parser of a family has the same sets."""
+    literals = tuple(dict.fromkeys(filter(None, texts)))
     longest_first = sorted(literals, key=len, reverse=True)
     whole = "|".join(re.escape(literal) for literal in longest_first)
     tails = "|".join(dict.fromkeys(_proper_prefixes(literal) for literal in longest_first if len(literal) > 1))
     pattern = f"({whole})" if whole else r"((?!))"
     extendable = [short for short in literals for long in literals if long != short and long.startswith(short)]
-    return _Compiled(
+    return Markers(
+        literals,
         re.compile(f"{pattern}|(?:{tails})\\Z" if tails else pattern),
         max(map(len, literals), default=0),
         frozenset(extendable),
@@ -307,41 +300,53 @@ class Spelling:
     """How markers appear in the reader's buffer: control tokens as one character each, everything else as text.
 
     `control` are the markers that the family's models only ever write as one token; `vocabulary` are the texts that are
-    one control or user-defined token of the model's vocabulary (None: not known, so everything is text).
+    one control or user-defined token of the model's vocabulary (None: not known, so everything is text). Remembers what
+    it was asked: the parsers of all turns ask the same (see `spelling_of`).
     """
 
-    __slots__ = ("_control", "_pattern", "characters", "vocabulary")
-
-    def __init__(self, control: Iterable[str], vocabulary: frozenset[str] | None) -> None:
-        self._control = tuple(control)
-        self.vocabulary = vocabulary
+    def __init__(self, control: tuple[str, ...], vocabulary: frozenset[str] | None) -> None:
+        self._control = control
         # A text's character does not depend on the vocabulary's other tokens, so that compiled markers can be shared.
         self.characters: Mapping[str, str] = {
             text: chr(FIRST_CONTROL + n)
-            for n, text in enumerate(dict.fromkeys(self._control))
+            for n, text in enumerate(dict.fromkeys(control))
             if vocabulary is not None and text in vocabulary
         }
         longest_first = sorted(self.characters, key=len, reverse=True)
         self._pattern = re.compile("|".join(re.escape(text) for text in longest_first)) if longest_first else None
-
-    @property
-    def hard(self) -> tuple[str, ...]:
-        """The control tokens as they appear in the buffer."""
-        return tuple(map(self.text, self._control))
-
-    def is_hard(self, literal: str) -> bool:
-        """Whether a marker contains one of the family's control tokens, so that it cannot occur in prose."""
-        return any(token in literal for token in self._control)
-
-    def text(self, literal: str) -> str:
+        self.text: Callable[[str], str] = cache(self._text)
         """Returns the literal as it appears in the buffer."""
+        self.mark: Callable[[str], Mark] = cache(self._mark)
+        """Splits the literal into its text and the white space around it. Inner white space stays in the text."""
+        self.word: Callable[[str], str] = cache(self._word)
+        """Returns the text of a literal's mark; a literal of only white space is its own."""
+        self.marks: Callable[..., Mapping[str, Mark]] = cache(self._marks)
+        """Returns the marks of some literals by their texts, without empty ones."""
+        self.is_hard: Callable[[str], bool] = cache(self._is_hard)
+        """Whether a marker contains one of the family's control tokens, so that it cannot occur in prose."""
+        self.hard = tuple(map(self.text, control))
+        """The control tokens as they appear in the buffer."""
+
+    def _text(self, literal: str) -> str:
         if self._pattern is None:
             return literal
         return self._pattern.sub(lambda found: self.characters[found.group()], literal)
 
-    def mark(self, literal: str) -> Mark:
-        """Split the literal into its text and the white space around it. Inner white space stays in the text."""
+    def _mark(self, literal: str) -> Mark:
         edges = _EDGES.fullmatch(literal)
         assert edges is not None  # the pattern matches every text
         before, text, after = edges.groups()
         return Mark(before, self.text(text), after)
+
+    def _word(self, literal: str) -> str:
+        return self.mark(literal).text or literal
+
+    def _marks(self, *literals: str) -> Mapping[str, Mark]:
+        return {mark.text: mark for mark in map(self.mark, literals) if mark.text}
+
+    def _is_hard(self, literal: str) -> bool:
+        return any(token in literal for token in self._control)
+
+
+spelling_of = lru_cache(maxsize=64)(Spelling)
+"""Returns the spelling of these control markers in this vocabulary."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from engine.events import Event, ToolCallEnd, ToolCallStart
 from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
-from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes import SectionReader
 
 LONGEST = 65_536
@@ -64,7 +64,7 @@ class Trial:
         return decided
 
     def _sections(self) -> Reading[None]:
-        reader, openers = self._inner, Markers(self._calls.section.openers)
+        reader, openers = self._inner, compiled(*self._calls.section.openers)
         while (hit := (yield from reader.starts(openers))) is not None:
             self._inside = True
             reader.take(len(hit), "marker")

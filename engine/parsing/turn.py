@@ -7,16 +7,18 @@ made of messages with headers (`channels`).
 
 import re
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
+from operator import attrgetter
 
 from engine.families import Format
 from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import Emitter, Span
-from engine.parsing.reader import CUT, WINDOW, Mark, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import CUT, WINDOW, Mark, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes import SectionReader
 from engine.parsing.trial import MOST, Trial
 
 _SPACE = re.compile(r"\s+")
+_BEFORE = attrgetter("before")
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 
 
@@ -42,33 +44,33 @@ class TextTurn:
         self._named = False  # a marker that opens calls or the answer is followed by a tool's name
         self._announced = not (tools and tools.heading[0])
         self._quoted = 0  # opening markers that were text: as many closing ones are text too
-        self._is_open = Markers(marks.opens)
-        self._is_start = Markers(marks.start)
-        self._header_end = Markers([marks.header_end.text])
+        self._is_open = compiled(*marks.opens)
+        self._is_start = compiled(*marks.start)
+        self._header_end = compiled(marks.header_end.text)
         self._ends_on_call = reasoning is not None and reasoning.ends_on_call
         self._wrappers = self._calls.section.wrappers if self._calls else frozenset[str]()
         self._trial_of = partial(Trial, reader, emitter, spelling=spelling, at_once=self._ends_on_call)
         self._failed = 0  # trials
         self._drafted = self._reasons_on = False  # a call stands, or stood, in reasoning that nothing has closed
-        self._reasoning_ends = Markers([*marks.closes, *marks.others])
+        self._reasoning_ends = compiled(*marks.closes, *marks.others)
         # In the order of their places in the format, so that compiled patterns are shared.
         wrappers = [text for text in openers if text in self._wrappers]
-        self._in_reasoning = Markers([*marks.closes, *marks.others, *wrappers])
+        self._in_reasoning = compiled(*marks.closes, *marks.others, *wrappers)
         opens = [text for text in marks.opens if self._anywhere or text in marks.tokens]
         in_content = [*openers, *opens, *marks.others, *marks.strays, *marks.ends, *marks.stops, *marks.fences]
         known = {*in_content, *marks.answer_end, *marks.closes, *marks.start, *marks.header}
         closers = self._calls.section.closers.literals if self._calls else ()
         self._call_ends = [text for text in closers if text not in known]
         in_content += self._call_ends
-        self._in_content = Markers(in_content)
-        self._in_answer = Markers([*in_content, *marks.answer_end])
+        self._in_content = compiled(*in_content)
+        self._in_answer = compiled(*in_content, *marks.answer_end)
         at_start = [*openers, *marks.opens, *marks.closes, *marks.answer, *marks.start, *marks.header]
         at_start += [*marks.fences, *marks.ends, *marks.stops, *marks.strays, *self._call_ends]
-        self._at_start = Markers(at_start)
-        self._after_call = Markers([*at_start, *closers])
+        self._at_start = compiled(*at_start)
+        self._after_call = compiled(*at_start, *closers)
         # What may be left over behind a call in reasoning.
-        self._behind_call = Markers([*marks.ends, *marks.stops, *marks.answer_end, *closers])
-        self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
+        self._behind_call = compiled(*marks.ends, *marks.stops, *marks.answer_end, *closers)
+        self._before_any = max(map(_BEFORE, openers.values()), key=len, default="")
 
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""
@@ -384,12 +386,7 @@ class _Marks:
     )
 
     def __init__(self, format_: Format, spelling: Spelling, demands: Demands) -> None:
-        reasoning, tools = format_.reasoning, format_.tools
-
-        def marks(*literals: str) -> dict[str, Mark]:
-            found = [spelling.mark(literal) for literal in literals]
-            return {mark.text: mark for mark in found if mark.text}
-
+        reasoning, tools, marks = format_.reasoning, format_.tools, spelling.marks
         opens = (reasoning.open, *reasoning.also_open) if reasoning else ()
         closes = (reasoning.close, *reasoning.also_close) if reasoning else ()
         self.start = marks(format_.start)
@@ -406,17 +403,18 @@ class _Marks:
         # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose and does not
         # open calls too.
         opens_calls = tools.call[0].strip() if tools else ""
-        other = (text for text in (format_.content[0], format_.start) if text.strip() != opens_calls)
+        other = [text for text in (format_.content[0], format_.start) if text.strip() != opens_calls]
         self.others = marks(*filter(spelling.is_hard, other))
         later = reasoning is not None and reasoning.where != "start"
         self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
         # Without tool calls (tool_choice "none"), calls are content, including their markers.
         self.control = frozenset(spelling.characters.values() if demands.calls else ())
         over = [format_.content[1], *(tools.section[1:] + tools.call[1:] if tools and demands.calls else ())]
-        hard = (literal for literal in (*closes, *over) if spelling.is_hard(literal))
+        hard = filter(spelling.is_hard, (*closes, *over))
         self.strays = frozenset([*marks(*filter(_is_token, closes if later else ()), *hard), *self.control])
 
 
+@lru_cache
 def _is_token(literal: str) -> bool:
     """Whether a marker looks like one token rather than prose."""
     return _TOKEN.fullmatch(literal.strip()) is not None

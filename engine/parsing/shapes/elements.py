@@ -35,7 +35,7 @@ from engine.parsing.grammar import (
     whole_pattern,
 )
 from engine.parsing.json_reader import Outcome
-from engine.parsing.reader import CONTROL, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import CONTROL, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes.pythonic import LiteralReader, Write
 from engine.parsing.shapes.section import Section
 from engine.parsing.values import Schemas, coerced, quoted, typed, unwrapped
@@ -53,9 +53,9 @@ class DictionaryShape:
         self._section = section
         self._reader: Reader = section.reader
         self._literals = LiteralReader(section.reader)
-        self._quote = Markers([spelling.text(section.syntax.quote)])
-        self._key_ends = Markers([*self._quote.literals, *section.closers.literals, ":"])
-        self._name_ends = Markers(["{", *section.closers.literals])
+        self._quote = compiled(spelling.text(section.syntax.quote))
+        self._key_ends = compiled(*self._quote.literals, *section.closers.literals, ":")
+        self._name_ends = compiled("{", *section.closers.literals)
 
     def read(self) -> Reading[str]:
         """One call, after its opening marker."""
@@ -202,11 +202,11 @@ class NestedShape:
         self._reader: Reader = section.reader
         begin, self._tag_end, end = (spelling.text(text) for text in syntax.tag)
         name_end = spelling.mark(syntax.name_end).text
-        self._is_name_end = Markers([name_end])
-        self._name_ends = Markers([name_end, *section.closers.literals])
-        self._begin, self._end = Markers([begin]), Markers([end])
-        self._edge = Markers([begin, end, *section.closers.literals])
-        self._tag_ends = Markers([self._tag_end])
+        self._is_name_end = compiled(name_end)
+        self._name_ends = compiled(name_end, *section.closers.literals)
+        self._begin, self._end = compiled(begin), compiled(end)
+        self._edge = compiled(begin, end, *section.closers.literals)
+        self._tag_ends = compiled(self._tag_end)
 
     def read(self) -> Reading[str]:
         """One call, after its opening marker."""
@@ -292,7 +292,7 @@ class NestedShape:
         reader = self._reader
         begin = self._begin.literals[0]
         tag = begin + _ITEM + self._tag_end
-        array = (yield from reader.starts(Markers([tag]))) is not None and schema.own() != frozenset(["object"])
+        array = (yield from reader.starts(compiled(tag))) is not None and schema.own() != frozenset(["object"])
         return (yield from self._elements(write, schema, array, depth + 1))
 
     def _text(self, write: Write, schema: Schemas) -> Reading[Outcome]:

@@ -13,7 +13,7 @@ from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
 from engine.parsing.grammar import JsonText, Marker, Node, Rules, arranged, edges, in_order, relocated
 from engine.parsing.json_reader import LONE_SURROGATE, JsonReader, Outcome
-from engine.parsing.reader import WINDOW, Markers, Reading
+from engine.parsing.reader import WINDOW, Reading, compiled
 from engine.parsing.shapes.pythonic import LiteralReader
 from engine.parsing.shapes.section import Section
 from engine.types import Tool
@@ -21,7 +21,7 @@ from engine.types import Tool
 WRAPPERS = ("function", "tool_call")
 _NEXT = re.compile(r"\s*[;,]?\s*\{")
 _MAYBE_NEXT = re.compile(r"\s*[;,]?\s*")
-_FENCE = Markers(["```json", "```"])
+_FENCE = compiled("```json", "```")
 
 
 class JsonShape:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter, Emitter
-from engine.parsing.reader import CUT, FIRST_CONTROL, WINDOW, Mark, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import CUT, FIRST_CONTROL, WINDOW, Mark, Markers, Reader, Reading, Spelling, compiled
 from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
@@ -35,10 +35,10 @@ class Section:
         self.reader = reader
         self.emitter = emitter
         self.syntax = syntax
-        self.open, self.close = (spelling.mark(literal) for literal in syntax.section)
-        self.call_open, self.call_close = (spelling.mark(literal) for literal in syntax.call)
-        self.code_open, self.code_close = (spelling.mark(literal) for literal in syntax.code)
-        self.tag_open, self.tag_close = (spelling.mark(literal).text for literal in syntax.section_tag)
+        self.open, self.close = map(spelling.mark, syntax.section)
+        self.call_open, self.call_close = map(spelling.mark, syntax.call)
+        self.code_open, self.code_close = map(spelling.mark, syntax.code)
+        self.tag_open, self.tag_close = map(spelling.text, map(str.strip, syntax.section_tag))
         self.hard = spelling.hard
         opens = [mark for mark in (self.open, *map(spelling.mark, syntax.section_also)) if mark.text]
         if self.tag_open:
@@ -52,27 +52,27 @@ class Section:
         # Where a section has markers, an opening without them does not begin a call in reasoning.
         unwrapped = {mark.text for mark in calls} if self.open.text else set[str]()
         self.wrappers = frozenset(self.openers) - unwrapped
-        self.closers = Markers([self.close.text, self.call_close.text])
+        self.closers = compiled(self.close.text, self.call_close.text)
         self._behind_object = frozenset(
             [*_BEHIND_OBJECT, *(text[0] for text in (*self.closers.literals, *self.openers))]
         )
-        self.is_call = Markers([mark.text for mark in calls])
-        self.inside = Markers([*self.closers.literals, *self.is_call.literals, self.tag_close])
+        self.is_call = compiled(mark.text for mark in calls)
+        self.inside = compiled(*self.closers.literals, *self.is_call.literals, self.tag_close)
         self._name = _ESCAPED_NAME if syntax.escaped else _NAME
         self._word = _ESCAPED_WORD if syntax.escaped else _WORD
-        self._is_close = Markers([self.close.text])
-        self._is_call_close = Markers([self.call_close.text])
-        self._is_tag_close = Markers([self.tag_close])
-        self._resume = Markers([self.close.text, *self.openers, *self.is_call.literals])
-        self._code_end = Markers([self.code_close.text])
+        self._is_close = compiled(self.close.text)
+        self._is_call_close = compiled(self.call_close.text)
+        self._is_tag_close = compiled(self.tag_close)
+        self._resume = compiled(self.close.text, *self.openers, *self.is_call.literals)
+        self._code_end = compiled(self.code_close.text)
         self._control = frozenset(spelling.characters.values())
         # A marker of only white space is used as it is: Functionary ends a name with a newline. Models also break the
         # line where the template writes nothing between a name and its arguments.
-        self.name_end = spelling.mark(syntax.name_end).text or syntax.name_end
+        self.name_end = spelling.word(syntax.name_end)
         if syntax.shape == "tagged_args":
             self.name_end = self.name_end or "\n"
         ends = (syntax.id_end, syntax.id_open, syntax.argument[0], syntax.call_empty)
-        self.name_ends = ["(", "{", *filter(None, [self.name_end, *map(_text(spelling), ends)]), *self.closers.literals]
+        self.name_ends = ["(", "{", *filter(None, [self.name_end, *map(spelling.word, ends)]), *self.closers.literals]
 
     def closed(self) -> Reading[bool]:
         """Consume the section's closing marker, under whatever name, if it is at the front."""
@@ -108,7 +108,7 @@ class Section:
 
     def opened_again(self, opener: str) -> Reading[None]:
         """Consume the same opening marker where a model has doubled it."""
-        again = Markers([opener])
+        again = compiled(opener)
         while True:
             yield from self.reader.space("marker")
             if not (yield from self.reader.match(again)):
@@ -155,7 +155,7 @@ class Section:
     def rest_is_malformed(self, call: CallEmitter, *stops: str) -> Reading[None]:
         """Write the following text unchanged into the call's arguments, up to a marker at which reading can resume, and
         end the call as malformed."""
-        markers = Markers([*self._resume.literals, *stops])
+        markers = compiled(*self._resume.literals, *stops)
         if (yield from self.reader.until(markers, self.raw_writer(call), cuts=True)) == CUT:
             self.reader.cut_marker(markers)
         call.end("malformed")
@@ -345,11 +345,6 @@ class Section:
 
     def _code_parameter(self, name: str) -> str:
         return self.schemas(name).only() or "code"
-
-
-def _text(spelling: Spelling) -> Callable[[str], str]:
-    """Returns a function from markers to their texts; a marker of only white space is its own text."""
-    return lambda literal: spelling.mark(literal).text or literal
 
 
 def _starts(text: str, literals: Iterable[str]) -> bool | None:

@@ -30,7 +30,7 @@ from engine.parsing.grammar import (
     whole_pattern,
 )
 from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling
+from engine.parsing.reader import WINDOW, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes.json_calls import JsonShape
 from engine.parsing.shapes.pythonic import PythonNotation
 from engine.parsing.shapes.section import Section
@@ -46,15 +46,15 @@ class TaggedJsonShape:
         self._section = section
         self._reader = section.reader
         name_end = section.name_end
-        self._is_name_end = Markers([name_end])
-        self._arguments_end = Markers([spelling.mark(syntax.arguments_end).text])
-        self._id_end = Markers([spelling.mark(syntax.id_end).text])
-        self._id_open = Markers([spelling.mark(syntax.id_open).text])
+        self._is_name_end = compiled(name_end)
+        self._arguments_end = compiled(spelling.mark(syntax.arguments_end).text)
+        self._id_end = compiled(spelling.mark(syntax.id_end).text)
+        self._id_open = compiled(spelling.mark(syntax.id_open).text)
         # A brace also ends a name: no name contains one, and models omit the fence.
         ends = [name_end, "{", *self._id_open.literals, *section.closers.literals]
-        self._name_ends = Markers(ends)
-        self._id_ends = Markers([*ends, *self._id_end.literals])
-        self._code_ends = Markers([*section.openers, *section.closers.literals])
+        self._name_ends = compiled(*ends)
+        self._id_ends = compiled(*ends, *self._id_end.literals)
+        self._code_ends = compiled(*section.openers, *section.closers.literals)
         self._json = JsonReader(section.reader, section.closers.literals, section.hard)
         self._objects = JsonShape(section)
 
@@ -119,7 +119,7 @@ class TaggedJsonShape:
 
 
 _CDATA_OPEN = "<![CDATA["
-_CDATA_CLOSE = Markers(["]]>"])
+_CDATA_CLOSE = compiled("]]>")
 
 
 class TaggedArgumentsShape:
@@ -132,25 +132,25 @@ class TaggedArgumentsShape:
         argument, self._value_end = (spelling.mark(literal) for literal in syntax.argument)
         key_end, value_open = spelling.mark(syntax.key_end), spelling.mark(syntax.value_open)
         type_end = spelling.mark(syntax.type_end)
-        self._argument = Markers([argument.text])
-        self._is_empty = Markers([spelling.mark(syntax.call_empty).text])
+        self._argument = compiled(argument.text)
+        self._is_empty = compiled(spelling.mark(syntax.call_empty).text)
         self._lead = next((mark.after for mark in (value_open, type_end, key_end) if mark.text), "")
-        self._is_name_end = Markers([section.name_end])
-        self._is_key_end, self._is_type_end = Markers([key_end.text]), Markers([type_end.text])
-        self._is_value_open = Markers([value_open.text])
-        self._attributes_end = Markers([spelling.mark(syntax.attributes_end).text])
+        self._is_name_end = compiled(section.name_end)
+        self._is_key_end, self._is_type_end = compiled(key_end.text), compiled(type_end.text)
+        self._is_value_open = compiled(value_open.text)
+        self._attributes_end = compiled(spelling.mark(syntax.attributes_end).text)
         closers = section.closers.literals
-        self._name_ends = Markers([*self._is_name_end.literals, *self._is_empty.literals, argument.text, *closers])
-        self._key_ends = Markers([key_end.text, type_end.text, self._value_end.text, *closers])
-        self._type_ends = Markers([type_end.text, self._value_end.text, *closers])
-        self._is_json_block, self._json_block_end = (Markers([spelling.text(text)]) for text in syntax.json_block)
+        self._name_ends = compiled(*self._is_name_end.literals, *self._is_empty.literals, argument.text, *closers)
+        self._key_ends = compiled(key_end.text, type_end.text, self._value_end.text, *closers)
+        self._type_ends = compiled(type_end.text, self._value_end.text, *closers)
+        self._is_json_block, self._json_block_end = (compiled(spelling.text(text)) for text in syntax.json_block)
         self._json = JsonReader(section.reader, [*self._json_block_end.literals, *closers], section.hard)
         self._no_prose = spelling.is_hard(syntax.argument[0])
-        self._value_ends = Markers([self._value_end.text, section.call_close.text, argument.text])
+        self._value_ends = compiled(self._value_end.text, section.call_close.text, argument.text)
         # Texts that may follow a value: anything else means that the closing marker was part of the value.
-        self._follow_markers = Markers([argument.text, *closers])
+        self._follow_markers = compiled(argument.text, *closers)
         self._after_key = key_end.text
-        self._inside = Markers([argument.text, *closers, *self._is_json_block.literals])
+        self._inside = compiled(argument.text, *closers, *self._is_json_block.literals)
         self._follows = self._follow_markers.literals
 
     def read(self) -> Reading[str]:
