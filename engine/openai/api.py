@@ -18,7 +18,7 @@ from engine.openai.problems import Problem, bad
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.openai.store import ResponseStore, Stored
 from engine.openai.text import TextAnswer, TextAsk, read_text
-from engine.openai.turns import Ask, EngineLike, Json, Projection, Request, default_sampling
+from engine.openai.projection import Ask, EngineLike, Json, Projection, Request, default_sampling
 
 SERVED = (
     "POST /chat/completions",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.errors import EngineError, RequestError
 from engine.openai.transport import transport
-from engine.openai.turns import EngineLike
+from engine.openai.projection import EngineLike
 
 if TYPE_CHECKING:
     import openai
