@@ -33,10 +33,6 @@ ELSEWHERE = {
 }
 
 
-OPENED = {"glm-4": "<|assistant|>"}
-"""What the prompt has of a call's own marker."""
-
-
 def _tool(name: str, required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties, "required": required}
     return {"type": "function", "function": {"name": name, "parameters": schema}}
@@ -98,7 +94,7 @@ def test_what_models_write_is_accepted(tools: tuple[Tool, ...]) -> None:
 
 def read_back(family: str, tools: tuple[Tool, ...], text: str) -> Completion:
     format_ = with_generic_tools(builtin_families().get(family).format)
-    parser = Parser(format_, OPENED.get(family, ""), tools=tools, tool_choice="required")
+    parser = Parser(format_, tools=tools, tool_choice="required")
     return fold([*parser.feed(text), *parser.close()])
 
 
