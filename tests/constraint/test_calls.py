@@ -19,6 +19,7 @@ from engine.parsing import Parser
 from engine.parsing.grammar import Rules
 from engine.template.generic import with_generic_tools
 from engine.tools import as_tools
+from engine.tools.formats import FORMATS
 from engine.types import Completion, Tool
 
 PLAIN = ("one call", "no arguments", "two calls", "every JSON type")
@@ -160,6 +161,19 @@ def test_an_object_of_any_members_may_have_members(schema: dict[str, Any]) -> No
     for family in (each for each in FAMILIES if each != "minimax-m3"):  # no grammar makes an end tag repeat any name
         found = {arguments_of(family, tool, seed) for seed in range(6)} - {None}
         assert any(":" in each.removeprefix('{"o":') for each in found if each), f"{family}: {found}"
+
+
+@pytest.mark.parametrize("name", ["date", "time", "date-time", "uuid", "ipv4"])
+def test_texts_outside_json_have_their_format(name: str) -> None:
+    parameters = {"type": "object", "properties": {"o": {"type": "string", "format": name}}, "required": ["o"]}
+    tool = BOUNDED[1].model_copy(update={"parameters": parameters})
+    for family in FAMILIES:
+        syntax = builtin_families().get(family).format.tools
+        if syntax is None or syntax.shape not in ("tagged_args", "pythonic", "dictionary", "nested"):
+            continue
+        for seed in range(3):
+            arguments = arguments_of(family, tool, seed)
+            assert arguments is None or FORMATS[name](json.loads(arguments)["o"]), f"{family}: {arguments}"
 
 
 def test_parameters_behind_a_reference_are_held() -> None:
