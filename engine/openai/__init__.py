@@ -10,3 +10,9 @@ from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.openai.transport import transport
 
 __all__ = ["AsyncOpenAI", "OpenAI", "transport"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "chat":
+        raise ImportError("engine.openai.chat is engine.remote now: from engine import remote.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,11 +13,11 @@ from typing import TypedDict, Unpack, cast
 from engine.errors import RemoteError, RequestError
 from engine.events import Event, Finished
 from engine.families import Family, Format, ReasoningSyntax, builtin_families
+from engine.parsing import Parser
+from engine.parsing.emitter import Kind
 from engine.remote.calls import Calls, Parts
 from engine.remote.inline import Inline
 from engine.remote.wire import Chunk, Diagnostics, Wire, mapping_of, text_of
-from engine.parsing import Parser
-from engine.parsing.emitter import Kind
 from engine.tools import ToolLike, as_tools
 from engine.types import FinishReason, Usage
 
@@ -113,15 +113,15 @@ class TurnReader:
 
     def __init__(self, **options: Unpack[ReadOptions]) -> None:
         tools, family = options.get("tools"), options.get("family")
-        known = None if tools is None else as_tools(tools)
+        records = None if tools is None else as_tools(tools)
         self.diagnostics = Diagnostics()
         self._wire = Wire(self.diagnostics)
         self._choice = options.get("choice", 0)
-        self._parts = Parts(None if known is None else {tool.name: tool for tool in known})
+        self._parts = Parts(None if records is None else {tool.name: tool for tool in records})
         self._calls = Calls(self._parts, self.diagnostics)
         format_ = _format_of(family)
         opened = _opening(format_) if options.get("in_reasoning") else ""
-        parser = Parser(format_, opened, tools=known, id_salt=_salt())
+        parser = Parser(format_, opened, tools=records, id_salt=_salt())
         self._inline = Inline(self._parts, parser, only_at_start=family is None)
         self._reasoning_field = ""
         self._some_delta = False

@@ -1,6 +1,7 @@
 """Finds out, while a stream is read, in which of three ways a server sends reasoning: in a field of its own, inline in
 the content between markers, or both at once ("deepseek-legacy" of llama.cpp's server)."""
 
+from io import SEEK_END, StringIO
 from typing import Literal
 
 from engine.events import Event, Finished, ReasoningDelta
@@ -29,9 +30,9 @@ class Inline:
         self._parser: Parser | None = parser
         self._only_at_start = only_at_start
         self._undecided = True
-        self._raw = ""
+        self._raw: list[str] = []
         self._copies = _Copies()
-        self._copied = ""
+        self._copied: list[str] = []
 
     def content(self, text: str) -> None:
         """Add content, as the server sent it."""
@@ -39,7 +40,7 @@ class Inline:
             self._parts.text("content", text)
             return
         if self._undecided:
-            self._raw += text
+            self._raw.append(text)
         self._take(self._parser.feed(text))
 
     def reasoning(self, text: str) -> None:
@@ -53,11 +54,11 @@ class Inline:
             if self._copies.over:
                 self._release()
             return
-        self._copied += text
+        self._copied.append(text)
         if self._copies.over:
-            beyond = self._copied
+            beyond = "".join(self._copied)
         if beyond:
-            self._copied = ""
+            self._copied.clear()
             self._parts.text("reasoning", beyond)
 
     def settle(self, reason: FinishReason = "stop") -> None:
@@ -66,7 +67,7 @@ class Inline:
             return
         self._take(self._parser.close(reason))
         if self._undecided:
-            self._decide(cut=True)
+            _ = self._decide(cut=True)
         self._parser = None
 
     def _take(self, events: list[Event]) -> None:
@@ -78,10 +79,9 @@ class Inline:
                 self._inline(event.text)
             elif not isinstance(event, Finished):
                 other = True
-                if self._undecided:
-                    self._decide()
-                if self._parser is not None:
-                    self._parts.forward(event)
+                if self._undecided and not self._decide():
+                    return
+                self._parts.forward(event)
         if other and self._only_at_start and self._parser is not None:
             parser, self._parser = self._parser, None
             for event in parser.close():
@@ -94,26 +94,29 @@ class Inline:
                 self._release()
             return
         if self._undecided:
-            self._undecided, self._raw, self._parts.blank = False, "", ""
+            self._undecided, self._parts.blank = False, ""
+            self._raw.clear()
         self._parts.text("reasoning", text)
 
-    def _decide(self, *, cut: bool = False) -> None:
-        """Decide whether the markup was a copy, at the start of the content's own text. `cut`: the copy has no closing
-        marker, so only what goes beyond the separate reasoning counts."""
+    def _decide(self, *, cut: bool = False) -> bool:
+        """Decide whether the markup was a copy, at the start of the content's own text. Returns False if it was not.
+        `cut`: the copy has no closing marker, so only what goes beyond the separate reasoning counts."""
         if self._copies.has("inline") and not cut and self._copies.waiting("separate").strip():
             self._release()
-            return
-        self._undecided, self._raw = False, ""
+            return False
+        self._undecided = False
+        self._raw.clear()
         if not self._copies.has("inline"):
             self._copies.over = True
         elif (more := self._copies.waiting("inline")).strip():
             self._parts.text("reasoning", more)
+        return True
 
     def _release(self) -> None:
         """Treat the markup as content, as written: the server did not add it."""
         self._undecided, self._parser, self._copies.over = False, None, True
-        self._parts.text("content", self._raw)
-        self._raw = ""
+        self._parts.text("content", "".join(self._raw))
+        self._raw.clear()
 
 
 class _Copies:
@@ -121,7 +124,8 @@ class _Copies:
     they differ, or there is only one."""
 
     def __init__(self) -> None:
-        self._ahead = ""
+        self._longer = StringIO()
+        self._compared = 0
         self._owner: Source | None = None
         self._begun: set[Source] = set()
         self.over = False
@@ -138,14 +142,19 @@ class _Copies:
         if source not in self._begun and (text := text.lstrip()):
             self._begun.add(source)
         if self._owner != source:
-            size = common_prefix(text, self._ahead)
-            self.over = size < min(len(text), len(self._ahead))
-            text, self._ahead = text[size:], self._ahead[size:]
+            self._longer.seek(self._compared)
+            ahead = self._longer.read(len(text))
+            size = common_prefix(text, ahead)
+            self.over = size < len(ahead)
+            self._compared += size
+            text = text[size:]
         if text and not self.over:
             self._owner = source
-            self._ahead += text
+            self._longer.seek(0, SEEK_END)
+            self._longer.write(text)
         return text
 
     def waiting(self, source: Source) -> str:
         """Returns what this copy has beyond the other."""
-        return self._ahead if self._owner == source else ""
+        self._longer.seek(self._compared)
+        return self._longer.read() if self._owner == source else ""

@@ -190,7 +190,8 @@ class Remote:
         **defaults: Unpack[RequestOptions],
     ) -> None:
         self._send = send
-        self._reading = ReadOptions(family=family, in_reasoning=in_reasoning)
+        self._family = family
+        self._in_reasoning = in_reasoning
         self._defaults = defaults
 
     def chat(
@@ -207,7 +208,8 @@ class Remote:
         valid."""
         records = as_tools(tools)
         body = request(messages, records, **{**self._defaults, **options})
-        return RemoteTurn(partial(self._send, body), body, tools=records, **self._reading)
+        read = ReadOptions(tools=records, family=self._family, in_reasoning=self._in_reasoning)
+        return RemoteTurn(partial(self._send, body), body, **read)
 
     def run(
         self,

@@ -1,5 +1,5 @@
-"""Turns a server's stream (dictionaries, SDK objects, lines or blocks of server-sent events) into chunks. Sources: WHATWG
-HTML, section "Server-sent events"; OpenAI API reference, "Streaming", for the `[DONE]` that ends one."""
+"""Turns a server's stream (dictionaries, SDK objects, lines or blocks of server-sent events) into chunks. Sources:
+WHATWG HTML, section "Server-sent events"; OpenAI API reference, "Streaming", for the `[DONE]` that ends one."""
 
 import codecs
 import json
@@ -24,12 +24,12 @@ class Diagnostics:
     def __init__(self) -> None:
         self.count = 0
 
-    def report(self, what: str, found: object) -> None:
+    def report(self, what: str, value: object) -> None:
         self.count += 1
-        shown = found if isinstance(found, str) else repr(found)
-        shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
+        text = value if isinstance(value, str) else repr(value)
+        text = text if len(text) <= 120 else f"{text[:117]}..."
         warnings.warn(
-            f"Malformed event {self.count} of this stream was left out: {what}: {shown}. The rest was read; check the "
+            f"Malformed event {self.count} of this stream was left out: {what}: {text}. The rest was read; check the "
             "server, and any proxy in between.",
             MalformedEventWarning,
             stacklevel=2,
@@ -40,7 +40,7 @@ class Diagnostics:
         value: object = record.get(name)
         if value is not None and not isinstance(value, Mapping):
             self.report(f"{name} that is not an object", value)
-        return mapping_of(value)
+        return mapping_of(cast("object", value))
 
     def items(self, record: Chunk, name: str) -> Iterator[Chunk]:
         """Yields the objects of a list in a field; nothing if the field is absent or null."""

@@ -1,12 +1,11 @@
-"""Bodies of requests as turns, what they are the inverse of (`engine.openai.remote.request`), and bodies of responses."""
+"""Bodies of requests as turns, the inverse of `engine.remote.request`, and bodies of responses."""
 
 from typing import Any, cast
 
 import pytest
 
-from engine import RequestError, SamplingParams
+from engine import RequestError, SamplingParams, remote
 from engine.batch.bodies import Turn, read_body
-from engine import remote
 from engine.options import sampling_params
 from engine.types import Completion, ReasoningPart, ResponseFormat, TextPart, TokenLogprob, ToolCall, Usage
 

@@ -20,9 +20,8 @@ pytest.importorskip("mcp")
 from mcp.server import MCPServer
 from mcp_servers import by_hand, engine, http, results, said, threads, wait_for
 
-from engine import MCP, Agent, EngineError, EngineWarning, RequestError, Transcript
+from engine import MCP, Agent, EngineError, EngineWarning, RequestError, Transcript, remote
 from engine.mcp.transports import Stderr
-from engine import remote
 
 REAL = """
 from mcp.server import MCPServer

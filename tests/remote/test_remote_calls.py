@@ -1,11 +1,11 @@
-"""engine.remote.remote.events: calls put together from their deltas."""
+"""engine.remote.events: calls put together from their deltas."""
 
 import pytest
 from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 
+from engine import remote
 from engine.errors import MalformedEventWarning, RemoteError
 from engine.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
-from engine import remote
 from engine.types import ToolCall
 
 

@@ -1,4 +1,4 @@
-"""engine.remote.remote.events: how streams end, malformed input, whole responses, any chunking."""
+"""engine.remote.events: how streams end, malformed input, whole responses, any chunking."""
 
 import json
 import math
@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from server_streams import HI, Json, call, chunk, shown, split_delta, stream, whole
 
+from engine import remote
 from engine.errors import MalformedEventWarning, RemoteError, RequestError
 from engine.events import ContentDelta, Finished, fold
-from engine import remote
 from engine.types import ReasoningPart, TextPart, ToolCall
 
 # How it ends

@@ -1,4 +1,4 @@
-"""engine.remote.remote.events: each of llama.cpp's reasoning formats, however the stream is handed over."""
+"""engine.remote.events: each of llama.cpp's reasoning formats, however the stream is handed over."""
 
 import json
 import warnings
@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import pytest
 from server_streams import Json, call, in_order, shown, sse, stream
 
+from engine import remote
 from engine.errors import MalformedEventWarning
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallStart, fold
-from engine import remote
 
 REASONING, ANSWER, ARGUMENTS = "First, I look.\n\nThen I call.", "I call it now.", '{"city": "Paris", "days": 2}'
 CALL = [call(0, "", "get_weather", "call_1"), call(0, ARGUMENTS[:9]), call(0, ARGUMENTS[9:])]

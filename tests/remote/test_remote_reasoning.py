@@ -1,11 +1,14 @@
-"""engine.remote.remote.events: reasoning in a field of its own, inline, or both."""
+"""engine.remote.events: reasoning in a field of its own, inline, or both."""
+
+import math
+import time
 
 import pytest
 from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 
+from engine import remote
 from engine.errors import RemoteError, RequestError
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta
-from engine import remote
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
@@ -113,6 +116,25 @@ def test_a_closing_tag_left_over_by_the_server_is_no_content() -> None:
 def test_reasoning_sent_twice_is_one_copy(deltas: list[Json]) -> None:
     found = shown(whole(*deltas))
     assert [(kind, " ".join(text.split())) for kind, text in found] == [("reasoning", "abc d"), ("text", "Hi")]
+
+
+@pytest.mark.parametrize("first", [{"reasoning_content": ""}, {"content": "<think>"}], ids=["separate", "inline"])
+def test_long_reasoning_costs_no_more_per_piece(first: Json) -> None:
+    """Pieces of a page, so that copying all earlier ones for each would take most of the time."""
+
+    def seconds(count: int) -> float:
+        (name,) = first
+        deltas = [first, *({name: "wind and rain " * 200} for _ in range(count))]
+        best = math.inf
+        for _ in range(3):
+            start = time.process_time()
+            for _ in remote.events(map(chunk, deltas)):
+                pass
+            best = min(best, time.process_time() - start)
+        return best
+
+    short, long = seconds(500), seconds(4000)
+    assert long < 20 * short, f"{short:.3f} s, and {long:.3f} s for eight times as much"
 
 
 def test_a_copy_without_an_answer_is_a_copy() -> None:

@@ -1,4 +1,4 @@
-"""engine.remote.remote.request: messages, tools and options as a request's body."""
+"""engine.remote.request: messages, tools and options as a request's body."""
 
 import json
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from engine.errors import RequestError
 from engine import remote
+from engine.errors import RequestError
 from engine.types import (
     Completion,
     Message,
@@ -151,7 +151,9 @@ def test_tool_choice(choice: Any, sent: dict[str, Any]) -> None:
 
 def test_without_tools_there_is_nothing_to_choose() -> None:
     assert only(remote.request("Hi", tool_choice="none", parallel_tool_calls=False)) == {}
-    assert only(remote.request("Hi", [get_weather], parallel_tool_calls=False), "tools") == {"parallel_tool_calls": False}
+    assert only(remote.request("Hi", [get_weather], parallel_tool_calls=False), "tools") == {
+        "parallel_tool_calls": False
+    }
     with pytest.raises(RequestError, match="does not have; its tools: none"):
         remote.request("Hi", tool_choice="required")
     with pytest.raises(RequestError, match="does not have; its tools: get_weather"):

@@ -1,4 +1,4 @@
-"""engine.remote.remote.Remote: turns and the agent loop over a scripted server."""
+"""engine.remote.Remote: turns and the agent loop over a scripted server."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from server_streams import Json, call, chunk, sse, stream
 
+from engine import remote
 from engine.agent import Agent, stream_run
 from engine.errors import RemoteError, RequestError
 from engine.events import ContentDelta, Finished, ReasoningDelta, ToolCallEnd, ToolResult
-from engine import remote
 from engine.types import Message, TextPart, ToolCall
 
 USAGE: Json = {"id": "chatcmpl-7", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}

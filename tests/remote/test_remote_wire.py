@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_streams import call, chunk, in_order, pieces, sse, stream
 
+from engine import remote
 from engine.errors import MalformedEventWarning, RemoteError
 from engine.events import Finished, fold
-from engine import remote
 from engine.types import Completion
 
 # U+2028 ends a line for str.splitlines, and not in an event stream.
