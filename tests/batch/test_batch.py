@@ -212,7 +212,8 @@ BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
     ("previous", asked_response("x", "y", previous_response_id="r"), "rows are independent"),
     ("body", {**asked("x", "y"), "body": []}, '"body" is a list'),
     ("key", {**asked("x", "y"), "extra": 1}, '"extra"'),
-    ("custom_id", {**asked("x", "y"), "custom_id": 7}, '"custom_id" is 7'),
+    ("custom_id", {**asked("x", "y"), "custom_id": True}, '"custom_id" is True; it must be a string or a number'),
+    ("no custom_id", {**asked("x", "y"), "custom_id": None}, '"custom_id" is None'),
     ("no messages", asked("x", "y", messages=None), "messages is missing"),
     ("empty", asked("x", "y", messages=[]), "messages is missing"),
     ("role", asked("x", "y", messages=[{"role": "me", "content": ""}]), "messages\\[0\\]"),
@@ -310,7 +311,12 @@ def test_lines_that_no_batch_wrote_are_removed(tmp_path: Path, llm: Engine) -> N
 def test_a_changed_row_is_computed_again_and_the_input_may_grow(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out.jsonl"
     run([asked("a", "one"), asked("b", "two"), asked("gone", "x")], out, llm)
-    report = run([asked("c", "three"), asked("b", "changed"), asked("a", "one")], out, llm, in_order=True)
+    rows = [asked("c", "three"), asked("b", "changed"), asked("a", "one")]
+    before = out.read_bytes()
+    with pytest.raises(RequestError, match=r"has answers to 1 row that changed in the input since.*\(--force\)"):
+        run(rows, out, llm, in_order=True)
+    assert out.read_bytes() == before
+    report = run(rows, out, llm, in_order=True, force=True)
     assert (report.ran, report.done) == (2, 3)
     said = {row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"] for row in read(out)}
     assert said == {
@@ -320,6 +326,25 @@ def test_a_changed_row_is_computed_again_and_the_input_may_grow(tmp_path: Path, 
         "gone": "The answer to x.",
     }
     assert list(said) == ["c", "b", "a", "gone"]
+
+
+def test_a_failed_row_may_change_and_rows_may_be_added(tmp_path: Path, llm: Engine) -> None:
+    out = tmp_path / "out.jsonl"
+    run([asked("a", "one"), asked("b", LONG)], out, llm)
+    report = run([asked("b", "shorter"), asked("a", "one"), asked("c", "three")], out, llm)
+    assert (report.done, report.failed, report.ran) == (3, 0, 2)
+    assert names(out) == ["a", "b", "c"]
+    assert not (tmp_path / "out.errors.jsonl").exists()
+
+
+def test_a_number_is_a_name(tmp_path: Path, llm: Engine) -> None:
+    """As its text, so the same row with a string for a name is the same row."""
+    out = tmp_path / "out.jsonl"
+    assert run([{"custom_id": 7, "prompt": "one"}, {"custom_id": 1.5, "prompt": "two"}], out, llm).done == 2
+    assert names(out) == ["1.5", "7"]
+    assert run([{"custom_id": "7", "prompt": "one"}, {"custom_id": "1.5", "prompt": "two"}], out, llm).ran == 0
+    with pytest.raises(BatchInputError, match='line 2: custom_id "7" is used on line 1 already'):
+        run([asked("7", "one"), {**asked("x", "two"), "custom_id": 7}], tmp_path / "b.jsonl", llm)
 
 
 def test_a_success_replaces_the_failure(tmp_path: Path, llm: Engine) -> None:
@@ -352,9 +377,11 @@ def test_another_job_is_refused(tmp_path: Path, llm: Engine) -> None:
         pytest.raises(RequestError, match=r"differs in: family, (sampling, )?template"),
     ):
         run(rows, out, other, temperature=0)
-    assert run(rows, out, llm, temperature=1, if_changed="continue").ran == 0
-    assert run(rows, out, llm, temperature=1).ran == 0
-    assert run(rows, out, llm, temperature=2, if_changed="restart").ran == 1
+    assert run(rows, out, llm, temperature=2, force=True).ran == 1
+    assert run(rows, out, llm, temperature=2, force=True).ran == 0
+    old: dict[str, Any] = {"if_changed": "continue"}
+    with pytest.raises(RequestError, match=r"if_changed= is gone: .*force=True computes anew"):
+        run(rows, out, llm, **old)
     assert len(read(out)) == 1
 
 
@@ -415,7 +442,7 @@ def test_a_disk_that_cannot_be_synced_stops_the_batch(tmp_path: Path, monkeypatc
                 [{"prompt": f"q{number}"} for number in range(2000)],
                 tmp_path / "out.jsonl",
                 slow,
-                if_changed="continue",
+                force=True,
             )
 
 
