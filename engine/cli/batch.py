@@ -1,11 +1,11 @@
 """`llama-engine batch`: its options, its exit codes, how many sequences a batch gets."""
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from engine.cli.exit_codes import DISK_FULL, INTERRUPTED, SOME_FAILED, USAGE
+from engine.cli.standard import complain
 from engine.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
 from engine.options import LoadOptions
 
@@ -114,5 +114,5 @@ def _exit_code(report: Any) -> int:
 
 
 def _failed(error: EngineError, code: int) -> int:
-    sys.stderr.write(f"llama-engine: {error}\n")
+    complain(str(error))
     return code
