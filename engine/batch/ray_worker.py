@@ -61,18 +61,20 @@ class RayWorker:
         """Returns the batch (columns by name: `batch_format="numpy"`) with columns added."""
         columns = _columns(batch)
         given = {name: columns[name] for name in _READ if name in columns}
-        read = [self._read(dict(zip(given, row, strict=True))) for row in zip(*given.values(), strict=True)]
-        turns = {number: found for number, found in enumerate(read) if isinstance(found, Turn)}
+        rows = [self._read(dict(zip(given, row, strict=True))) for row in zip(*given.values(), strict=True)]
+        turns = {number: row for number, row in enumerate(rows) if isinstance(row, Turn)}
+        answers: dict[int, Answer] = {number: row for number, row in enumerate(rows) if not isinstance(row, Turn)}
         order = sorted(turns, key=lambda number: sort_key(turns[number]))
-        answers = dict(zip(order, self._answered([turns[number] for number in order]), strict=True))
-        added = [_added(answers.get(number, found)) for number, found in enumerate(read)]
+        answers.update(zip(order, self._answered([turns[number] for number in order]), strict=True))
+        added = [_added(answers[number]) for number in range(len(rows))]
         return {**columns, **{name: [row[name] for row in added] for name in COLUMNS}}
 
     def _read(self, row: Json) -> Turn | RequestError:
         """Returns a row's turn, or what is wrong with the row."""
         try:
-            body = {name: _given(name, value) for name, value in row.items()}
-            params = body.pop("sampling_params", None) or {}
+            values = {name: _given(name, value) for name, value in row.items()}
+            body: Json = {name: value for name, value in values.items() if value is not None}
+            params: Json = body.pop("sampling_params", {})
             asked = read_body("/v1/chat/completions", {**params, **body}, self._defaults, self._tools).turn
             if asked.n > 1:
                 raise RequestError(f"n={asked.n} is not valid: a row has one answer; repeat the row.")
@@ -92,7 +94,7 @@ class RayWorker:
 
     def _generated(self, rows: Sequence[Any]) -> list[Answer]:
         if rows and self._llm is None:
-            load = {**_threads(), **self._load}
+            load: Json = {**_threads(), **self._load}
             self._llm = self._model() if callable(self._model) else Engine.load(self._model, **load)
         answers = list(self._llm.generate(rows, on_error="return")) if self._llm and rows else []
         for answer in answers:

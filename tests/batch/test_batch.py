@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineError, RequestError, batch
 from engine.batch import files, job, lines
+from engine.batch.index import Digests
 from engine.runtime.options import LoopOptions
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -113,6 +115,25 @@ def test_rows_of_responses_come_back_as_responses(tmp_path: Path, llm: Engine) -
     [row] = read(tmp_path / "out.errors.jsonl")
     error = row["response"]["body"]["error"]
     assert (row["response"]["status_code"], error["code"], error["param"]) == (400, "context_length_exceeded", "input")
+
+
+def test_an_effort_is_on_where_a_model_has_only_on_and_off(tmp_path: Path, llm: Engine) -> None:
+    """Noted once for each field, in the report. A position that the model has is taken as it is, without a note."""
+    rows = [
+        asked("a", "one", reasoning_effort="low"),
+        asked("b", "two", reasoning_effort="high"),
+        asked_response("c", "three", reasoning={"effort": "low"}),
+        asked("d", "four", reasoning_effort="none"),
+    ]
+    report = run(rows, tmp_path / "out.jsonl", llm, in_order=True, in_flight=1)
+    assert (report.done, report.failed) == (4, 0)
+    assert sorted(report.notes) == [
+        f"{field}: this model has no efforts, so reasoning is on" for field in ("reasoning.effort", "reasoning_effort")
+    ]
+    assert run([{"prompt": "one"}], tmp_path / "simple.jsonl", llm, reasoning="high").notes == (
+        "reasoning: this model has no efforts, so reasoning is on",
+    )
+    assert run([{"prompt": "one"}], tmp_path / "on.jsonl", llm, reasoning=True).notes == ()
 
 
 def test_a_call_and_its_arguments(tmp_path: Path) -> None:
@@ -335,6 +356,22 @@ def test_a_failed_row_may_change_and_rows_may_be_added(tmp_path: Path, llm: Engi
     assert (report.done, report.failed, report.ran) == (3, 0, 2)
     assert names(out) == ["a", "b", "c"]
     assert not (tmp_path / "out.errors.jsonl").exists()
+
+
+def test_digests_are_found_while_their_table_grows() -> None:
+    """Each by its first row, or by its last that came with `over`; also digests that begin in the same slot."""
+    digests = [sha256(b"%d" % number).digest()[:16] for number in range(300)]
+    digests += [bytes(8) + bytes([number]) * 8 for number in range(60)]
+    table = Digests()
+    for count, digest in enumerate(digests, 1):
+        assert table.find(digest) is None
+        table.append(digest)
+        assert [table.find(each) for each in digests[:count]] == list(range(count))
+    table.append(digests[3])
+    table.append(digests[4], over=True)
+    assert (table.find(digests[3]), table.find(digests[4])) == (3, len(digests) + 1)
+    assert len(table) == len(digests) + 2
+    assert table[len(digests)] == digests[3]
 
 
 def test_a_number_is_a_name(tmp_path: Path, llm: Engine) -> None:
