@@ -3,8 +3,8 @@
     python tests/bench/calls.py [--model MODEL.gguf] [--family qwen3 ...] [--top 30]
 
 A call is one "call" event of `sys.setprofile` in a file of the package: a function that begins, or a generator that
-goes on. The turn is the third of its kind, so that what is made once is there already. To its first token the
-count goes from the message until the reader has the first event; a streamed token is the mean over the next ones. Each is
+goes on. The turn is the third of its kind, so that what is made once is there already. To its first token the count
+goes from the message until the reader has the first event; a streamed token is the mean over the next ones. Each is
 counted three times.
 """
 
