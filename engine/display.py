@@ -45,12 +45,45 @@ _TAIL = f"{_TEXT};{_QUIET};display:flex;flex-direction:column-reverse;line-heigh
 _LITERAL, _MATH = "mathjax_ignore", "mathjax_process"
 _DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"))
 _LONGEST_MATH = 2000
-# Commands that do more than draw a formula: links, styles, classes, and definitions, which hold for the whole page.
-_ACTING = re.compile(
-    r"\\(href|url|style|class|cssId|data|unicode|require|[egx]?def|let|futurelet|csname|(re)?newcommand|providecommand|"
-    r"(re)?newenvironment|Declare[A-Za-z]*|texttip|mathtip|toggle|action|bbox|mmlToken|tag|label|html[A-Za-z]*)"
-    r"(?![A-Za-z])"
-)
+# A formula with any other command is shown as text: front ends have commands that load images, make links, set styles
+# and define commands for the whole page, and new ones come.
+_DRAWING = frozenset(re.findall("[A-Za-z]+", """
+alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa varkappa lambda mu nu xi omicron pi varpi
+rho varrho sigma varsigma tau upsilon phi varphi chi psi omega digamma Gamma Delta Theta Lambda Xi Pi Sigma Upsilon
+Phi Psi Omega aleph beth gimel daleth ell hbar hslash imath jmath wp Re Im partial nabla infty emptyset varnothing sum
+prod coprod int iint iiint oint bigcup bigcap bigsqcup bigvee bigwedge bigoplus bigotimes bigodot biguplus frac dfrac
+tfrac cfrac binom dbinom tbinom sqrt over atop choose overset underset stackrel limits nolimits substack overline
+underline overbrace underbrace overrightarrow overleftarrow widehat widetilde hat tilde bar vec dot ddot dddot acute
+grave breve check mathring boxed cancel bcancel xcancel phantom hphantom vphantom smash sin cos tan cot sec csc arcsin
+arccos arctan sinh cosh tanh coth exp log ln lg lim limsup liminf max min sup inf arg det dim ker hom gcd deg Pr mod
+bmod pmod pod operatorname argmax argmin left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl
+Biggr bigm Bigm langle rangle lfloor rfloor lceil rceil lvert rvert lVert rVert vert Vert lbrace rbrace lbrack rbrack
+lgroup rgroup backslash times div cdot cdots ldots dots dotsb dotsc dotsm dotsi vdots ddots pm mp ast star circ bullet
+oplus ominus otimes oslash odot cup cap sqcup sqcap uplus setminus smallsetminus wedge vee land lor lnot neg amalg
+dagger ddagger wr diamond bigcirc triangle bigtriangleup bigtriangledown triangleleft triangleright square Box
+blacksquare lozenge le leq leqslant ge geq geqslant lt gt ne neq equiv approx approxeq cong sim simeq propto asymp
+doteq prec succ preceq succeq ll gg lll ggg subset supset subseteq supseteq subsetneq supsetneq nsubseteq nsupseteq
+sqsubseteq sqsupseteq in ni notin not owns mid nmid parallel nparallel perp vdash dashv models vDash Vdash nvdash
+nvDash top bot forall exists nexists because therefore coloneqq eqqcolon triangleq to gets leftarrow rightarrow
+leftrightarrow Leftarrow Rightarrow Leftrightarrow longleftarrow longrightarrow longleftrightarrow Longleftarrow
+Longrightarrow Longleftrightarrow iff implies impliedby mapsto longmapsto uparrow downarrow updownarrow Uparrow
+Downarrow Updownarrow nearrow searrow swarrow nwarrow hookleftarrow hookrightarrow leftharpoonup leftharpoondown
+rightharpoonup rightharpoondown rightleftharpoons leadsto rightsquigarrow upharpoonright nleftarrow nrightarrow
+nLeftarrow nRightarrow xrightarrow xleftarrow twoheadrightarrow curvearrowright circlearrowleft mathrm mathbf mathit
+mathsf mathtt mathbb mathcal mathfrak mathscr mathnormal boldsymbol bm pmb rm bf it sf tt cal frak text textrm textbf
+textit textsf texttt textnormal mbox displaystyle textstyle scriptstyle scriptscriptstyle tiny small normalsize large
+Large quad qquad enspace enskip thinspace medspace thickspace negthinspace space colon prime backprime angle
+measuredangle sphericalangle surd flat natural sharp clubsuit diamondsuit heartsuit spadesuit checkmark degree S P
+copyright mathbin mathrel mathop mathord mathopen mathclose mathpunct mathinner hline hfill cr nonumber notag begin
+end
+"""))  # fmt: skip
+_DRAWN = frozenset(re.findall("[A-Za-z]+", """
+matrix pmatrix bmatrix Bmatrix vmatrix Vmatrix smallmatrix array cases aligned align gathered gather split equation
+alignedat multline
+"""))  # fmt: skip
+"""Commands, and environments, that only draw."""
+_COMMAND = re.compile(r"\\([A-Za-z@]+)")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{\s*([^{}]*?)\*?\s*\}")
 _ENDINGS = {
     "length": "The answer was cut off: it reached the most tokens allowed (max_tokens), or the end of the context.",
     "cancelled": "The answer was cancelled.",
@@ -160,7 +193,7 @@ def _math(state: "StateInline", silent: bool) -> bool:
             stop = state.src.find(end, start, start + _LONGEST_MATH)
             text = state.src[start:stop] if stop > 0 else ""
             after = state.src[stop + len(end) : stop + len(end) + 1]
-            if not text.strip() or _ACTING.search(text):
+            if not text.strip() or not _draws_only(text):
                 return False
             if begin == "$" and (text != text.strip() or after.isdigit()):
                 return False
@@ -170,6 +203,14 @@ def _math(state: "StateInline", silent: bool) -> bool:
             state.pos = stop + len(end)
             return True
     return False
+
+
+def _draws_only(formula: str) -> bool:
+    """Whether each command in a formula is one that draws, and each environment too."""
+    commands = _COMMAND.findall(formula)
+    environments = _ENVIRONMENT.findall(formula)
+    blocks = sum(name in ("begin", "end") for name in commands)
+    return _DRAWING.issuperset(commands) and _DRAWN.issuperset(environments) and blocks == len(environments)
 
 
 def _math_html(_: Any, tokens: "Sequence[Token]", at: int, *__: Any) -> str:

@@ -35,9 +35,13 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Returns the end of a message about an unknown name: the nearest known name, or else another hint."""
-    near = get_close_matches(name, known, n=1, cutoff=0.75)
-    return f"did you mean {near[0]!r}?" if near else otherwise
+    """Returns the end of a message about an unknown name: the nearest known name, those that begin with it, or else
+    another hint."""
+    names = sorted(set(known))
+    near = get_close_matches(name, names, n=1, cutoff=0.66) or [
+        each for each in names if name and each.startswith(name)
+    ]
+    return f"did you mean {' or '.join(map(repr, near[:4]))}?" if near else otherwise
 
 
 class EngineError(Exception):

@@ -17,8 +17,9 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast, ge
 from pydantic import Field, ValidationError
 
 from engine.agent.options import RunArguments
-from engine.errors import RequestError, did_you_mean
+from engine.errors import RequestError
 from engine.families import FamilyLike
+from engine.hints import unknown_option
 from engine.runtime.options import (
     CacheType,
     ContextOptions,
@@ -220,8 +221,8 @@ class AgentOptions(TurnOptions, RunArguments, total=False):
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:
     """Raise RequestError for an option that is not one of these."""
     if unknown := sorted(set(options) - names):
-        hint = did_you_mean(unknown[0], names, f"the options are {', '.join(sorted(names))}.")
-        raise RequestError(f"There is no option {unknown[0]!r}; {hint}")
+        loads = unknown[0] in _OF_LOADING
+        raise RequestError(unknown_option(unknown[0], names, "it is one of Engine.load" if loads else ""))
 
 
 def checked(options: Options, kind: type[Options]) -> Options:
@@ -297,6 +298,12 @@ def until(deadline: float | None) -> float | None:
 
 
 _OUTPUTS = 16  # the default limit of rows per conversation that have logits in one decode
+_OF_LOADING = frozenset(name for kind in (LoadArguments, LoadOptions) for name in get_type_hints(kind)) | {
+    "n_ctx",
+    "n_gpu_layers",
+    "draft_max",
+    "draft_min",
+}
 _OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
 
 
@@ -315,9 +322,9 @@ def settings(options: Mapping[str, Any]) -> Settings:
     records = (ModelOptions, ContextOptions, LoopOptions)
     names = [{field.name for field in fields(record)} for record in records]
     if unknown := sorted(set(options).difference(*names)):
-        known = sorted({*LoadArguments.__annotations__, *chain(*names)})
-        hint = did_you_mean(unknown[0], known, f"the options are {', '.join(known)}.")
-        raise RequestError(f"There is no option {unknown[0]!r}; {hint}")
+        known = {*LoadArguments.__annotations__, *chain(*names)}
+        turns = unknown[0] in TurnOptions.__annotations__
+        raise RequestError(unknown_option(unknown[0], known, "it is one of each turn: llm.chat(...)" if turns else ""))
     given = dict(options)
     if isinstance(given.get("tensor_split"), list):
         given["tensor_split"] = tuple(given["tensor_split"])

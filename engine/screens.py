@@ -5,12 +5,16 @@ seconds anywhere else, and when a load is worth showing. Does not know: whose pr
 """
 
 import importlib
+import io
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, TextIO
+
+from engine.display import visible
 
 _TERMINAL_EVERY, _NOTEBOOK_EVERY, _LINES_EVERY = 0.1, 0.25, 5.0
 _ECHO = "^C"  # a terminal shows it behind the line when a user interrupts
@@ -31,6 +35,29 @@ class Screen(Protocol):
         ...
 
 
+class VisibleStream(io.TextIOBase):
+    """A stream to which anything may write: characters that act instead of being visible, such as terminal control
+    codes, are escaped. Meant for standard error, so what cannot be written is dropped."""
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner = inner
+
+    def write(self, text: str) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        with suppress(OSError):  # nobody can be told: this is where failures are reported
+            self.inner.write(visible(text))
+            self.inner.flush()
+        return len(text)
+
+    def isatty(self) -> bool:
+        return self.inner.isatty()
+
+    def fileno(self) -> int:
+        return self.inner.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+
 class Terminal:
     """One line of a terminal, overwritten."""
 
@@ -41,6 +68,7 @@ class Terminal:
         self._shown = 0
 
     def state(self, text: str) -> None:
+        text = _one_line(text)
         width = shutil.get_terminal_size().columns - 1 - len(_ECHO)
         if len(text) > width:  # what matters stands at both ends
             begin = width // 3
@@ -53,7 +81,7 @@ class Terminal:
         if self._shown:
             self._out.write("\r" + " " * self._shown + "\r")
         self._shown = 0
-        self._out.write(f"{text}\n")
+        self._out.write(f"{visible(text)}\n")
         self._out.flush()
 
 
@@ -69,7 +97,7 @@ class Lines:
         self.line(text)
 
     def line(self, text: str) -> None:
-        self._out.write(f"{text}\n")
+        self._out.write(f"{visible(text)}\n")
         self._out.flush()
 
 
@@ -83,17 +111,24 @@ class Notebook:
         self._handle: Any = None
 
     def state(self, text: str) -> None:
+        shown = {"text/plain": visible(text)}
         if self._handle is None:
-            self._handle = self._display({"text/plain": text}, raw=True, display_id=True)
+            self._handle = self._display(shown, raw=True, display_id=True)
         else:
-            self._handle.update({"text/plain": text}, raw=True)
+            self._handle.update(shown, raw=True)
 
     def line(self, text: str) -> None:
+        shown = {"text/plain": visible(text)}
         if self._handle is None:
-            self._display({"text/plain": text}, raw=True)
+            self._display(shown, raw=True)
         else:
-            self._handle.update({"text/plain": text}, raw=True)
+            self._handle.update(shown, raw=True)
         self._handle = None
+
+
+def _one_line(text: str) -> str:
+    """Returns the text without control codes, tabs and line breaks: it is written over again in its row."""
+    return visible(text).replace("\n", " ").replace("\t", " ")
 
 
 def notebook() -> Notebook | None:
@@ -110,7 +145,7 @@ def screen_for(out: TextIO) -> Screen:
     if (cell := notebook()) is not None:
         return cell
     if out.isatty() and os.environ.get("TERM") != "dumb":
-        return Terminal(out)
+        return Terminal(out.inner if isinstance(out, VisibleStream) else out)  # it moves the cursor itself
     return Lines(out)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar, cast
 
 from engine.agent.transcript import Transcript
-from engine.errors import RequestError, did_you_mean, shown
+from engine.errors import RequestError, shown
+from engine.hints import unknown_option
 from engine.types import Tool, ToolCall
 
 Approval: TypeAlias = bool | str | dict[str, Any]
@@ -118,8 +119,7 @@ def run_options(max_steps: int, options: Mapping[str, Any], rest: type[Rest]) ->
     known = ["max_steps", *names, *rest.__annotations__]
     own = {name: value for name, value in options.items() if name in names}
     if unknown := sorted(options.keys() - known):
-        hint = did_you_mean(unknown[0], known, f"the options are {', '.join(sorted(known))}.")
-        raise RequestError(f"There is no option {unknown[0]!r}; {hint}")
+        raise RequestError(unknown_option(unknown[0], known))
     others: Any = {name: value for name, value in options.items() if name not in names}
     return RunOptions(max_steps, **own), rest(**others)
 

@@ -5,22 +5,20 @@ Knows: options, and that an error is one line on stderr. Does not know: what the
 
 import argparse
 import importlib.metadata
-import io
-import os
 import shutil
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from engine.cli.batch import add_batch, batch
 from engine.cli.bench import add_bench, bench
 from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRUPTED
 from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
-from engine.errors import EngineError, EngineWarning, FamilyError
+from engine.cli.standard import OutputError, complain, complain_of_a_bug, give_up_output, output, standard_streams
+from engine.errors import EngineError, FamilyError, did_you_mean
 
 _EXAMPLES = """examples:
   llama-engine demo                    the built-in model; no download
@@ -31,33 +29,79 @@ _EXAMPLES = """examples:
   llama-engine batch rows.jsonl -o answers.jsonl -m model.gguf
   llama-engine COMMAND --help          the options of a command
 """
+_OTHER_COMMANDS = {
+    "serve": "there is no server; in Python, engine.openai has a client in the process (docs/openai.md)",
+    "server": "there is no server; in Python, engine.openai has a client in the process (docs/openai.md)",
+    "pull": "write models download",
+    "download": "write models download",
+    "list": "write models list",
+    "ls": "write models list",
+    "rm": "write models remove",
+    "remove": "write models remove",
+    "fit": "write models fit",
+    "show": "write inspect",
+    "generate": "write run",
+}
+"""Commands of other programs."""
+_OTHER_OPTIONS = {
+    "-m": "MODEL is the first argument, without an option",
+    "--model": "MODEL is the first argument, without an option",
+    "-p": "PROMPT is an argument, without an option",
+    "--prompt": "PROMPT is an argument, without an option",
+    "-c": "write --ctx",
+    "--ctx-size": "write --ctx",
+    "--n-ctx": "write --ctx",
+    "-n": "write --max-tokens",
+    "--n-predict": "write --max-tokens",
+    "--predict": "write --max-tokens",
+    "-ngl": "write --gpu-layers",
+    "--n-gpu-layers": "write --gpu-layers",
+    "-t": "write --threads",
+    "-s": "write --seed",
+    "-sys": "write --system",
+    "--system-prompt": "write --system",
+    "-f": "write --file",
+    "--think": "write --reasoning on",
+    "--nothink": "write --reasoning off",
+    "--reasoning-effort": "write --reasoning low, medium or high",
+    "--jinja": "leave it out: templates are always used",
+    "--verbose": "leave it out; `llama-engine explain` shows what is sent",
+    "-v": "leave it out; `llama-engine explain` shows what is sent",
+    "--lora": "this is not there yet: LoRA adapters are not loaded",
+    "--mmproj": "this is not there yet: models read text only, no images or sound",
+    "--image": "this is not there yet: models read text only, no images or sound",
+}
+"""Options of llama.cpp's programs and of ollama."""
 SHELLS = ("bash", "zsh", "tcsh")
 _POSITIONS = ("on", "off", "low", "medium", "high")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code. `argv`: None takes the process's own arguments."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a character that the console lacks is shown as its escape
-            stream.reconfigure(errors="backslashreplace")
-    options = parser().parse_args(argv)
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", EngineWarning)
-        warnings.showwarning = _show_warning
+    with standard_streams():
         try:
-            return _run(options)
+            code = _run(parser().parse_args(argv))
+            with output():
+                sys.stdout.flush()
+            return code
         except EngineError as error:
             lines = str(error).splitlines() if isinstance(error, FamilyError) else [str(error)]  # one mistake per line
-            _complain("\n".join(" ".join(line.split()) for line in lines))
+            complain("\n".join(" ".join(line.split()) for line in lines))
             return FAILED
         except KeyboardInterrupt:
             if sys.stderr.isatty():
                 sys.stderr.write("\n")  # the terminal has echoed ^C
             return INTERRUPTED
         except BrokenPipeError:
-            # The reader of our output is gone; the interpreter must not report that when it flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            give_up_output()
             return BROKEN_PIPE
+        except OutputError as error:
+            complain(str(error))
+            give_up_output()
+            return FAILED
+        except Exception:  # noqa: BLE001 - reported here: Python's own traceback could send control codes
+            complain_of_a_bug()
+            return FAILED
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -186,6 +230,28 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options)
         self._positionals.title = "arguments"  # pyright: ignore[reportPrivateUsage]
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices: list[str] = list(action.choices or ())
+        if action.choices is not None and value not in choices:
+            commands = isinstance(action, argparse._SubParsersAction)  # pyright: ignore[reportPrivateUsage]
+            listed = f"choose from {', '.join(choices)}"
+            way = (_OTHER_COMMANDS.get(value) if commands else None) or did_you_mean(value, choices, listed)
+            raise argparse.ArgumentError(action, f"there is no {value!r}; {way}")
+
+    def error(self, message: str) -> NoReturn:
+        wrong, _, names = message.partition(": ")
+        if wrong == "unrecognized arguments":
+            unknown = next((name for name in names.split() if name.startswith("-")), "")
+            known = [name for command in _commands(self) for name in command._option_string_actions]
+            way = _OTHER_OPTIONS.get(unknown) or did_you_mean(unknown, known, "")
+            message = f"{message}; {way}" if way else message
+        super().error(message)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        with output():  # argparse itself ignores that it could not write
+            (file or sys.stderr).write(message)
+            (file or sys.stderr).flush()
+
     def format_help(self) -> str:
         if self.description and "\n" not in self.description:
             width = max(40, shutil.get_terminal_size().columns - 2)
@@ -211,7 +277,8 @@ def completion(options: argparse.Namespace) -> int:
         for action in command._actions:  # pyright: ignore[reportPrivateUsage]
             if action.metavar in ("FILE", "MODEL", "INPUT"):
                 setattr(action, "complete", shtab.FILE)  # noqa: B010
-    sys.stdout.write(shtab.complete(top, options.shell) + "\n")
+    with output():
+        sys.stdout.write(shtab.complete(top, options.shell) + "\n")
     return DONE
 
 
@@ -312,11 +379,3 @@ def _version() -> str:
         return importlib.metadata.version("llama-engine")
     except importlib.metadata.PackageNotFoundError:
         return "(not installed)"
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    _complain(f"warning: {message}")
-
-
-def _complain(text: str) -> None:
-    sys.stderr.write(f"llama-engine: {text}\n")

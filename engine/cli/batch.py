@@ -5,11 +5,11 @@ Knows: its options, its exit codes, how many sequences a batch gets. Does not kn
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from engine.cli.exit_codes import DISK_FULL, INTERRUPTED, SOME_FAILED, USAGE
+from engine.cli.standard import complain
 from engine.errors import BatchInputError, ContextOverflowError, DiskFullError, EngineError
 from engine.options import LoadOptions
 
@@ -110,5 +110,5 @@ def _exit_code(report: Any) -> int:
 
 
 def _failed(error: EngineError, code: int) -> int:
-    sys.stderr.write(f"llama-engine: {error}\n")
+    complain(str(error))
     return code

@@ -7,6 +7,7 @@ confirmation. Does not know: options of the command line, how events are styled.
 import asyncio
 import contextlib
 import inspect
+import json
 import signal
 import sys
 import threading
@@ -17,17 +18,17 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from engine.agent.loop import RunStream
+from engine.cli.confirm import confirmed
 from engine.cli.prompt import reader
 from engine.cli.screen import Screen
 from engine.cli.tool_files import watched
-from engine.display import clipped
 from engine.engine import Engine
 from engine.errors import EngineError, RequestError
 from engine.events import Event, ReasoningDelta
 from engine.options import TurnOptions
 from engine.output_file import write_file
 from engine.tools import error_text
-from engine.types import Completion, Message, Tool
+from engine.types import Completion, Message, Tool, ToolCall
 
 HELP = {
     "/help": "show these commands",
@@ -150,7 +151,7 @@ class Chat:
         steps = 8 if self._tools else 1
         with (
             contextlib.closing(view),
-            self._llm.stream_run(asked, self._tools, steps, **self._turn) as stream,
+            self._llm.stream_run(asked, self._tools, steps, approve=self._approve, **self._turn) as stream,
             self._interruptible(stream),
         ):
             try:
@@ -191,24 +192,27 @@ class Chat:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _call(self, shown: str, call: Callable[[], Any]) -> Any:
-        """Run a tool's call, if the user allows it."""
+    def _call(self, call: Callable[[], Any]) -> Any:
+        """Run a tool's call."""
         self._in_tool = True
         try:
-            if self._confirms and not self._allowed(shown):
-                raise PermissionError("the user refused this call")
             result = call()
             return _waited(result) if inspect.isawaitable(result) else result
         finally:
             self._in_tool = False
 
-    def _allowed(self, shown: str) -> bool:
-        self._screen.line(f"run {clipped(shown, 2000)}", "bold")
+    def _approve(self, call: ToolCall) -> bool | str:
+        """Returns True, or why the call is not to run. The user is shown its arguments as they are, all of them: a
+        value's `repr` may leave something out."""
+        if not self._confirms:
+            return True
+        arguments = json.dumps(json.loads(call.arguments), ensure_ascii=False)
+        self._in_tool = True  # Ctrl-C interrupts the question
         try:
-            return input("Run it? [y/N] ").strip().lower() in ("y", "yes")
-        except EOFError:
-            self._screen.line()
-            return False
+            agreed = confirmed(self._screen, f"run {call.name} {arguments}", "Run it?")
+        finally:
+            self._in_tool = False
+        return agreed or "the user refused this call"
 
     def _status(self, last: Completion) -> None:
         """Show the last turn's figures, in one line."""

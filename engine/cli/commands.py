@@ -19,7 +19,9 @@ from typing import Any, Unpack, cast
 from pydantic_core import to_json
 
 from engine.cli.chat import Chat
+from engine.cli.confirm import can_ask
 from engine.cli.screen import Screen, json_line
+from engine.cli.standard import complain
 from engine.cli.tool_files import mcp_server, tools_of
 from engine.diagnose.doctor import NAME_WIDTH, diagnose
 from engine.display import figures, visible_json
@@ -92,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.json and not screen.is_terminal:
         screen.line()
     if completion.finish_reason == "length" and completion.reasoning and not completion.content:
-        sys.stderr.write(f"llama-engine: {_CUT_OFF}\n")
+        complain(_CUT_OFF)
     if completion.parse_error:
         raise RequestError(f"The answer does not match the schema: {completion.parse_error}")
     return 0
@@ -128,8 +130,10 @@ def _schema(path: Path) -> Mapping[str, Any] | bool:
 def chat(options: argparse.Namespace) -> int:
     """Run a conversation: each line is a turn. Ctrl-C stops an answer, Ctrl-D (or /quit) ends."""
     screen = Screen(sys.stdout, markdown=not options.plain)
-    if (options.tools or options.mcp) and not options.yes and not sys.stdin.isatty():
-        raise RequestError("Calls cannot be confirmed without a terminal as input; add --yes to run all of them.")
+    if (options.tools or options.mcp) and not options.yes and not can_ask():
+        raise RequestError(
+            "Calls cannot be confirmed without a terminal as input and output; add --yes to run all of them."
+        )
     own = () if options.tools is None else tools_of(options.tools)
     toolbox = Toolbox([*own, *map(mcp_server, options.mcp)])
     with load(options) as llm, toolbox:
@@ -152,7 +156,7 @@ def inspect(options: argparse.Namespace) -> int:
         found = llm.inspect()
     screen = Screen(sys.stdout)
     if options.json:
-        screen.line(to_json(asdict(found)).decode())
+        screen.line(visible_json(to_json(asdict(found)).decode()))
         return 0
     text = found.text()
     column = re.match(r".*?\s{2,}", text)  # where the values begin
@@ -169,7 +173,7 @@ def explain(options: argparse.Namespace) -> int:
     with load(options) as llm:
         turn: TurnOptions = {"reasoning": _reasoning(options)}
         found = llm.explain([*_system(options), *messages], tools, output=output, **turn)
-    Screen(sys.stdout).line(to_json(found.data()).decode() if options.json else found.text())
+    Screen(sys.stdout).line(visible_json(to_json(found.data()).decode()) if options.json else found.text())
     return 0
 
 

@@ -20,6 +20,7 @@ from rich.segment import Segments as RichSegments
 from rich.style import Style
 
 from engine.cli.blocks import Block, Blocks
+from engine.cli.standard import output
 from engine.display import visible
 
 _PERIOD = 0.06
@@ -69,8 +70,9 @@ class LiveMarkdown:
             up = f"\x1b[{len(rows) - 1}A" if len(rows) > 1 else ""
             text += _START + _UNWRAPPED + "\n".join(rows) + _WRAPPED + up + "\r"
         self._drawn = bool(rows)
-        self._out.write(text)
-        self._out.flush()
+        with output():
+            self._out.write(text)
+            self._out.flush()
 
     def _printed(self, block: Block) -> str:
         """Returns a finished block, after an empty line if it begins something new."""

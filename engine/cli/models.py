@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from engine.diagnose.fit import Fit
     from engine.llama.plan import Machine
 
-_YES = ("y", "yes")
-
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -161,6 +159,7 @@ def _download(options: argparse.Namespace) -> int:
 
 def _remove(options: argparse.Namespace) -> int:
     from engine import hub
+    from engine.cli.confirm import can_ask, confirmed
     from engine.cli.screen import Screen
     from engine.hub import cache
 
@@ -171,8 +170,14 @@ def _remove(options: argparse.Namespace) -> int:
         )
     found = {model.paths: model for _, name in names if name for model in cache.models_of(name)}
     screen = Screen(sys.stdout)
-    _show(screen, [_Row(model.name, model.size, model.quantization, str(model.paths[0])) for model in found.values()])
-    if not options.yes and not _agreed(screen):
+    rows = [_Row(model.name, model.size, model.quantization, str(model.paths[0])) for model in found.values()]
+    if options.yes:
+        _show(screen, rows)
+    elif not can_ask():
+        raise RequestError(
+            "Without a terminal as input and output the removal cannot be confirmed; add --yes to remove these."
+        )
+    elif not confirmed(screen, _listed(rows), "Remove them?"):
         screen.line("Nothing was removed.")
         return 1
     try:
@@ -183,24 +188,23 @@ def _remove(options: argparse.Namespace) -> int:
     return 0
 
 
-def _agreed(screen: Any) -> bool:
-    if not sys.stdin.isatty():
-        raise RequestError("Without a terminal as input the removal cannot be confirmed; add --yes to remove these.")
-    screen.write("Remove them? [y/N] ")
-    return sys.stdin.readline().strip().lower() in _YES
-
-
 def _show(screen: Any, rows: Sequence[_Row]) -> None:
+    screen.line(_listed(rows))
+
+
+def _listed(rows: Sequence[_Row]) -> str:
+    """Returns a table, and what is in it in all."""
     from engine.hub.variants import size_text
 
     paths = any(row.path != row.name for row in rows)
     table = [("NAME", "SIZE", "QUANTISATION", "PATH" if paths else "")]
     table += [(row.name, size_text(row.size), row.quantization or "-", row.path) for row in rows]
     widths = [max(len(line[column]) for line in table) for column in range(3)]
+    lines: list[str] = []
     for name, size, quantization, path in table:
         where = "" if path == name else path  # a file in a folder is named by its path
-        screen.line(f"{name:<{widths[0]}}  {size:>{widths[1]}}  {quantization:<{widths[2]}}  {where}".rstrip())
-    screen.line(f"{_count(rows)}, {size_text(sum(row.size for row in rows))}")
+        lines.append(f"{name:<{widths[0]}}  {size:>{widths[1]}}  {quantization:<{widths[2]}}  {where}".rstrip())
+    return "\n".join([*lines, f"{_count(rows)}, {size_text(sum(row.size for row in rows))}"])
 
 
 def _count(rows: Iterable[_Row]) -> str:

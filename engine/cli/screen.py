@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from engine.cli.live import LiveMarkdown
+from engine.cli.standard import output
 from engine.display import ending, visible, visible_json
 from engine.events import (
     ContentDelta,
@@ -49,6 +50,11 @@ class Screen:
         return self._console.is_terminal
 
     @property
+    def size(self) -> tuple[int, int]:
+        """Columns and rows."""
+        return self._console.size
+
+    @property
     def _draws(self) -> bool:
         """Whether Markdown is drawn here."""
         console = self._console
@@ -56,11 +62,12 @@ class Screen:
 
     def write(self, text: str, style: str = "") -> None:
         """Write a text at once, without adding a newline."""
-        if self.is_terminal:
-            self._console.print(Text(visible(text), style=style), end="")
-        else:
-            self._out.write(visible(text))
-        self._out.flush()
+        with output():
+            if self.is_terminal:
+                self._console.print(Text(visible(text), style=style), end="")
+            else:
+                self._out.write(visible(text))
+            self._out.flush()
 
     def line(self, text: str = "", style: str = "") -> None:
         """Write one line, after ending the open one."""

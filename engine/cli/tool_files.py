@@ -1,7 +1,7 @@
 """Tools from a Python file or an MCP server that a user names.
 
-Knows: which names in a file are tools, how a server is written, and how a call is confirmed before it runs. Does not
-know: what tools are made of, or how the user is asked.
+Knows: which names in a file are tools, how a server is written, and how something is done around each call. Does not
+know: what tools are made of.
 """
 
 import importlib.util
@@ -51,18 +51,17 @@ def mcp_server(text: str) -> MCP:
     return MCP(found[2], prefix=found[1] or "")
 
 
-def watched(tools: Sequence[Tool], around: Callable[[str, Callable[[], Any]], Any]) -> list[Tool]:
-    """Returns the tools with each call passed to `around`, as a line to show and a function that makes the call."""
+def watched(tools: Sequence[Tool], around: Callable[[Callable[[], Any]], Any]) -> list[Tool]:
+    """Returns the tools with each call passed to `around`, as a function that makes the call."""
     return [_watched(tool, around) for tool in tools]
 
 
-def _watched(tool: Tool, around: Callable[[str, Callable[[], Any]], Any]) -> Tool:
+def _watched(tool: Tool, around: Callable[[Callable[[], Any]], Any]) -> Tool:
     function = tool.function
     if function is None or isinstance(function, type):  # a pydantic model only stores its arguments
         return tool
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        shown = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
-        return around(f"{tool.name}({shown})", lambda: function(*args, **kwargs))
+        return around(lambda: function(*args, **kwargs))
 
     return tool.model_copy(update={"function": call})

@@ -115,6 +115,18 @@ class Matcher:
         return self._inner
 
 
+def llguidance() -> Any:
+    """Returns the library, imported at the first constraint. Raises RequestError if it cannot be loaded."""
+    try:
+        import llguidance as library
+    except ImportError as error:
+        raise RequestError(
+            f"Constraints need llguidance, which cannot be loaded ({error}). Where the address space is limited "
+            "(`ulimit -v`), raise the limit; otherwise reinstall it: pip install --force-reinstall llguidance."
+        ) from error
+    return library
+
+
 class Table:
     """A vocabulary as llguidance needs it.
 
@@ -123,13 +135,14 @@ class Table:
     """
 
     def __init__(self, tokens: Tokens) -> None:
-        from llguidance import LLTokenizer, TokenizerWrapper
-
+        library = llguidance()
         wrapped = _Wrapped(tokens)
         self.size = tokens.size
         self.ends = [token for token in range(tokens.size) if tokens.is_end(token)]
         self.marks = Marks(tokens)
-        self.inner: Any = LLTokenizer(TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id)
+        self.inner: Any = library.LLTokenizer(
+            library.TokenizerWrapper(wrapped), n_vocab=tokens.size, eos_token=wrapped.eos_token_id
+        )
 
     def tokens(self, text: str) -> list[int]:
         """Tokenize plain text."""
@@ -253,21 +266,19 @@ def refusal(schemas: Sequence[Mapping[str, Any]]) -> list[str | None]:
 
 def regex_refusal(pattern: str) -> str | None:
     """Returns why a regular expression cannot be enforced; None if it can."""
-    from llguidance import LLMatcher
-
-    return refusals([LLMatcher.grammar_from_regex(pattern)])[0]
+    return refusals([llguidance().LLMatcher.grammar_from_regex(pattern)])[0]
 
 
 def grammar_of(given: Regex | Lark | GBNF) -> str:
     """Returns a caller's grammar in llguidance's Lark. Raises RequestError for a GBNF grammar that cannot be read."""
-    from llguidance import LLMatcher
+    matcher = llguidance().LLMatcher
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     match given:
         case Lark(grammar):
             return grammar
         case Regex(pattern):
-            (made,) = json.loads(LLMatcher.grammar_from_regex(pattern))["grammars"]
+            (made,) = json.loads(matcher.grammar_from_regex(pattern))["grammars"]
             return made["lark_grammar"]
         case GBNF(grammar):
             try:

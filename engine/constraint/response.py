@@ -89,8 +89,8 @@ def response_of(given: object, refusal: Refusal) -> Response | None:
 
 def _by_schema(schema: object, refusal: Refusal) -> Response:
     ready = prepared(schema, refusal, "The schema of response_format", close=False)
-    stated: Mapping[str, Any] = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else {}
-    check = schema_check("The keywords of response_format", stated)
+    stated = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else None
+    check = schema_check("The keywords of response_format", stated or {})
 
     def read(content: str) -> Any:
         value = _json(content)
@@ -98,7 +98,7 @@ def _by_schema(schema: object, refusal: Refusal) -> Response:
             raise ValueError(f"The answer does not fit the schema: {reason}")
         return value
 
-    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked, schema=stated or None)
+    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked, schema=stated)
 
 
 def _by_type(kind: Any, refusal: Refusal) -> Response:

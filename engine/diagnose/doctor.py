@@ -19,6 +19,7 @@ from typing import Any
 from engine import _data
 from engine.diagnose import preflight
 from engine.diagnose.preflight import Verdict
+from engine.display import visible
 from engine.errors import EngineError
 from engine.llama.lib import Device, LibraryFacts
 from engine.llama.memory import batch_threads, default_threads
@@ -104,7 +105,7 @@ class Report:
 
     def text(self) -> str:
         """Returns the report as lines `name  value`, without control codes."""
-        return "\n".join(f"{name:<{NAME_WIDTH}}  {value}" for name, value in self.rows())
+        return visible("\n".join(f"{name:<{NAME_WIDTH}}  {value}" for name, value in self.rows()))
 
     def rows(self) -> list[tuple[str, str]]:
         """Returns names, of at most NAME_WIDTH letters, and values. A row without a name goes with that above."""

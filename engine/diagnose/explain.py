@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from engine.constraint.guide import Constraint
 from engine.diagnose.constrained import Constrained, constrained
-from engine.display import fenced, preformatted, section_html, table_html
+from engine.display import fenced, preformatted, section_html, table_html, visible
 from engine.events import Event, fold
 from engine.families import Format, Gate
 from engine.parsing import Parser, Piece
@@ -194,7 +194,7 @@ class Explanation:
 
     def text(self) -> str:
         """Returns the report in lines, without control codes."""
-        return "\n".join(_report(self))
+        return visible("\n".join(_report(self)))
 
     def __repr__(self) -> str:
         return f"<Explanation: {self.family}, {len(self.tokens)} tokens, {self.state.where}>"

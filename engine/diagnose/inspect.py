@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from engine import _data
 from engine.constraint.demand import closing
-from engine.display import fenced, table_html
+from engine.display import fenced, table_html, visible
 from engine.families import Format
 from engine.llama.model import ModelInfo
 from engine.runtime.backend import ContextInfo
@@ -65,7 +65,7 @@ class Inspection:
         """Returns the report as lines `name  value`, without control codes."""
         rows = self._rows()
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+        return visible("\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows))
 
     def __repr__(self) -> str:
         return f"<Inspection: {self.name or self.path}, {self.family}>"

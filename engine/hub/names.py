@@ -7,6 +7,7 @@ after the repository, after `hf://`, and as the address of a page. Does not know
 import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from engine.errors import ModelLoadError
@@ -20,6 +21,7 @@ _NAME = re.compile(
         (?: : (?P<quantization> [^/:]* ) | / (?P<path> .* ) )?""",
     re.VERBOSE | re.ASCII,
 )
+_OLLAMA = re.compile(r"[a-z][\w.-]+:[\w.-]+", re.ASCII)
 _SCHEME = re.compile(r"(?P<scheme>\w+)://(?P<rest>.*)", re.ASCII)
 # First parts of an address or an hf:// name that are not an owner, and what each is for.
 _NO_MODELS = {
@@ -67,6 +69,11 @@ def parse(text: str, hosts: AbstractSet[str] = HUB_HOSTS) -> Name | None:
     host, _, rest = text.partition("/")
     if host in hosts:  # hf.co/owner/repo, as other programs spell it
         return _address(f"https://{text}", hosts) if _is_view(rest) else _in_hub(rest, text)
+    if _OLLAMA.fullmatch(text) and not text.lower().endswith(".gguf") and not Path(text).exists():
+        raise ModelLoadError(
+            f"{text} looks like a tag of Ollama, whose names are not known here. Write a model on the Hugging Face Hub "
+            f"as {SPELLINGS}, or the path of a GGUF file."
+        )
     found = _NAME.fullmatch(text)
     if found is None or (found["path"] is None and found["quantization"] is None and text.lower().endswith(".gguf")):
         return None

@@ -115,12 +115,15 @@ def _info(repo: str, revision: str | None) -> dict[str, object]:
     """Returns the Hub's record of a repository. huggingface_hub's own function would read a response of any length, for
     any time."""
     at = f"/revision/{quote(revision, safe='')}" if revision else ""
-    url, headers = f"{constants.ENDPOINT}/api/models/{repo}{at}?blobs=true", build_hf_headers(**_us())
+    url = f"{constants.ENDPOINT}/api/models/{repo}{at}?blobs=true"
+    headers = {**build_hf_headers(**_us()), "Accept-Encoding": "identity"}
     with (
         _told(repo, revision),
         get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_ETAG_TIMEOUT) as response,
     ):
         _check(response)
+        if encoding := response.headers.get("Content-Encoding"):
+            raise _no_hub(f"{repo} in the encoding {encoding!r}, which was not asked for")
         data = _body(response, _LARGEST_LISTING)
     if data is None:
         raise Unavailable(f"{endpoint()} took too long to list {repo}. Try again later.", passing=True)
@@ -159,9 +162,10 @@ def _check(response: Any) -> None:
 
 
 def _body(response: Any, most: int) -> bytes | None:
-    """Returns the beginning of a response, longer than `most` bytes if there is more; None if it takes too long."""
+    """Returns the beginning of a response, longer than `most` bytes if there is more; None if it takes too long. The
+    bytes are those that were sent: a few of them can be inflated to gigabytes."""
     until, data = time.monotonic() + _LONGEST_ANSWER, bytearray()
-    for piece in response.iter_bytes():
+    for piece in response.iter_raw():
         data += piece
         if len(data) > most:
             break

@@ -8,6 +8,7 @@ exactly). Does not know: where the files are, or how they are fetched. Sizes are
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import PurePosixPath
@@ -176,8 +177,20 @@ def _by_quantization(name: Name, quantization: str, models: Sequence[Variant]) -
     found = [model for model in models if _plain(model.quantization) == wanted]
     found = found or [model for model in models if _plain(model.quantization.removeprefix("UD-")) == wanted]
     if not found:
-        raise ModelLoadError(f"{name.repo} has no quantisation {quantization!r}. It has {_quantizations(models)}.")
+        near = _nearest(wanted, models)
+        hint = f" Did you mean {spelling(name.repo, near, models)}?" if near else ""
+        raise ModelLoadError(
+            f"{name.repo} has no quantisation {quantization!r}. It has {_quantizations(models)}.{hint}"
+        )
     return _only(name, found, f"models in {found[0].quantization}")
+
+
+def _nearest(wanted: str, models: Sequence[Variant]) -> Variant | None:
+    """Returns the model that a cut-off or mistyped quantisation most likely means: "Q4" is Q4_K_M rather than Q4_0."""
+    named = {_plain(model.quantization): model for model in models}
+    begun = [model for plain, model in named.items() if wanted and plain.startswith(wanted)]
+    close = [named[plain] for plain in get_close_matches(wanted, named, n=1, cutoff=0.7)]
+    return min(begun, key=_preference) if begun else next(iter(close), None)
 
 
 def _by_memory(

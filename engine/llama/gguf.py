@@ -29,6 +29,7 @@ _NOT_CHAT = {
     "wavtokenizer-dec": "an audio decoder",
 }  # fmt: skip
 _NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projector", "imatrix": "an importance matrix"}
+_NO_POOLING = (0, 2**32 - 1)  # none, and -1: not said, as llama.cpp saves it
 _BOTH_WAYS = ("dream", "llada", "llada-moe", "rnd1")
 """Architectures of diffusion models, which are refused as such once they are loaded."""
 _SAMPLES, _SAMPLE = 32, 1 << 16  # the number of samples of a file for its digest, and their length in bytes
@@ -217,7 +218,7 @@ def _check_chat_model(file: Path, header: Header, tensors: int) -> None:
             f"{file} looks at a text in both directions ({architecture}.attention.causal is false), as embedding "
             "models do: it cannot generate text; pass the GGUF of a chat model."
         )
-    pooled = header.integer(f"{architecture}.pooling_type", 0) > 0
+    pooled = header.integer(f"{architecture}.pooling_type", 0) not in _NO_POOLING
     if pooled or architecture in _NOT_CHAT or architecture.endswith("-embedding"):
         what = _NOT_CHAT.get(architecture, "an embedding model")
         raise ModelLoadError(

@@ -113,7 +113,7 @@ _VERIFIED: tuple[Rule, ...] = (
     Rule("expert_count", (U32,), 0, 0),
     Rule("expert_used_count", (U32,), 0, 0),
     Rule("expert_group_count", (U32,), 0, 0),
-    Rule("pooling_type", (U32,), 0, 0),
+    Rule("pooling_type", (U32,)),  # a model that pools is refused before
     Rule("attention.causal", (BOOL,), 1, 1),
 )
 """Rules for the architectures in `_DENSE`; llama.cpp does not read their other numbers, or checks them against

@@ -100,11 +100,13 @@ class Trial:
         over = not self._running or not self._inside
         self._inner.closed = self._inner.cut = True
         self._advance()
-        if self._unnamed or not self._errors or self._inner.buffer[self._inner.pos :].strip():
+        if self._at_once and self._outer.cut:
+            self._inner.cut_marker(self._calls.section.inside)
+        if self._unnamed or self._inner.buffer[self._inner.pos :].strip():
             return False
-        if over or self._whole:
-            return True
-        return self._at_once and not self._malformed
+        if not self._errors:  # cut in its markers, which are not shown
+            return self._at_once and self._outer.cut and not self._malformed
+        return over or self._whole or (self._at_once and not self._malformed)
 
     def _advance(self) -> None:
         if self._running:

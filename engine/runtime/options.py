@@ -31,6 +31,7 @@ CACHE_TYPES: dict[str, tuple[int, float]] = {
 }
 SPLIT_MODES: tuple[SplitMode, ...] = ("none", "layer", "row", "tensor")
 FLASH_ATTENTION: dict[str, int] = {"auto": -1, "off": 0, "on": 1}
+MAX_DEVICES = 16  # llama_max_devices()
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ of llama.cpp
 # With room for fewer, llama.cpp's prefill without flash attention takes 15 % longer (0.2 B, 1 to 8 beside 12 and 16).
 _LEAST_OUTPUTS = 16
@@ -83,7 +84,7 @@ class ModelOptions:
     n_gpu_layers: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     split_mode: SplitMode = "layer"
     main_gpu: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    tensor_split: tuple[Share, ...] = ()
+    tensor_split: Annotated[tuple[Share, ...], Field(max_length=MAX_DEVICES)] = ()
     use_mmap: bool = True
     use_mlock: bool = False
     use_extra_bufts: bool = True

@@ -15,21 +15,22 @@ from engine.template.remote import TemplateStoppedError
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"
 _LONG_ID = "call_p1q2r3s4t5u6v7w8x9y0z1a2"
+_NO_ROLE = "probe_role"
+_RESULT_ROLES = ("observation", "environment", "ipython", "function")
+"""The other roles of results in known templates."""
 _NOTHING: Mapping[str, Any] = {}
 _REASONING_ON: Mapping[str, Any] = {"thinking": True, "enable_thinking": True}
 """The usual names of the reasoning switch: some templates read earlier reasoning only if it is on."""
-_NULLABLE: Mapping[str, Any] = {"type": ["string", "null"], "description": "A city."}
-_OPEN: Mapping[str, Any] = {"type": "object", "description": "A city."}
+_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "Probes.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "A city."}}},
+    },
+}
 
-
-def _tool(city: Mapping[str, Any], description: str | None = "Probes.") -> dict[str, Any]:
-    said = {} if description is None else {"description": description}
-    parameters = {"type": "object", "properties": {"city": city}}
-    return {"type": "function", "function": {"name": "probe_tool", **said, "parameters": parameters}}
-
-
-_TOOL = _tool({"type": "string", "description": "A city."})
-_BARE = _tool({"type": "string"}, description=None)
+_NAMED: Mapping[str, Any] = {"role": "assistant", "metadata": "probe_tool", "content": '{"city": "ARGVALUE"}'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +38,34 @@ class Capabilities:
     """What a template does with each kind of input.
 
     - `plain`: renders a user's text at all; `content_parts`: accepts content only as a list of typed parts;
-    - `system`, `developer`: shows messages of that role; `tools`: states tools; `empty_tools`: needs `[]` for no tools;
+    - `system`: shows messages of that role, `later_system` also after the first message; `developer`: knows that role
+      wherever it stands, rather than printing any role's name;
+    - `tools`: states tools; `empty_tools`: needs `[]` for no tools;
     - `tools_in_system`: states tools that are given as a text in the system message's field `tools`;
     - `calls`, `results`: shows earlier calls and their results; `parallel_calls`: several calls in one message;
     - `arguments`: the forms of arguments, "object" and "string", that it renders correctly;
+    - `text_beside`: shows the calls of a message that has a text;
+    - `metadata`: has no calls, but messages whose field `metadata` names the tool that their content is for;
+    - `result_role`: the role of a call's result;
     - `null_content`: shows calls only if the message's content is null;
     - `reasoning_fields`: the message fields from which it reads reasoning; `both`: accepts content and reasoning
       together with a call;
-    - `short_ids`: requires ids of nine letters and digits; `repeats`: accepts two user messages in a row;
-    - `bare_tools`: accepts parameters without a description; `nullable`: parameters whose type is a list that includes
-      null; `open_objects`: parameters of type object without `additionalProperties`.
+    - `short_ids`: requires ids of nine letters and digits; `repeats`: accepts two user messages in a row.
     """
 
     plain: bool = True
     content_parts: bool = False
     system: bool = True
+    later_system: bool = True
     developer: bool = False
     tools: bool = True
     empty_tools: bool = False
     tools_in_system: bool = False
     calls: bool = True
     results: bool = True
+    text_beside: bool = True
+    metadata: bool = False
+    result_role: str = "tool"
     parallel_calls: bool = True
     arguments: frozenset[str] = frozenset({"object", "string"})
     null_content: bool = False
@@ -65,9 +73,6 @@ class Capabilities:
     both: bool = True
     short_ids: bool = False
     repeats: bool = True
-    bare_tools: bool = True
-    nullable: bool = True
-    open_objects: bool = True
 
 
 def probe(template: Template, fixed: Mapping[str, str]) -> Capabilities:
@@ -97,24 +102,29 @@ class _Probe:
         form = "string" if "string" in arguments and "object" not in arguments else "object"
         call = self._call("ARGVALUE", form, content=None if null_content else "")
         second = {**self._call("ARGSECOND", form)["tool_calls"][0], "id": "u1v2w3x4y"}
+        role = self._result_role(user, call)
         fields = tuple(field for field in REASONING_FIELDS if self._reads(field, user, call))
         return Capabilities(
             plain=plain,
             content_parts=self._parts,
             system=self._shows([_says("system", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
-            developer=self._shows([_says("developer", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
+            developer=self._knows_developer(user),
+            later_system=self._shows(
+                [_says("system", "SYSTEMTEXT"), _says("system", "SECONDTEXT"), user], "SYSTEMTEXT", "SECONDTEXT"
+            )
+            and self._shows([user, _says("assistant", "SAID"), _says("system", "SYSTEMTEXT"), user], "SYSTEMTEXT"),
             tools=self._shows([user], "probe_tool", "city", tools=[_TOOL]),
             tools_in_system=self._shows(
                 [{**_says("system", "SYSTEMTEXT"), "tools": '[{"name": "probe_tool"}]'}, user],
                 "SYSTEMTEXT",
                 "probe_tool",
             ),
-            bare_tools=self._shows([user], "probe_tool", tools=[_BARE]),
-            nullable=self._shows([user], "probe_tool", tools=[_tool(_NULLABLE)]),
-            open_objects=self._shows([user], "probe_tool", tools=[_tool(_OPEN)]),
             empty_tools=empty_tools,
             calls=bool(arguments),
-            results=self._shows([user, call, _result("RESULTTEXT")], "RESULTTEXT"),
+            text_beside=not arguments or self._shows([user, {**call, "content": "SAID"}, _result("R")], "ARGVALUE"),
+            metadata=not arguments and self._shows([user, _NAMED, user], "probe_tool", "ARGVALUE"),
+            results=role is not None,
+            result_role=role or "tool",
             parallel_calls=self._shows(
                 [
                     user,
@@ -168,12 +178,40 @@ class _Probe:
         """Returns the forms of arguments that are rendered correctly: neither in Python's notation nor as a quoted
         string."""
         forms: set[str] = set()
-        for form, spoilt in (("object", "{'city'"), ("string", '\\"city')):
+        for form, spoilt in (("object", "'city': 'ARGVALUE"), ("string", '\\"ARGVALUE')):
             messages = [user, self._call("ARGVALUE", form, content), _result("RESULTTEXT")]
             rendered = self._render(messages, [_TOOL])
             if rendered is not None and "ARGVALUE" in rendered and "probe_tool" in rendered and spoilt not in rendered:
                 forms.add(form)
         return frozenset(forms)
+
+    def _result_role(self, user: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+        """Returns the role under which results are shown: the usual one, or another that the template knows."""
+
+        def shown(role: str) -> str | None:
+            text = self._render([user, call, {**_result("RESULTTEXT"), "role": role}])
+            return text if text is not None and "RESULTTEXT" in text else None
+
+        if shown("tool") is not None:
+            return "tool"
+        unknown = shown(_NO_ROLE) or ""
+        return next(
+            (role for role in _RESULT_ROLES if shown(role) not in (None, unknown.replace(_NO_ROLE, role))), None
+        )
+
+    def _knows_developer(self, user: Mapping[str, Any]) -> bool:
+        """Whether messages of this role are shown wherever they stand, and otherwise than those of a role that nobody
+        knows."""
+        answer = _says("assistant", "SAID")
+
+        def knows(*before: Mapping[str, Any]) -> bool:
+            text, unknown = (
+                self._render([*before, _says(role, "SYSTEMTEXT"), user]) for role in ("developer", _NO_ROLE)
+            )
+            shown = text is not None and "SYSTEMTEXT" in text
+            return shown and (unknown is None or text != unknown.replace(_NO_ROLE, "developer"))
+
+        return knows() and knows(user, answer)
 
     def _reads(self, field: str, user: Mapping[str, Any], call: Mapping[str, Any]) -> bool:
         """Whether reasoning in this field is shown, before a call or in a last answer."""

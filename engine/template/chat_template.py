@@ -32,6 +32,7 @@ from engine.template.prompt import Prompt, with_reasoning, with_tail
 from engine.template.reasoning import Switch, switch
 from engine.template.remote import SECONDS, TemplateStoppedError
 from engine.template.rendering import Asked, Held, Rendering, Setting
+from engine.template.tool_forms import ToolForms
 from engine.tools import ToolLike, as_tools
 from engine.types import (
     AllowedChoice,
@@ -52,6 +53,13 @@ _PROBING = 10.0
 _OURS = frozenset(
     {"messages", "tools", "documents", BUILTIN_VARIABLE, "add_generation_prompt", "bos_token", "eos_token"}
 )
+
+_SOME_TOOL = Tool(
+    name="look_up",
+    description="Looks up a word.",
+    parameters={"type": "object", "properties": {"word": {"type": "string", "description": "The word."}}},
+)
+"""The tool in the renders that show what a switch does; a caller's could be one that the template refuses."""
 
 
 class ChatTemplate:
@@ -105,7 +113,8 @@ class ChatTemplate:
         also = self.format.control if control_tokens else (*self.format.control, bos_token, eos_token)
         markers = Markers(control_tokens, also)
         words = words_of(source, markers)
-        self._setting = Setting(template, self.format, self.capabilities, fixed, markers, words)
+        forms = ToolForms(template, fixed, parts=self.capabilities.content_parts)
+        self._setting = Setting(template, self.format, self.capabilities, fixed, markers, words, forms)
         self._with_tools: ChatTemplate | None = None
         self._with_documents: Callable[[], ChatTemplate] = lambda: self
         self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
@@ -272,11 +281,12 @@ class ChatTemplate:
         if key not in self._switches:
             question = [Message(role="system", content="Be brief.")] if system else []
             question.append(Message(role="user", content="Hello."))
+            stated = (_SOME_TOOL,) if tools else ()
 
             def renders(turned: Switch) -> str | None:
                 try:
                     asked = Asked(switch=turned, guarded=False, until=until)
-                    return Rendering(self._setting, question, tools, asked).answer().text
+                    return Rendering(self._setting, question, stated, asked).answer().text
                 except TemplateStoppedError:
                     raise
                 except TemplateError:

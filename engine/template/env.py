@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from engine.errors import TemplateError
-from engine.template.conversation import as_mapping
 from engine.template.remote import RemoteTemplate
 from engine.types import whole_characters
 
@@ -114,11 +113,6 @@ def plain(value: Any) -> JSON:
     )
 
 
-# Keywords of JSON Schema whose values are schemas by name, and those whose value is a schema or a list of schemas.
-_NAMED = ("properties", "patternProperties", "$defs", "definitions")
-_SCHEMAS = ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf")
-
-
 def values(
     template: Template,
     fixed: Mapping[str, str],
@@ -145,67 +139,3 @@ def values(
     if "datetime" in template.variables:
         given["datetime"] = template.now().strftime("%Y-%m-%d %H:%M:%S")
     return given
-
-
-def described(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tool with an empty description wherever it or a parameter has none, for templates that require
-    one."""
-    function: dict[str, Any] = {"description": "", **tool["function"]}
-    return with_parameters({**tool, "function": function}, _described)
-
-
-def with_parameters(tool: Mapping[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Returns the tool with its parameters' schema changed."""
-    function = tool["function"]
-    return {**tool, "function": {**function, "parameters": change(function["parameters"])}}
-
-
-def _described(schema: Mapping[str, Any]) -> dict[str, Any]:
-    properties = as_mapping(schema.get("properties")) or {}
-    parts = {name: as_mapping(part) for name, part in properties.items()}
-    filled = {
-        name: properties[name] if part is None else {"description": "", **_described(part)}
-        for name, part in parts.items()
-    }
-    return {**schema, **({"properties": filled} if filled else {})}
-
-
-def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema without the type "null" anywhere, for templates that do not know it."""
-    found = _mapped(schema, without_null)
-    kinds = found.get("type")
-    if kinds == "null":
-        del found["type"]
-    elif isinstance(kinds, list) and "null" in kinds:
-        kept = [kind for kind in cast("list[Any]", kinds) if kind != "null"]
-        found["type"] = kept[0] if len(kept) == 1 else kept
-    return found
-
-
-def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema with JSON Schema's default made explicit in every object: additional properties are
-    allowed."""
-
-    def said(part: Mapping[str, Any]) -> dict[str, Any]:
-        found = closed(part)
-        return {"additionalProperties": {}, **found} if found.get("type") == "object" else found
-
-    return _mapped(schema, said)
-
-
-def _mapped(schema: Mapping[str, Any], change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Returns a copy with each direct subschema changed."""
-    found = dict(schema)
-    for key, value in schema.items():
-        if key in _NAMED and (named := as_mapping(value)) is not None:
-            found[key] = {name: _changed(part, change) for name, part in named.items()}
-        elif key in _SCHEMAS:
-            found[key] = _changed(value, change)
-    return found
-
-
-def _changed(part: Any, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
-    if isinstance(part, list):
-        return [_changed(item, change) for item in cast("list[Any]", part)]
-    schema = as_mapping(part)
-    return part if schema is None else change(schema)

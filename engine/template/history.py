@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, TypeAlias
@@ -114,14 +114,20 @@ def entries(messages: Sequence[Message], format_: Format, can: Capabilities, pre
     `preamble_headers`).
     """
     syntax = format_.tools or generic.GENERIC
-    if not syntax.parallel or (can.calls and not can.parallel_calls):
+    if not syntax.parallel or can.metadata or (can.calls and not can.parallel_calls):
         messages = _one_call_a_message(messages)
-    if not can.calls:
+    if can.metadata or not can.text_beside:
+        messages = [part for message in messages for part in _text_apart(message)]
+    if not (can.calls or can.metadata):
         messages = generic.without_calls(messages, syntax)
     if not can.results:
         messages = generic.without_results(messages)
+    if not can.developer:
+        messages = [_as_system(message) for message in messages]
     if not can.system:
         messages = _system_in_user(messages)
+    elif not can.later_system:
+        messages = _one_system(messages)
     if not can.repeats:
         messages = generic.alternating(messages)
     writer = _Writer(format_, can, _place(format_, can), preamble)
@@ -140,9 +146,8 @@ class _Writer:
     def entry(self, message: Message, kept: bool) -> Entry:
         if message.role == "assistant":
             return self._assistant(message, kept)
-        entry: Entry = {"role": message.role, "content": self._content(message.content or "")}
-        if message.role == "developer" and not self.can.developer:
-            entry["role"] = "system"
+        role = self.can.result_role if message.role == "tool" else message.role
+        entry: Entry = {"role": role, "content": self._content(message.content or "")}
         if message.role == "tool":
             entry["tool_call_id"] = message.tool_call_id
         if message.name:
@@ -150,6 +155,9 @@ class _Writer:
         return entry
 
     def _assistant(self, message: Message, kept: bool) -> Entry:
+        if message.tool_calls and self.can.metadata:
+            (call,) = message.tool_calls
+            return {"role": "assistant", "metadata": call.name, "content": self._content(call.arguments)}
         content, reasoning = message.content or "", message.reasoning or ""
         entry: Entry = {"role": "assistant", "content": content}
         if not reasoning and content and message.tool_calls and not self.can.both and _has_preambles(self.format):
@@ -266,6 +274,29 @@ def _one_call_a_message(messages: Sequence[Message]) -> list[Message]:
             split.append(message.model_copy(update={"tool_calls": (call,), "parts": (), **rest}))
             split += [result for result in results if result.tool_call_id == call.id]
     return split
+
+
+def _text_apart(message: Message) -> Iterator[Message]:
+    """Yields a message's text and its call as two messages."""
+    if message.tool_calls and message.content:
+        yield message.model_copy(update={"tool_calls": (), "parts": ()})
+        message = message.model_copy(update={"content": "", "reasoning": None, "parts": ()})
+    yield message
+
+
+def _as_system(message: Message) -> Message:
+    return message.model_copy(update={"role": "system"}) if message.role == "developer" else message
+
+
+def _one_system(messages: Sequence[Message]) -> list[Message]:
+    """Join the system messages at the beginning, and put later ones before the next user message, for templates that
+    show only the first."""
+    first = list(takewhile(lambda message: message.role == "system", messages))
+    later = _system_in_user(messages[len(first) :])
+    if not first:
+        return later
+    text = "\n\n".join(message.content or "" for message in first)
+    return [first[0].model_copy(update={"content": text}), *later]
 
 
 def _system_in_user(messages: Sequence[Message]) -> list[Message]:

@@ -13,7 +13,7 @@ from engine.errors import RequestError, TemplateError
 from engine.families import Format
 from engine.template.capabilities import Capabilities
 from engine.template.conversation import without_inline_reasoning
-from engine.template.env import Template, closed, described, values, with_parameters, without_null
+from engine.template.env import Template, values
 from engine.template.generic import GENERIC, reads_values, with_statement
 from engine.template.guard import Authored, Guard, Marking, absent
 from engine.template.history import (
@@ -29,6 +29,7 @@ from engine.template.markers import Markers, Span
 from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
 from engine.template.reasoning import Switch, with_words
 from engine.template.remote import TemplateStoppedError
+from engine.template.tool_forms import ToolForms
 from engine.types import Message, Tool
 
 
@@ -49,7 +50,7 @@ Reads: TypeAlias = Callable[[Prompt], Held]
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What all renders of one template share. `fixed` are the variables that never change, `markers` the texts of
-    control tokens, `words` what the template may look for in callers' text."""
+    control tokens, `words` what the template may look for in callers' text, `forms` how it takes tools."""
 
     template: Template
     format: Format
@@ -57,6 +58,7 @@ class Setting:
     fixed: Mapping[str, str]
     markers: Markers
     words: frozenset[str]
+    forms: ToolForms
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class _Run:
         self._reveal = reveal
         can, asked = setting.can, given.asked
         conversation = list(given.conversation)
-        tools = [_told(tool, can) if can.tools else tool.openai() for tool in given.tools]
+        tools = setting.forms.of(given.tools, asked.until) if can.tools else [tool.openai() for tool in given.tools]
         documents: Any = asked.documents
         variables: Any = {**asked.variables, **({BUILTIN_VARIABLE: list(asked.builtin)} if asked.builtin else {})}
         if marking is not None:
@@ -417,14 +419,6 @@ def _beyond(text: str, opening: str) -> str:
         return ""
     length = next((length for length in range(len(opening), 0, -1) if text.endswith(opening[:length])), 0)
     return opening[length:]
-
-
-def _told(tool: Tool, can: Capabilities) -> Mapping[str, Any]:
-    """Returns the tool as the template gets it, rewritten where it would make the template fail."""
-    told: Mapping[str, Any] = tool.openai()
-    told = told if can.bare_tools else described(told)
-    told = told if can.nullable else with_parameters(told, without_null)
-    return told if can.open_objects else with_parameters(told, closed)
 
 
 def _texts(value: object) -> Iterator[str]:

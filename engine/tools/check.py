@@ -8,10 +8,12 @@ linear-time engine, and a value that takes too many steps is rejected.
 """
 
 import json
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from dataclasses import fields as fields_of
 from functools import cache, lru_cache
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -52,17 +54,25 @@ class ModelArguments:
         """Returns None if the arguments fit, else a sentence that says what is wrong."""
         try:
             # Through JSON, so that the rules are those of the call itself (from JSON, pydantic reads dates and tuples).
-            self.model.model_validate_json(json.dumps(arguments))
+            _ = self._validated(json.dumps(arguments))
         except ValidationError as error:
             return sentence(error)
         except Exception as error:  # noqa: BLE001 - a model's own validators are the user's code
             return failed(error)
         return None
 
+    def _validated(self, arguments: str) -> BaseModel:
+        """Returns the arguments as the model reads them. Raises ValueError for infinity and NaN, which pydantic makes
+        of texts and which no tool expects."""
+        values = self.model.model_validate_json(arguments)
+        if (place := _not_finite(values)) is not None:
+            raise ValueError(f"{place} must be a finite number")
+        return values
+
     def bind(self, function: Callable[..., Any], arguments: str, context: ToolContext[Any]) -> Callable[[], Any]:
         """Returns a callable that calls the function with these arguments (JSON text). Raises pydantic's
         ValidationError if they do not fit, or whatever a validator of the user's raises."""
-        values = self.model.model_validate_json(arguments)
+        values = self._validated(arguments)
         if function is self.model:
             return lambda: values
         # Arguments that the model left out are not passed, so that the function uses its own defaults.
@@ -70,6 +80,29 @@ class ModelArguments:
         given = {name: getattr(values, field) for name, field in self.keywords if field in values.model_fields_set}
         given |= dict.fromkeys(self.contexts, context)
         return lambda: function(*args, **given)
+
+
+def _not_finite(value: Any) -> str | None:
+    """Returns the name of the field that holds infinity or NaN; None if none does. Defaults are the caller's own."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "the value"
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        parts = {fields[name].alias or name if name in fields else name: getattr(value, name) for name in _given(value)}
+    elif is_dataclass(value):
+        own = {field.name: (getattr(value, field.name, None), field.default) for field in fields_of(value)}
+        parts = {name: part for name, (part, default) in own.items() if part is not default}
+    elif isinstance(value, Mapping):
+        parts = {str(key): part for key, part in cast("Mapping[object, Any]", value).items()}
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = {str(number): part for number, part in enumerate(cast("Iterable[Any]", value))}
+    else:
+        return None
+    return next((name for name, part in parts.items() if _not_finite(part) is not None), None)
+
+
+def _given(model: BaseModel) -> Iterable[str]:
+    return [*model.model_fields_set, *(model.model_extra or ())]
 
 
 class _TooManySteps(Exception):

@@ -18,11 +18,11 @@ _LONGEST_NUMBER = 4300  # digits; Python refuses to read or write longer integer
 def json_value(text: str, *, strict: bool = True) -> Any:
     """Parse JSON text. `strict=False` accepts raw control characters inside strings.
 
-    Raises ValueError for text that is not JSON (NaN and Infinity are not), for values nested deeper than `DEEPEST`, and
-    for integers too long for Python.
+    Raises ValueError for text that is not JSON (NaN and Infinity are not), for values nested deeper than `DEEPEST`,
+    for integers too long for Python, and for numbers that a float cannot hold (1e309 would become infinity).
     """
     try:
-        value = json.loads(text, strict=strict, parse_constant=_no_constant)
+        value = json.loads(text, strict=strict, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise _too_deep() from None
     if text.count("[") + text.count("{") > DEEPEST and depth(value) > DEEPEST:
@@ -89,6 +89,12 @@ def plain_scalar(value: object) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     raise ValueError(f"a {type(value).__name__} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
 
 
 def _no_constant(name: str) -> object:

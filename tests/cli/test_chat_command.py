@@ -18,7 +18,8 @@ from types import SimpleNamespace
 import pytest
 
 from engine import ChatTemplate, Engine, RequestError
-from engine.cli import commands, main
+from engine.cli import commands, confirm, main
+from engine.cli.screen import Screen
 from engine.cli.tool_files import tools_of
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -105,6 +106,8 @@ def types(monkeypatch: pytest.MonkeyPatch) -> Types:
             return line if isinstance(line, str) else line()
 
         monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+        monkeypatch.setattr(confirm, "can_ask", lambda: True)
+        monkeypatch.setattr(commands, "can_ask", lambda: True)
         monkeypatch.setattr("builtins.input", answer)
 
     return use
@@ -223,13 +226,72 @@ def test_tools_of_a_file_are_asked_about(
     types("What is 127 times 46?", "y", "And 2 times 3?", "no")
     assert main(["chat", "--tools", str(tools)]) == 0
     out = capsys.readouterr().out
-    assert "run multiply(a=127, b=46)" in out
+    assert 'run multiply {"a": 127, "b": 46}' in out
     assert "result: 5842" in out
     assert "the user refused this call" in out
     assert "5842" in script.asked[1]
     assert "the user refused this call" in script.asked[3]
     assert "_hidden" not in script.asked[0]
     assert '"later"' in script.asked[0]
+
+
+SHELL = '''
+def shell(cmd: str) -> str:
+    """Run a command."""
+    return "ran"
+'''
+
+
+@pytest.mark.parametrize("length", [10, 3_000, 60_000])
+def test_a_question_shows_all_that_it_is_about(
+    length: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page at a time; each word stands in what was shown before the last question."""
+    words = [f"w{number:05}" for number in range(length // 7)]
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return "y" if question.startswith("Run it?") else ""
+
+    monkeypatch.setattr("builtins.input", answer)
+    assert confirm.confirmed(Screen(sys.stdout), " ".join(words), "Run it?")
+    shown = "".join(capsys.readouterr().out.splitlines())
+    assert [word for word in words if word not in shown] == []
+    assert len(asked) >= 1 + length // (80 * 25)
+
+
+def always(answer: str) -> Callable[[str], str]:
+    def give(_: str) -> str:
+        return answer
+
+    return give
+
+
+def test_what_was_not_read_to_its_end_or_is_too_long_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for answer in ("n", "y"):
+        monkeypatch.setattr("builtins.input", always(answer))
+        assert not confirm.confirmed(Screen(sys.stdout), "x" * 5_000, "Run it?")
+    assert not confirm.confirmed(Screen(sys.stdout), "x" * (confirm.LONGEST + 1), "Run it?")
+    assert "too many to read: refused" in capsys.readouterr().out
+
+
+def test_a_question_hides_no_character(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", always("y"))
+    assert confirm.confirmed(Screen(sys.stdout), "run\u200b \u202e\x1b[8mrm\x9b", "Run it?")
+    assert capsys.readouterr().out == "run\\u200b \\u202e\\x1b[8mrm\\x9b\n"
+
+
+def test_calls_are_not_run_where_nobody_sees_the_question(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shell.py").write_text(SHELL, encoding="utf-8")
+    scripted("Hello.")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert main(["chat", "--tools", str(tmp_path / "shell.py")]) == 1
+    assert "without a terminal as input and output" in capsys.readouterr().err
 
 
 def test_tools_run_without_questions_with_yes(
@@ -253,9 +315,9 @@ def test_servers_of_tools_are_asked_about_too(
     types("Double 21.", "y", "Again.", "n")
     assert main(["chat", "--mcp", server, "--mcp", f"b_={server}"]) == 0
     printed = capsys.readouterr().out
-    assert "run double(n=21)" in printed
+    assert 'run double {"n": 21}' in printed
     assert "42" in printed
-    assert "run b_double(n=21)" in printed
+    assert 'run b_double {"n": 21}' in printed
     assert "the user refused this call" in printed
 
 

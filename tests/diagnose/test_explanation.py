@@ -74,7 +74,7 @@ class TestConstraint:
         assert "".join(stretch.text for stretch in held.output) == output
         kinds = {stretch.text: stretch.kind for stretch in held.output}
         assert kinds["\nHm.\n</think>"] == "free"
-        assert kinds['mood"'] == "forced"
+        assert kinds['"mood":'] == "forced"
         assert held.forced == sum(stretch.tokens for stretch in held.output if stretch.kind == "forced")
         assert explained("Hi", response_format=self.SCHEMA, reasoning=False).constraint is not None
 
@@ -82,7 +82,7 @@ class TestConstraint:
         ("output", "refused", "why"),
         [
             ("<think>\nHm.\n</think>\n\nGlad.", "Glad.", "'G' is not allowed here"),
-            ('<think>\n</think>\n\n{"wood": "glad"}', 'wood": "glad"}', "only 'mood\"' may follow"),
+            ('<think>\n</think>\n\n{"wood": "glad"}', 'wood": "glad"}', "only '\"mood\":' may follow"),
             ('{"mood": "glad"} Yes.', "", "the turn is over, so nothing may follow"),
         ],
     )

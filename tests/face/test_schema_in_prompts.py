@@ -65,6 +65,11 @@ def test_the_schema_of_a_type_is_shown_too(name: str) -> None:
     assert Mood.model_json_schema() in objects(rendered(name, response_format=Mood))
 
 
+def test_a_schema_that_allows_anything_is_shown_too() -> None:
+    name = "Kimi-K3"
+    assert rendered(name, response_format=JsonSchema({})) != rendered(name)
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_schema_is_the_callers_text_and_guarded(name: str) -> None:
     """What a schema says never becomes a control token, as what a tool's schema says does not."""

@@ -4,10 +4,12 @@
 each in its own way; the other tests hold what takes its own arrangement.
 """
 
+import gzip
 import json
 import random
 import shutil
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,6 +177,30 @@ def test_a_listing_without_an_end(hub: Hub, repo: Repo, monkeypatch: pytest.Monk
     hub.instead = endless(b"[", 0.01)
     with pytest.raises(ModelLoadError, match="took too long to list own/repo"):
         get()
+
+
+def test_a_listing_that_would_be_inflated(hub: Hub, repo: Repo) -> None:
+    """A megabyte of gzip can be a gigabyte."""
+
+    def bomb(handler: Handler) -> bool:
+        if not ROUTES["listing"](handler):
+            return False
+        asked.append(handler.headers["Accept-Encoding"])
+        handler.send_response(200)
+        handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+        return True
+
+    data, asked = gzip.compress(b"[" * (64 << 20)), list[str]()
+    hub.instead = bomb
+    tracemalloc.start()
+    with pytest.raises(ModelLoadError, match="encoding 'gzip'"):
+        get()
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+    assert asked == ["identity"]
 
 
 @pytest.mark.parametrize("route", ["listing", "resolve"])

@@ -11,7 +11,7 @@ import model_files
 import pytest
 from hub_server import Hub, cut_after
 
-from engine.cli import main
+from engine.cli import confirm, main
 from engine.errors import ModelLoadError
 from engine.hub import located, remote
 
@@ -110,6 +110,7 @@ def test_remove_lists_and_asks(
     before = listed(capsys)
     assert main(["models", "remove", "own/repo:Q8_0"]) == 1
     assert "add --yes" in capsys.readouterr().err
+    monkeypatch.setattr(confirm, "can_ask", lambda: True)
     monkeypatch.setattr(sys, "stdin", Tty("\n"))
     assert main(["models", "remove", "own/repo:Q8_0"]) == 1
     out = capsys.readouterr().out

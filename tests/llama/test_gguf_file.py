@@ -97,7 +97,7 @@ def test_what_is_no_readable_file_is_named_as_what_it_is(tmp_path: Path, monkeyp
         read_gguf(pipe)
     with pytest.raises(ModelLoadError, match="is a pipe, a socket or a device"):
         read_gguf("/dev/null")
-    with pytest.raises(ModelLoadError, match=r"'a\\x00b' is not a path \(embedded null byte\)"):
+    with pytest.raises(ModelLoadError, match=r"'a\\x00b' is not a path \(.*null.*\)"):
         read_gguf("a\0b")
     with pytest.raises(ModelLoadError, match=r"cannot be read \(File name too long"):
         read_gguf("x" * 5000)
@@ -234,6 +234,13 @@ def test_a_chat_architecture_with_pooling_is_an_embedding_model(tmp_path: Path) 
 def test_no_pooling_is_no_embedding_model(tmp_path: Path) -> None:
     def pool(writer: gguf.GGUFWriter) -> None:
         writer.add_pooling_type(gguf.PoolingType.NONE)
+
+    assert read_gguf(model_files.write(tmp_path / "m.gguf", "qwen3", change=pool)).architecture == "qwen3"
+
+
+def test_pooling_that_llama_cpp_saved_as_minus_one_is_none(tmp_path: Path) -> None:
+    def pool(writer: gguf.GGUFWriter) -> None:
+        writer.add_uint32("qwen3.pooling_type", 2**32 - 1)
 
     assert read_gguf(model_files.write(tmp_path / "m.gguf", "qwen3", change=pool)).architecture == "qwen3"
 

@@ -29,7 +29,7 @@ ATTRIBUTES = {"style", "class", "href", "title", "start", "open"}
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 VOID = {"br", "hr", "img"}
 TYPESET = re.compile(
-    r"\\(href|url|style|class|cssId|require|unicode|[a-z]?def|let|csname|(re)?new(command|environment))(?![A-Za-z])"
+    r"\\(includegraphics|html@mathml|href|url|style|class|cssId|require|unicode|[a-z]?def|let|csname|(re)?new(command|environment))(?![A-Za-z])"
 )
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -58,6 +58,7 @@ HOSTILE = [
     "\\(\\url{javascript:alert(1)}\\) \\[\\style{position:fixed}{x}\\]",
     "$$\\def\\alpha{evil}$$ $\\let\\a=\\href$ $\\newcommand{\\x}{y}$ $\\csname href\\endcsname{javascript:x}{y}$",
     "$\\require{html} \\cssId{x}{y} \\class{jp-Dialog}{x}$ $a</span>\\href{x}{y}$",
+    "$\\includegraphics{https://evil.example/x.png}$ $\\html@mathml{a}{b}$ $\\begin{evil}x\\end{evil}$",
     "\\begin{equation}\\href{javascript:alert(1)}{x}\\end{equation}",
     "<!-- --><!DOCTYPE x><?php ?><![CDATA[<script>]]>",
     "style=\"x\" </summary><script>",

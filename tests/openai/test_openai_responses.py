@@ -343,7 +343,7 @@ def test_every_parameter_of_the_sdk_has_its_row() -> None:
 
 def test_encrypted_content_is_the_reasoning_in_base64() -> None:
     assert base64.b64decode(encoded("Why? é")).decode() == "Why? é"
-    item = {"type": "reasoning", "summary": [], "encrypted_content": encoded("Why? é")}
+    item: dict[str, Any] = {"type": "reasoning", "summary": [], "encrypted_content": encoded("Why? é")}
     (read,) = messages_of((), stored_items([item]), None)
     assert read.reasoning == "Why? é"
     for wrong in ("x", "A", "/w==", 3, ["x"]):

@@ -107,6 +107,51 @@ def test_a_derived_template_works_like_a_known_one(name: str) -> None:
     assert prompt.stop == ("<end>",)
 
 
+@pytest.mark.parametrize("name", ["json", "tagged json", "tagged arguments", "nested arguments", "python", "a mapping"])
+def test_calls_may_end_reasoning(name: str) -> None:
+    """The template closes reasoning before an answer only."""
+    open_ended = source(CALLS[name]).replace("~ '\n</why>\n\n' }}", "~ ('' if m.tool_calls else '\n</why>\n\n') }}")
+    syntax = ChatTemplate(open_ended, "<s>", "</s>").format.reasoning
+    assert syntax is not None
+    assert syntax.ends_on_call
+    closed = ChatTemplate(source(CALLS[name]), "<s>", "</s>").format.reasoning
+    assert closed is not None
+    assert not closed.ends_on_call
+
+
+DESCRIBED = {
+    "in tags": (
+        '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',
+        "</tool_call>",
+    ),
+    "a list": ('<calls>[{"name": "fn", "parameters": {...}}, ...]</calls>', "</calls>"),
+    "a list behind one marker": ('<|tool_call|>[{"name": "fn", "arguments": {}}]', ""),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_calls_that_are_described_but_never_written(name: str) -> None:
+    """A template that drops calls from history, and tells the model how to write them."""
+    example, closing = DESCRIBED[name]
+    mute = "{%- if tools %}{{ 'Call a function so: " + example + "' }}{% endif -%}" + source("")
+    template = ChatTemplate(mute, "<s>", "</s>")
+    tools = template.format.tools
+    assert tools is not None
+    assert (tools.shape, tools.section[1].strip()) == ("json", closing)
+    one = json.dumps({"name": "look", tools.arguments_fields[0]: {"city": "Rome"}})
+    parser = template.parser(template.render([ASKED], [LOOK]), [LOOK])
+    output = tools.section[0] + (f"[{one}]" if tools.several == "list" else one) + tools.section[1]
+    completion = fold([*parser.feed(f"I look.{output}"), *parser.close()])
+    assert [call.parsed() for call in completion.tool_calls] == [{"city": "Rome"}]
+    assert completion.content == "I look."
+
+
+def test_a_description_without_an_example_is_no_syntax() -> None:
+    mute = "{%- if tools %}{{ 'Write <x> before {\"name\": 1}.' }}{% endif -%}" + source("")
+    with pytest.warns(EngineWarning, match="will arrive as content"):
+        assert ChatTemplate(mute, "<s>", "</s>").format.tools is None
+
+
 def test_calls_that_cannot_be_derived_are_said() -> None:
     odd = source("{{ f.name ~ ' takes ' ~ f.arguments | length ~ ' of ' ~ f.arguments.values() | join }}")
     with pytest.warns(EngineWarning, match="will arrive as content"):
@@ -211,7 +256,6 @@ def test_what_stopped_a_derivation_is_said() -> None:
 
 
 UNLIKE = {
-    "CohereForAI-c4ai-command-r-plus-tool_use": "it takes the newline before a call for the call's, the row does not",
     "unsloth-Apriel-1.5": "its models reason without a marker, which no render shows",
 }
 """Templates whose derived format round-trips, calls included, and reads some render otherwise than the row does."""

@@ -21,6 +21,7 @@ from engine.types import Tool
 _OBJECTS = re.compile(r"\[?\s*\{")
 _MAYBE_OBJECTS = re.compile(r"\[?\s*")
 _CALL = re.compile(r"[A-Za-z_][\w.\-]*\(")
+_NAME = re.compile(r"\A[\w.\-]+")
 _LOOK = 200
 """The most characters looked at to distinguish the two syntaxes that the same markers may enclose."""
 _MAYBE_CALL = re.compile(r"(?:[A-Za-z_][\w.\-]*)?")
@@ -108,20 +109,19 @@ class SectionReader:
         return (yield from shape.read())
 
     def names_a_tool(self, opener: str) -> Reading[bool]:
-        """Whether a declared tool's name and the end of a name follow the opener at the front. Consumes nothing."""
-        section = self.section
+        """Whether a declared tool's name (any name, if the tools are not known) and the end of a name follow the opener
+        at the front. Consumes nothing."""
+        section, reader = self.section, self.section.reader
         tools = section.emitter.tools
-        if tools is None:
-            return True
-        # Raw code is a call of `python`, declared or not.
-        ends = tuple(f"{name}{section.syntax.name_end}" for name in (*tools, "python"))
-        reader = section.reader
         while True:
             start = reader.pos + len(opener)
             rest = reader.buffer[start : start + WINDOW]
+            # Raw code is a call of `python`, declared or not.
+            names = (*tools, "python") if tools is not None else _NAME.findall(rest)
+            ends = [f"{name}{section.syntax.name_end}" for name in names]
             if any(rest.startswith(end) for end in ends):
                 return True
-            possible = any(end.startswith(rest) for end in ends)
+            possible = not rest or any(end.startswith(rest) for end in ends)
             if reader.closed or not possible:
                 return possible and reader.cut
             yield

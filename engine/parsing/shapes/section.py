@@ -66,8 +66,13 @@ class Section:
         self._resume = Markers([self.close.text, *self.openers, *self.is_call.literals])
         self._code_end = Markers([self.code_close.text])
         self._control = frozenset(spelling.characters.values())
-        ends = (syntax.name_end, syntax.id_end, syntax.id_open, syntax.argument[0], syntax.call_empty)
-        self.name_ends = ["(", "{", *(end for end in map(_text(spelling), ends) if end), *self.closers.literals]
+        # A marker of only white space is used as it is: Functionary ends a name with a newline. Models also break the
+        # line where the template writes nothing between a name and its arguments.
+        self.name_end = spelling.mark(syntax.name_end).text or syntax.name_end
+        if syntax.shape == "tagged_args":
+            self.name_end = self.name_end or "\n"
+        ends = (syntax.id_end, syntax.id_open, syntax.argument[0], syntax.call_empty)
+        self.name_ends = ["(", "{", *filter(None, [self.name_end, *map(_text(spelling), ends)]), *self.closers.literals]
 
     def closed(self) -> Reading[bool]:
         """Consume the section's closing marker, under whatever name, if it is at the front."""
@@ -86,8 +91,12 @@ class Section:
             if (tag := _WRAPPER.match(rest)) is not None:
                 reader.take(len(self.tag_close) + rest.index(">", 0, tag.end()) + 1, "marker")
                 return True
-            if reader.closed or _MAYBE_WRAPPER.fullmatch(rest) is None:
+            if _MAYBE_WRAPPER.fullmatch(rest) is None:
                 return False
+            if reader.closed:
+                if reader.cut:
+                    reader.take(reader.left, "marker")
+                return reader.cut
             yield
 
     def tag_opened(self) -> Reading[None]:

@@ -45,8 +45,7 @@ class TaggedJsonShape:
         syntax = section.syntax
         self._section = section
         self._reader = section.reader
-        # A marker of only white space is used as it is: Functionary ends a name with a newline.
-        name_end = spelling.mark(syntax.name_end).text or syntax.name_end
+        name_end = section.name_end
         self._is_name_end = Markers([name_end])
         self._arguments_end = Markers([spelling.mark(syntax.arguments_end).text])
         self._id_end = Markers([spelling.mark(syntax.id_end).text])
@@ -132,11 +131,11 @@ class TaggedArgumentsShape:
         self._reader = section.reader
         argument, self._value_end = (spelling.mark(literal) for literal in syntax.argument)
         key_end, value_open = spelling.mark(syntax.key_end), spelling.mark(syntax.value_open)
-        type_end, name_end = spelling.mark(syntax.type_end), spelling.mark(syntax.name_end)
+        type_end = spelling.mark(syntax.type_end)
         self._argument = Markers([argument.text])
         self._is_empty = Markers([spelling.mark(syntax.call_empty).text])
         self._lead = next((mark.after for mark in (value_open, type_end, key_end) if mark.text), "")
-        self._is_name_end = Markers([name_end.text or syntax.name_end])
+        self._is_name_end = Markers([section.name_end])
         self._is_key_end, self._is_type_end = Markers([key_end.text]), Markers([type_end.text])
         self._is_value_open = Markers([value_open.text])
         self._attributes_end = Markers([spelling.mark(syntax.attributes_end).text])

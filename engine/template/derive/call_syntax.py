@@ -44,6 +44,25 @@ def guesses(bodies: Bodies) -> Iterator[ToolSyntax]:
         yield syntax
 
 
+_EXAMPLE = re.compile(
+    rf"(?P<open>(?:{TAG.pattern})\s*)(?P<list>\[?)\s*\{{+\s*[\"']name[\"']\s*:[^\n]*?[\"'](?P<field>arguments|parameters)[\"']"
+    rf"[^\n]*?\}}[^\n]*?(?P<close>\n?(?:{TAG.pattern})|$)",
+    re.MULTILINE,
+)
+"""An example of a call in JSON: its opening marker, the keys, and the closing marker or the end of the line."""
+
+
+def described(statement: str) -> Iterator[ToolSyntax]:
+    """Yields the syntaxes of which a statement of tools shows an example, first with the closing marker that follows,
+    then without one."""
+    for found in _EXAMPLE.finditer(statement):
+        opening, close = found["open"], found["close"]
+        closing = close if close.strip().startswith(("</", "<|/", "[/")) else ""
+        for section in dict.fromkeys([(opening, closing), (opening, "")]):
+            several = "list" if found["list"] else None
+            yield ToolSyntax(shape="json", section=section, arguments_fields=(found["field"],), several=several)
+
+
 def _is_mark(text: str) -> bool:
     return len(text) <= LONGEST_MARK and not any(probe in text for probe in (NAME, *KEYS, *VALUES))
 

@@ -15,10 +15,26 @@ from engine.events import fold
 from engine.families import Format, ReasoningSyntax
 from engine.parsing import Parser
 from engine.template.capabilities import Capabilities
-from engine.template.derive.call_syntax import LONGEST_MARK, Bodies, guesses
-from engine.template.derive.probes import BOTH, FIRST, HARD, NAME, SAID, SECOND, TAG, TOOL, VALUES, WHY, Turns, turns_of
+from engine.template.derive.call_syntax import LONGEST_MARK, Bodies, described, guesses
+from engine.template.derive.probes import (
+    BOTH,
+    FIRST,
+    HARD,
+    IDS,
+    NAME,
+    SAID,
+    SECOND,
+    TAG,
+    TOOL,
+    VALUES,
+    WHY,
+    Turns,
+    turns_of,
+)
 from engine.template.env import Template
+from engine.template.generic import written
 from engine.template.prompt import common
+from engine.types import ToolCall
 
 _ATOM = re.compile(TAG.pattern + r"|\s+|\w+|.")
 _NET = "think"
@@ -60,6 +76,9 @@ def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) 
         if found is not None:
             stopped = _with_stop(found, turns)
             return Derivation(stopped if _reads_calls(stopped, turns, can) else found, missing)
+    if first is not None and not turns.one and turns.statement:
+        found = next((each for each in _with_described(first, turns) if _reads_written(each)), first)
+        return Derivation(found, missing)
     unread = "answers" if first is None else "calls" if turns.one else ""
     return Derivation(first, (*missing, f"no guess reads its {unread} back") if unread else missing)
 
@@ -240,8 +259,27 @@ def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
         )
         told = beside.partition(SAID)[2]
         lead = told[: len(told) - len(told.lstrip())] if told.lstrip()[:1] == one.lstrip()[:1] else ""
+        reasoning = headed.reasoning
+        if reasoning and turns.why_one and reasoning.close.strip() not in turns.why_one:
+            reasoning = reasoning.model_copy(update={"ends_on_call": True})
         for tools in guesses(Bodies(one, two, both, hard, lead)):
-            yield headed.model_copy(update={"tools": tools})
+            yield headed.model_copy(update={"tools": tools, "reasoning": reasoning})
+
+
+def _with_described(format_: Format, turns: Turns) -> Iterator[Format]:
+    """Yields the format with each syntax of calls that the statement of tools describes with an example."""
+    for tools in described(turns.statement):
+        yield format_.model_copy(update={"tools": tools})
+
+
+def _reads_written(format_: Format) -> bool:
+    """Whether the parser reads calls back that are written as the format says."""
+    assert format_.tools is not None
+    calls = [
+        ToolCall(id=id_, name=NAME, arguments=json.dumps(each)) for id_, each in zip(IDS, (HARD, BOTH), strict=True)
+    ]
+    whole = _read(format_, SAID + written(calls, format_.tools))
+    return whole == ("", SAID, [(NAME, HARD), (NAME, BOTH)])
 
 
 def _headings(format_: Format, turns: Turns) -> Iterator[tuple[Format, str]]:

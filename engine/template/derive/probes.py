@@ -60,7 +60,8 @@ class Turns:
     reasoning before an answer and before a call, given in the message's `field` ("" for none). `gate` switches
     reasoning, `on` and `off` are its prompts. `history` is the rule by which the template keeps earlier reasoning;
     `cut` is the tag up to which it cuts earlier answers, if it has no field for reasoning. `ended` follows an answer
-    before the next question, `answered` follows a call's last argument before its result.
+    before the next question, `answered` follows a call's last argument before its result;
+    `statement` precedes the question, and states the tool.
     """
 
     said: str
@@ -80,6 +81,7 @@ class Turns:
     cut: str = ""
     ended: str = ""
     answered: str = ""
+    statement: str = ""
 
 
 def turns_of(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Turns | None:
@@ -123,6 +125,7 @@ def turns_of(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
         history=_history(renders, field) if field else "unknown",
         cut="" if field else _cut(renders),
         ended=_between(renders.after(_ANSWER, _LATER), SAID, LATER),
+        statement=(renders.text(_QUESTION) or "").partition(ASK)[0] if can.tools else "",
         answered=_between(renders.after(renders.calls(FIRST), _RESULT), VALUES[0], RESULT),
     )
 
