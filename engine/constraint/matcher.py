@@ -27,9 +27,11 @@ else:
 """One bit per token, whether it may come next; token 0 is the lowest bit of the first number."""
 _GBNF_WORD = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*|[\w-]+', re.DOTALL)
 """A text, a set of characters, a comment or a name in GBNF. The rule `start` is renamed, for Lark begins there."""
-_SLOW = 0.1
+_SLOW = 0.05
 """Seconds of this thread's processor time that a token may take; the largest schemas take a thousandth of a second. A
 mask takes up to ten times as long as its token."""
+_SLOW_TOKENS = 3
+"""In a row, before a grammar counts as too ambiguous: one alone is a machine that was busy."""
 MOST_GRAMMARS = 64
 MOST_CHARACTERS = 4_000_000
 """The most compiled grammars that are cached for one vocabulary, and the most characters of grammar text in all of
@@ -50,18 +52,20 @@ class Tokens(Protocol):
 class Matcher:
     """One turn's position in a grammar. Used by one thread at a time."""
 
-    __slots__ = ("_inner", "_table")
+    __slots__ = ("_inner", "_slow", "_table")
 
     def __init__(self, inner: Any, table: "Table") -> None:
         self._inner = inner
         self._table = table
+        self._slow = 0
 
     def consume(self, token: int) -> bool:
         """Advance by a token. Returns False, and changes nothing, if the grammar does not allow it. Raises RequestError
         if that takes too long: in an ambiguous grammar each token takes longer than the one before."""
         began = thread_time()
         taken = self._inner.try_consume_tokens([token]) == 1
-        if thread_time() - began > _SLOW:
+        self._slow = self._slow + 1 if thread_time() - began > _SLOW else 0
+        if self._slow == _SLOW_TOKENS:
             raise RequestError(
                 "The constraint cannot be held any further: its grammar is so ambiguous that a token takes over "
                 f"{_SLOW * 1e3:.0f} ms. Simplify it."

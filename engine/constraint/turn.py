@@ -101,10 +101,6 @@ def calls(format_: Format, tools: Sequence[Tool], rules: Rules, most: int | None
     if begun:
         spellings = _spellings(format_.tools)
         return one_of(*(shapes.grammar(syntax, tools, rules, most=most) for syntax in spellings))
-    if format_.content[0].strip() == format_.tools.call[0].strip() != "":
-        # A call is a message whose header names it, and the prompt ends with the mark before the name.
-        opened = format_.tools.model_copy(update={"call": ("", format_.tools.call[1])})
-        return one_of(*(shapes.grammar(syntax, tools, rules, most=most) for syntax in (opened, format_.tools)))
     lead = in_order(_lead(format_), _empty_answer(format_), _opening_space(format_, format_.tools))
     return in_order(lead, shapes.grammar(format_.tools, tools, rules, most=most), _end_of_calls(format_))
 

@@ -228,16 +228,14 @@ class Span:
         if not stripped:
             self._held.append(text)
             return
-        held = self._let_go()
-        if len(stripped) < len(text):
-            self._held.append(text[len(stripped) :])
+        stripped = self._let_go() + stripped
+        if text[-1:].isspace():
+            self._held.append(text[len(text.rstrip()) :])
         if self._part < 0:
-            lead = held + stripped[: len(stripped) - len(stripped.lstrip())]
-            dropped = common_prefix(lead, self._lead)
-            self._reader.note(self._edge, held[:dropped])
-            stripped = stripped[max(0, dropped - len(held)) :]
-            held = held[dropped:]
-        self._emit(held + stripped)
+            dropped = common_prefix(stripped, self._lead)
+            self._reader.note(self._edge, stripped[:dropped])
+            stripped = stripped[dropped:]
+        self._emit(stripped)
 
     def end(self, before: str = "", *, exact: bool = False) -> None:
         """End the span at a marker that has this white space before it in the template, or at the end of the input.
@@ -255,6 +253,7 @@ class Span:
     def settle(self) -> None:
         """Keep the held white space: the markup that follows means nothing here and is left out. (A blank span stays
         blank.)"""
+        self._lead = ""
         held = self._let_go()
         if self._part >= 0 and held:
             self._emit(held)

@@ -40,7 +40,6 @@ class TextTurn:
         self._drops = reasoning is not None and reasoning.when_closed == "drop"
         self._closed = self._closed_for_good = self._fenced = self._called = False
         self._exact = demands.exact
-        self._named = False  # a marker that opens calls or the answer is followed by a tool's name
         self._announced = not (tools and tools.heading[0])
         self._quoted = 0  # opening markers that were text: as many closing ones are text too
         self._is_open = Markers(marks.opens)
@@ -126,7 +125,7 @@ class TextTurn:
                 span.end(marks.closes[hit].before)
                 lead, edge = self._skip(hit, marks.closes[hit], "reasoning-marker"), "reasoning-space"
                 reader.answer_start = reader.consumed
-            elif hit in marks.answer and not (answering or self._named):
+            elif hit in marks.answer and not answering:
                 span.end(marks.answer[hit].before)
                 lead, answering = self._skip(hit, marks.answer[hit]), True
             else:
@@ -229,8 +228,7 @@ class TextTurn:
         if not self._announced:
             return False
         if self._calls.section.syntax.names_declared:
-            self._named = yield from self._calls.names_a_tool(hit)
-            return self._named or hit in marks.answer
+            return (yield from self._calls.names_a_tool(hit))
         return (yield from self._calls.section.begins(hit))
 
     def _opens(self, hit: str, span: Span) -> bool:
@@ -408,11 +406,8 @@ class _Marks:
         self.ends = marks(*format_.ends)
         own = {*self.answer_end, *self.ends, *self.closes}
         self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}
-        # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose and does not
-        # open calls too.
-        opens_calls = tools.call[0].strip() if tools else ""
-        other = (text for text in (format_.content[0], format_.start) if text.strip() != opens_calls)
-        self.others = marks(*filter(spelling.is_hard, other))
+        # A marker that begins another part of the turn ends the previous part, if it cannot occur in prose.
+        self.others = marks(*filter(spelling.is_hard, (format_.content[0], format_.start)))
         later = reasoning is not None and reasoning.where != "start"
         self.tokens = frozenset(marks(*filter(_is_token, opens if later else ())))
         # Without tool calls (tool_choice "none"), calls are content, including their markers.

@@ -30,8 +30,6 @@ _TOOL: Mapping[str, Any] = {
     },
 }
 
-_NAMED: Mapping[str, Any] = {"role": "assistant", "metadata": "probe_tool", "content": '{"city": "ARGVALUE"}'}
-
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -45,7 +43,6 @@ class Capabilities:
     - `calls`, `results`: shows earlier calls and their results; `parallel_calls`: several calls in one message;
     - `arguments`: the forms of arguments, "object" and "string", that it renders correctly;
     - `text_beside`: shows the calls of a message that has a text;
-    - `metadata`: has no calls, but messages whose field `metadata` names the tool that their content is for;
     - `result_role`: the role of a call's result;
     - `null_content`: shows calls only if the message's content is null;
     - `reasoning_fields`: the message fields from which it reads reasoning; `both`: accepts content and reasoning
@@ -64,7 +61,6 @@ class Capabilities:
     calls: bool = True
     results: bool = True
     text_beside: bool = True
-    metadata: bool = False
     result_role: str = "tool"
     parallel_calls: bool = True
     arguments: frozenset[str] = frozenset({"object", "string"})
@@ -122,7 +118,6 @@ class _Probe:
             empty_tools=empty_tools,
             calls=bool(arguments),
             text_beside=not arguments or self._shows([user, {**call, "content": "SAID"}, _result("R")], "ARGVALUE"),
-            metadata=not arguments and self._shows([user, _NAMED, user], "probe_tool", "ARGVALUE"),
             results=role is not None,
             result_role=role or "tool",
             parallel_calls=self._shows(

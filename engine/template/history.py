@@ -114,11 +114,11 @@ def entries(messages: Sequence[Message], format_: Format, can: Capabilities, pre
     `preamble_headers`).
     """
     syntax = format_.tools or generic.GENERIC
-    if not syntax.parallel or can.metadata or (can.calls and not can.parallel_calls):
+    if not syntax.parallel or (can.calls and not can.parallel_calls):
         messages = _one_call_a_message(messages)
-    if can.metadata or not can.text_beside:
+    if not can.text_beside:
         messages = [part for message in messages for part in _text_apart(message)]
-    if not (can.calls or can.metadata):
+    if not can.calls:
         messages = generic.without_calls(messages, syntax)
     if not can.results:
         messages = generic.without_results(messages)
@@ -155,9 +155,6 @@ class _Writer:
         return entry
 
     def _assistant(self, message: Message, kept: bool) -> Entry:
-        if message.tool_calls and self.can.metadata:
-            (call,) = message.tool_calls
-            return {"role": "assistant", "metadata": call.name, "content": self._content(call.arguments)}
         content, reasoning = message.content or "", message.reasoning or ""
         entry: Entry = {"role": "assistant", "content": content}
         if not reasoning and content and message.tool_calls and not self.can.both and _has_preambles(self.format):

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def test_full_disk_and_interrupts_of_the_command(tmp_path: Path) -> None:
     with command(tmp_path, *options) as child:
         before = count(out)
         while child.poll() is None and count(out) == before:
-            pass
+            time.sleep(0.01)
         child.send_signal(signal.SIGINT)
         assert child.stderr is not None
         lines = [child.stderr.readline()]

@@ -19,6 +19,7 @@ from engine.parsing import Parser
 from engine.parsing.grammar import Rules
 from engine.template.generic import with_generic_tools
 from engine.tools import as_tools
+from engine.tools.formats import FORMATS
 from engine.types import Completion, Tool
 
 PLAIN = ("one call", "no arguments", "two calls", "every JSON type")
@@ -31,10 +32,6 @@ ELSEWHERE = {
     "apriel-1.5": "its turns begin with reasoning",
     "muse-glimmer": "its cases have no heading, and the grammar writes one",
 }
-
-
-OPENED = {"glm-4": "<|assistant|>"}
-"""What the prompt has of a call's own marker."""
 
 
 def _tool(name: str, required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +95,7 @@ def test_what_models_write_is_accepted(tools: tuple[Tool, ...]) -> None:
 
 def read_back(family: str, tools: tuple[Tool, ...], text: str) -> Completion:
     format_ = with_generic_tools(builtin_families().get(family).format)
-    parser = Parser(format_, OPENED.get(family, ""), tools=tools, tool_choice="required")
+    parser = Parser(format_, tools=tools, tool_choice="required")
     return fold([*parser.feed(text), *parser.close()])
 
 
@@ -164,6 +161,20 @@ def test_an_object_of_any_members_may_have_members(schema: dict[str, Any]) -> No
     for family in (each for each in FAMILIES if each != "minimax-m3"):  # no grammar makes an end tag repeat any name
         found = {arguments_of(family, tool, seed) for seed in range(6)} - {None}
         assert any(":" in each.removeprefix('{"o":') for each in found if each), f"{family}: {found}"
+
+
+@pytest.mark.parametrize("name", ["date", "time", "date-time", "uuid", "ipv4"])
+def test_texts_outside_json_have_their_format(name: str) -> None:
+    parameters = {"type": "object", "properties": {"o": {"type": "string", "format": name}}, "required": ["o"]}
+    tool = BOUNDED[1].model_copy(update={"parameters": parameters})
+    for family in FAMILIES:
+        syntax = builtin_families().get(family).format.tools
+        if syntax is None or syntax.shape not in ("tagged_args", "pythonic", "dictionary", "nested"):
+            continue
+        drawn = [arguments_of(family, tool, seed) for seed in range(3)]
+        texts = [json.loads(arguments)["o"] for arguments in drawn if arguments is not None]
+        assert texts, family
+        assert all(map(FORMATS[name], texts)), f"{family}: {texts}"
 
 
 def test_parameters_behind_a_reference_are_held() -> None:

@@ -17,8 +17,8 @@ from engine.mcp import intake
 from engine.mcp.intake import Events, Intake, Lines, Meter, Refused
 
 SUPPORT = Path(__file__).parents[1] / "support"
-SECONDS = 4.0  # of both time limits in mcp_measured.py
-LATE = "did not answer within 4 seconds"
+SECONDS = 2.0  # of both time limits in mcp_measured.py
+LATE = "did not answer within 2 seconds"
 LONG = "it sent a message of more than 8,388,608 bytes"
 MANY = "it sent a message of more than 30,000 values"
 

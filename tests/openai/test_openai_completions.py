@@ -92,8 +92,8 @@ def test_any_turns_fold_to_the_object_that_is_not_streamed(events: list[list[Eve
 
 @pytest.mark.parametrize("letter", sorted({family[0] for family in FAMILIES}))
 def test_turns_of_every_family(letter: str) -> None:
-    """Every output of tests/golden, in pieces of seven characters."""
-    for case in CASES:
+    """Every third output of tests/golden, in pieces of seven characters."""
+    for case in CASES[::3]:
         if case.family.startswith(letter):
             parser: Parser = case.parser()
             cuts = range(0, len(case.output), 7)

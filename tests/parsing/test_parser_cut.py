@@ -46,7 +46,7 @@ def _text(events: Sequence[Event], kind: type[ContentDelta] | type[ReasoningDelt
 def test_cut_anywhere_nothing_is_lost(case: Case, finish: FinishReason) -> None:
     whole = fold(run(case.parser(), [case.output], case.finish))
     begun, over = _extent(case)
-    for at in places(case, 7):
+    for at in places(case, 13):
         parser = case.parser(trace=True)
         events = run(parser, [case.output[:at]], finish)
         check_order(events)

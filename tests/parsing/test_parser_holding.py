@@ -143,12 +143,11 @@ def test_a_string_argument_holds_back_a_marker_s_beginning_until_it_is_none(fami
 
 @each_family
 def test_a_call_s_opening_marker_before_prose_is_let_go(family: str) -> None:
-    """As soon as no name can follow; but any text may be code, a marker that also opens the answer is no text, and one
-    token of the vocabulary always acts."""
+    """As soon as no name can follow; but any text may be code, and one token of the vocabulary always acts."""
     case, before, _ = answer(family)
-    format_ = builtin_families().get(family).format
-    code = format_.tools.code[0].strip() if format_.tools else ""
-    for opener in sorted(_call_openers(family) - {code, format_.content[0].strip()}):
+    tools = builtin_families().get(family).format.tools
+    code = tools.code[0].strip() if tools else ""
+    for opener in sorted(_call_openers(family) - {code}):
         parser = case.parser()
         parser.feed(before)
         assert _fed(parser, f"So {opener}{OTHER}") == f"So {opener}{OTHER}"

@@ -8,7 +8,7 @@ from parsing_cases import TOOLS, run, splits
 
 from engine.errors import RequestError
 from engine.events import fold
-from engine.parsing import Parser
+from engine.parsing import Parser, Piece
 from engine.types import ResponseFormat, ToolName
 
 JSON = {"response_format": ResponseFormat(type="json_object")}
@@ -319,3 +319,12 @@ def test_names_that_python_could_not_have_stand_behind_a_string(step: int) -> No
     (call,) = fold([*events, *parser.close()]).tool_calls
     assert json.loads(call.arguments) == {"who": "a, b", "zip code": '0"1', "größe (cm)": 3}
     assert call.error is None
+
+
+def test_white_space_behind_a_marker_that_means_nothing_is_accounted_for() -> None:
+    control = frozenset({"<|role_sep|>", "<|message_sep|>"})
+    prefix = [Piece("assistant"), Piece("<|role_sep|>", special=True), Piece("\n")]
+    parser = Parser("gigachat-3", prefix, control_tokens=control, trace=True)
+    fed = [*parser.feed("<|message_sep|>", special=True), *parser.feed("\n\nSo it is."), *parser.close()]
+    assert "".join(segment.text for segment in parser.trace) == "<|message_sep|>\n\nSo it is."
+    assert fold(fed).content == "\n\nSo it is."

@@ -14,7 +14,7 @@ from pathlib import Path
 from engine import MCP, EngineError
 from engine.tools import run as run_tool
 
-SECONDS = 4.0
+SECONDS = 2.0
 HONEST = [sys.executable, "-I", str(Path(__file__).with_name("mcp_hostile.py")), "stdio", "honest"]
 _MIB = 1 << 20
 

@@ -210,47 +210,6 @@ def test_a_tool_is_changed_as_little_as_the_template_insists_on() -> None:
     assert told.render("Hi", [bare]).text == f"About {json.dumps(expected)}Hi"
 
 
-METADATA = """\
-[gMASK]<sop>
-{%- for tool in tools or [] %}<|system|>
-## {{ tool.function.name }}
-{{ tool.function | tojson(indent=4) }}
-Write the arguments of a call as JSON.
-{%- endfor %}
-{%- for m in messages %}
-{%- if m.role in ('system', 'user', 'observation') or (m.role == 'assistant' and not m.metadata) %}<|{{ m.role }}|>
-{{ m.content.split('</think>')[-1].strip() }}
-{%- elif m.role == 'assistant' %}<|assistant|>{{ m.metadata }}
-{{ m.content }}
-{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
-"""Calls as messages that their header names, as GLM-4's models write them."""
-
-
-def test_calls_that_a_header_names() -> None:
-    glm = ChatTemplate(METADATA, trust_template=True)
-    assert glm.family.name == "glm-4"
-    spoken = calls({"city": "Oslo"}, {"city": "Rome"}, content="One moment.")
-    text = glm.render([ASKED, spoken, result("R1"), result("R2", 1)], [TOOL]).text
-    assert text.endswith(
-        "<|user|>\nQUESTION<|assistant|>\nOne moment.<|assistant|>look\n"
-        '{"city": "Oslo"}<|observation|>\nR1<|assistant|>look\n{"city": "Rome"}<|observation|>\nR2<|assistant|>'
-    )
-    prompt = glm.render([ASKED], [TOOL])
-    outputs: dict[str, tuple[str, str, list[str]]] = {
-        'look\n{"city": "Rome"}': ("", "", ['{"city": "Rome"}']),
-        "\nHello.\nlook\nhere": ("", "Hello.\nlook\nhere", []),
-        "\n<think>\nHm.\n</think>\n\nYes.": ("Hm.", "Yes.", []),
-        "look out": ("", "look out", []),
-    }
-    for output, expected in outputs.items():
-        for chunks in ([output], list(output)):
-            parser = glm.parser(prompt, [TOOL])
-            read = fold([*(event for chunk in chunks for event in parser.feed(chunk)), *parser.close()])
-            assert (read.reasoning, read.content, [call.arguments for call in read.tool_calls]) == expected
-
-
 FUNCTOOLS = """\
 <|system|>
 {%- for tool in tools or [] %}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from engine.families import ToolSyntax
 from engine.parsing.emitter import CallEmitter
 from engine.parsing.grammar import (
+    FORMATS,
     JsonText,
     Marker,
     Member,
@@ -470,10 +471,9 @@ class PythonNotation:
         self._any: Rule | None = None
 
     def text(self, schema: Schema) -> Node:
-        if "pattern" in schema:
-            return JsonText(
-                {name: schema[name] for name in ("type", "pattern", "minLength", "maxLength") if name in schema}
-            )
+        if "pattern" in schema or schema.get("format") in FORMATS:
+            held = {name: schema[name] for name in ("pattern", "minLength", "maxLength") if name in schema}
+            return JsonText({"type": "string", "pattern": f"^({FORMATS.get(schema.get('format', ''))})$", **held})
         least, most = bounds(schema)
         times = f"{{{least},{'' if most is None else most}}}"
         escapes = r"[\\'\"nrtbf]"
@@ -484,7 +484,8 @@ class PythonNotation:
             inner = quoted(value)
             single = inner.replace('\\"', '"').replace("'", "\\'")
             return one_of(Words(f'"{inner}"'), Words(f"'{single}'"))
-        return Words(repr(value))
+        # Templates write lists and dictionaries as JSON.
+        return one_of(*map(Words, dict.fromkeys([repr(value), json.dumps(value)])))
 
     def array(self, item: Node, least: int, most: int | None) -> Node:
         return in_order(Words("["), listed(item, least, most, ", "), Words("]"))
