@@ -3,8 +3,8 @@
 `run(rows, out, llm)` processes files, `RayWorker` serves Ray: `from engine import batch`.
 """
 
-from engine.batch.job import EngineLike, Report, run
+from engine.batch.index import Plan
+from engine.batch.job import BatchOptions, Report, run
 from engine.batch.ray_worker import RayWorker
-from engine.batch.source import Plan
 
-__all__ = ["EngineLike", "Plan", "RayWorker", "Report", "run"]
+__all__ = ["BatchOptions", "Plan", "RayWorker", "Report", "run"]

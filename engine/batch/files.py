@@ -1,22 +1,18 @@
-"""The files that a batch writes: output, errors, manifest.
-
-Knows: that they are different files, of this batch and of no other; how torn tails, outdated lines and failures of rows
-that later succeeded are removed. Does not know: engines, how a row is computed.
+"""The files that a batch writes: output, errors, manifest. They are different files, of this batch and of no other;
+torn tails, outdated lines and failures of rows that later succeeded are removed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self
 
+from engine.batch.index import Index, State
 from engine.batch.lines import Lines, changed, failure
 from engine.batch.manifest import Manifest
-from engine.batch.source import Index, State
 from engine.errors import EngineError, RequestError
 from engine.output_file import Identity, identity, resolved, temporary_prefix
-
-IfChanged: TypeAlias = Literal["refuse", "continue", "restart"]
 
 
 class Files:
@@ -81,11 +77,12 @@ class Files:
         out, errors, _ = self._paths
         return errors.name if errors.parent == out.parent else str(errors)
 
-    def claim(self, job: Mapping[str, Any], if_changed: IfChanged) -> None:
-        """Check that the files belong to this job: plain values on which its answers depend.
+    def claim(self, job: Mapping[str, Any], index: Index, *, force: bool) -> None:
+        """Check that the files belong to this job (plain values on which its answers depend) and to these rows.
 
-        Raises RequestError for files that no batch of this manifest wrote, and for another job's files unless
-        `if_changed` is "continue" (what was written stays) or "restart" (it is deleted).
+        Raises RequestError for files that no batch of this manifest wrote. Raises it for another job's files, and for
+        answers to rows that have changed since, unless `force`: then another job's lines are deleted, and `settle`
+        removes those of rows that have changed.
         """
         default = f"{self._paths[0].stem}.errors{self._paths[0].suffix}"
         before = Manifest.read(self._paths[2], default)
@@ -94,20 +91,30 @@ class Files:
         _check_ours(self.out, f"{manifest} is missing" if before is None else None)
         _check_ours(self.errors, None if named else f"{manifest} does not name it")
         differences = before.differences(job) if before is not None else []
-        if differences and (self.out.size or self.errors.size) and if_changed == "refuse":
-            raise RequestError(
-                f"{self.out.path} belongs to another job; it differs in: {', '.join(differences)}. Name another "
-                "output, or pass if_changed= (--if-changed): continue keeps its rows, restart deletes them."
-            )
+        if not force:
+            self._check_unchanged(differences, index)
         self._owns_errors = named
         names = dict.fromkeys([*(before.errors if before else ()), self._errors_name])
         if before is not None:
             self._manifest = before
             self._remove_temporary(before.temporary)
-            if differences and if_changed == "restart":  # by new files: other names (hard links) keep what they have
+            if differences and force:  # by new files: other names (hard links) keep what they have
                 self._replace(self.out, ())
                 self._replace(self.errors, ())
         self._write(Manifest(dict(job), tuple(names)))
+
+    def _check_unchanged(self, differences: Sequence[str], index: Index) -> None:
+        """Raise RequestError if going on would delete answers."""
+        told = None
+        if differences and (self.out.size or self.errors.size):
+            told = f"belongs to another job; it differs in: {', '.join(differences)}"
+        elif rows := sum(index.has_changed(key, name) for key, name, _, _ in self.out.entries()):
+            told = f"has answers to {rows} row{'' if rows == 1 else 's'} that changed in the input since"
+        if told is not None:
+            raise RequestError(
+                f"{self.out.path} {told}. Name another output, or pass force=True (--force) to delete those answers "
+                "and compute them anew."
+            )
 
     def _remove_temporary(self, name: str | None) -> None:
         """Remove what a process left behind that died while it replaced a file."""
@@ -143,12 +150,11 @@ class Files:
         return removed
 
     def _mark(self, index: Index) -> None:
-        index.begin()
+        index.clear()
         for key, _, place, _ in self.out.entries():
             index.mark(key, "done", place, over=True)
         for key, _, place, _ in self.errors.entries():
             index.mark(key, "failed", place, over=False)
-        index.commit()
 
     def finish(self, index: Index, done: int, failed: int, *, in_order: bool) -> None:
         """Hold the files against the input when every row was tried, and with `in_order` sort them like it.

@@ -1,9 +1,5 @@
 """Runs a batch: reads rows and writes lines, as many rows at once as the engine can use, until all are done or
-something stops it.
-
-Knows: the order of the steps, which errors fail a row and which end the batch, interrupts, progress. Does not know:
-formats (`rows`), files (`files`), how a turn is computed.
-"""
+something stops it."""
 
 import json
 import sys
@@ -15,60 +11,39 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, Unpack
 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from engine.batch.bodies import Turn, turn
-from engine.batch.files import Files, IfChanged
+from engine.batch.bodies import turn
+from engine.batch.files import Files
+from engine.batch.index import Index, Plan
 from engine.batch.lines import Lines, Syncer
 from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, failure_line
-from engine.batch.source import BadRow, Index, Plan, RowsLike, Source, input_identity
+from engine.batch.source import RowsLike, Source, input_identity
+from engine.engine import Engine
 from engine.errors import EngineError, QueueFullError, RequestError
-from engine.families import Family
-from engine.options import TurnOptions
+from engine.openai.turns import no_efforts, without_effort
+from engine.options import TurnOptions, refuse_unknown
 from engine.runtime.service import Stream
 from engine.screens import Screen, duration_text, screen_for
-from engine.template.chat_template import ChatTemplate
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion, MessagesLike
+from engine.types import Completion
 
 _VERSION = 1
 _WAKE_SECONDS = 0.25
 _ENDS = 1 << 20
 
 
-class EngineLike(Protocol):
-    """What a batch needs from an `Engine`."""
-
-    @property
-    def template(self) -> ChatTemplate: ...
-
-    @property
-    def family(self) -> Family: ...
-
-    @property
-    def info(self) -> Any: ...
-
-    def choices(
-        self,
-        messages: MessagesLike,
-        n: int,
-        tools: Sequence[ToolLike] | None = None,
-        *,
-        offline: bool = False,
-        **options: Unpack[TurnOptions],
-    ) -> list[Stream]: ...
-
-
-Loader: TypeAlias = Callable[[Plan], EngineLike]
+Loader: TypeAlias = Callable[[Plan], Engine]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """The progress of a batch. `total`: rows in the input; `done` of them are in the output and `failed` in the error
-    file, by this call or earlier ones. The tokens, `ran` (rows) and `seconds` are only those of this call."""
+    file, by this call or earlier ones. The tokens, `ran` (rows) and `seconds` are only those of this call. `notes`:
+    what was done otherwise than rows asked for."""
 
     total: int
     done: int
@@ -79,6 +54,7 @@ class Report:
     completion_tokens: int = 0
     seconds: float = 0.0
     interrupted: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def left(self) -> int:
@@ -101,70 +77,92 @@ class Report:
         return ", ".join(words)
 
 
-def run(
-    rows: RowsLike,
-    out: str | Path,
-    llm: EngineLike | Loader,
-    *,
-    errors: str | Path | None = None,
-    tools: Sequence[ToolLike] | None = None,
-    system: str | None = None,
-    skip_bad: bool = False,
-    retry_failed: bool = False,
-    if_changed: IfChanged = "refuse",
-    group: bool = True,
-    in_order: bool = False,
-    in_flight: int = 16,
-    on_progress: Callable[[Report], None] | None = None,
-    quiet: bool = False,
-    **options: Unpack[TurnOptions],
-) -> Report:
+class BatchOptions(TurnOptions, total=False):
+    """The options of a batch, over those of its turns (which hold for rows without their own).
+
+    - `errors`: the file of failed rows; by default the output with `.errors` before its suffix.
+    - `tools`, `system`: for rows without their own (`system` for simple rows only).
+    - `skip_bad`: rows that are not valid become failed rows. `retry_failed`: compute failed rows again.
+    - `force`: compute rows anew whose content or options have changed, and delete their answers; without it they are an
+      error.
+    - `group`: compute rows with the same beginning next to one another (True). `in_order`: sort the files at the end.
+    - `in_flight`: rows computed at once (16); should exceed the engine's number of sequences.
+    - `on_progress`: called with the report a few times a second, in the caller's thread; without it progress is shown
+      on standard error, unless `quiet`.
+    """
+
+    errors: str | Path | None
+    tools: Sequence[ToolLike] | None
+    system: str | None
+    skip_bad: bool
+    retry_failed: bool
+    force: bool
+    group: bool
+    in_order: bool
+    in_flight: int
+    on_progress: Callable[[Report], None] | None
+    quiet: bool
+
+
+def run(rows: RowsLike, out: str | Path, llm: Engine | Loader, **options: Unpack[BatchOptions]) -> Report:
     """Compute every row that `out` does not have yet, and append it there; the same call resumes a batch that died.
 
     rows: a JSONL or Parquet file, "-" for standard input, or an iterable of dictionaries, in OpenAI's batch format or
     with a `prompt` or `messages`. llm: an engine, or a function that loads one, which is called once the rows are known
-    to be valid. errors: the file of failed rows; by default `out` with `.errors` before its suffix. tools, system,
-    options: for rows without their own (`system` for simple rows only). skip_bad: rows that are not valid become failed
-    rows. retry_failed: compute failed rows again. if_changed: what to do with the rows of another job: "refuse",
-    "continue" or "restart". group: compute rows with the same beginning next to one another. in_order: sort the files
-    at the end. in_flight: rows computed at once; should exceed the engine's number of sequences. on_progress: called
-    with the report a few times a second, in this thread; without it progress is shown on standard error, unless
-    `quiet`.
+    to be valid.
 
     After the first KeyboardInterrupt the rows under way are finished, a second one stops at once; both return the
     report, with `interrupted`. Raises BatchInputError for rows that are not valid, DiskFullError, RequestError for
-    another job's or another process's files, and the error that stops the engine.
+    another job's or another process's files and for answered rows that have changed, and the error that stops the
+    engine.
     """
-    if "progress" in options:
-        raise RequestError("progress= reports one turn; for a batch use on_progress=.")
-    if in_flight < 1:
-        raise RequestError(f"in_flight={in_flight} is not valid; give 1 or more.")
-    given = turn("?", tools, options)
-    defaults = Defaults(given.options, given.tools, system)
-    shown = _Teller(None if quiet or on_progress else screen_for(sys.stderr), on_progress)
-    with Files(out, errors, input_identity(rows)) as files, Source(rows) as source, Index(source, defaults) as index:
-        index.build(skip_bad=skip_bad)
-        engine = cast("EngineLike", llm) if hasattr(llm, "choices") else cast("Loader", llm)(index.plan())
-        files.claim(_fingerprint(engine, defaults), if_changed)
+    defaults = _checked(options)
+    screen = None if options.get("quiet") or options.get("on_progress") else screen_for(sys.stderr)
+    shown = _Teller(screen, options.get("on_progress"))
+    retry, in_order = options.get("retry_failed", False), options.get("in_order", False)
+    with Files(out, options.get("errors"), input_identity(rows)) as files, Source(rows) as source:
+        index = Index(source, defaults)
+        index.build(skip_bad=options.get("skip_bad", False))
+        engine = llm(index.plan()) if callable(llm) else llm
+        files.claim(_fingerprint(engine, defaults), index, force=options.get("force", False))
         if removed := files.settle(index):
             shown.say(f"Removed {removed} line{'' if removed == 1 else 's'} of rows that changed or succeeded since.")
-        if retry_failed:
+        if retry:
             index.retry()
-        report = _computed(engine, files, index, shown, group=group, in_flight=in_flight)
+        report = _computed(engine, files, index, shown, options)
         if not report.left and (report.ran or in_order):
             files.finish(index, report.done, report.failed, in_order=in_order)
-        elif retry_failed:
+        elif retry:
             files.settle(index)
         files.check()
     shown.end(report)
     return report
 
 
-def _computed(llm: EngineLike, files: Files, index: Index, shown: "_Teller", *, group: bool, in_flight: int) -> Report:
+_OWN = BatchOptions.__annotations__.keys() - TurnOptions.__annotations__.keys()
+
+
+def _checked(options: BatchOptions) -> Defaults:
+    """Returns what holds for rows without their own. Raises RequestError for an option that is not valid."""
+    if "if_changed" in options:
+        raise RequestError(
+            "if_changed= is gone: a batch goes on where the rows and options of its output are the same. force=True "
+            "computes anew what has changed; to keep the old answers, name another output."
+        )
+    if "progress" in options:
+        raise RequestError("progress= reports one turn; for a batch use on_progress=.")
+    if options.get("in_flight", 1) < 1:
+        raise RequestError(f"in_flight={options.get('in_flight')} is not valid; give 1 or more.")
+    refuse_unknown(options, frozenset(BatchOptions.__annotations__))
+    given = turn("?", options.get("tools"), {name: value for name, value in options.items() if name not in _OWN})
+    return Defaults(given.options, given.tools, options.get("system"))
+
+
+def _computed(llm: Engine, files: Files, index: Index, shown: "_Teller", options: BatchOptions) -> Report:
     before = Report(index.plan().total, index.count("done"), index.count("failed"))
-    work = _Work(llm, index.work(group=group), files.out, files.errors, before)
+    work = _Work(llm, index.work(group=options.get("group", True)), files.out, files.errors, before)
     with Syncer(files.out, files.errors) as syncer:
-        return _driven(work, syncer, shown, min(in_flight, max(1, before.left)))
+        return _driven(work, syncer, shown, min(options.get("in_flight", 16), max(1, before.left)))
 
 
 def _driven(work: "_Work", syncer: Syncer, shown: "_Teller", in_flight: int) -> Report:
@@ -193,9 +191,7 @@ def _driven(work: "_Work", syncer: Syncer, shown: "_Teller", in_flight: int) -> 
 class _Work:
     """What the threads share: the remaining rows, the running streams, the sums."""
 
-    def __init__(
-        self, llm: EngineLike, rows: Iterator[Row | BadRow], out: Lines, errors: Lines, before: Report
-    ) -> None:
+    def __init__(self, llm: Engine, rows: Iterator[Row | bytes], out: Lines, errors: Lines, before: Report) -> None:
         self._llm = llm
         self._model = _model_name(llm)
         self._rows = rows
@@ -239,8 +235,8 @@ class _Work:
     def run(self) -> None:
         """Compute rows one after the other, in one thread."""
         while (row := self._next()) is not None:
-            if isinstance(row, BadRow):
-                self._errors.append(row.line)
+            if isinstance(row, bytes):
+                self._errors.append(row)
                 self._add((), failed=True)
                 continue
             try:
@@ -254,24 +250,34 @@ class _Work:
             self._out.append(answer_line(row, self._model, completions))
             self._add(completions, failed=False)
 
-    def _next(self) -> Row | BadRow | None:
+    def _next(self) -> Row | bytes | None:
         with self._lock:
             return None if self._stopped else next(self._rows, None)
 
     def _answers(self, row: Row) -> list[Completion]:
-        streams = self._started(row.turn)
+        streams = self._started(row)
         with self._under_way(streams):
             return [stream.result() for stream in streams]
 
-    def _started(self, asked: Turn) -> list[Stream]:
+    def _started(self, row: Row) -> list[Stream]:
         """Start a row's turns. Returns an empty list if the work was cancelled before the engine had room."""
+        asked, options = row.turn, dict(row.turn.options)
         while True:
             try:
-                options = cast("TurnOptions", asked.options)
                 return self._llm.choices(asked.messages, asked.n, asked.tools, offline=True, **options)
             except QueueFullError:  # others use this engine too, or more are in flight than it lets wait
                 if self._over.wait(_WAKE_SECONDS):
                     return []
+            except RequestError as error:
+                if (again := without_effort(options, error)) is None:
+                    raise
+                options = again
+                self._note(no_efforts("reasoning" if row.request is None else row.request.names["reasoning"]))
+
+    def _note(self, text: str) -> None:
+        with self._lock:
+            if text not in self._sums.notes:
+                self._sums = replace(self._sums, notes=(*self._sums.notes, text))
 
     @contextmanager
     def _under_way(self, streams: Sequence[Stream]) -> Generator[None]:
@@ -302,7 +308,7 @@ class _Work:
             )
 
 
-def _fingerprint(llm: EngineLike, defaults: Defaults) -> dict[str, Any]:
+def _fingerprint(llm: Engine, defaults: Defaults) -> dict[str, Any]:
     """Returns everything besides the rows on which answers depend."""
     fingerprint = {
         "version": _VERSION,
@@ -326,7 +332,7 @@ def _stand_in(value: object) -> object:
     return to_jsonable_python(value)
 
 
-def _model(llm: EngineLike) -> dict[str, Any] | None:
+def _model(llm: Engine) -> dict[str, Any] | None:
     """Identifies the weights by the sizes and the ends of their file, which takes no time. None without a file."""
     try:
         info = llm.info
@@ -344,7 +350,7 @@ def _model(llm: EngineLike) -> dict[str, Any] | None:
     return {**about, "ends": digest.hexdigest()}
 
 
-def _model_name(llm: EngineLike) -> str:
+def _model_name(llm: Engine) -> str:
     try:
         return llm.info.name or llm.info.path.name
     except RequestError:
@@ -358,6 +364,7 @@ class _Teller:
         self._screen = screen
         self._told = told
         self._last = time.monotonic()
+        self._noted = 0
 
     def say(self, text: str) -> None:
         if self._screen:
@@ -366,6 +373,7 @@ class _Teller:
     def show(self, report: Report) -> None:
         if self._told:
             self._told(report)
+        self._say_notes(report)
         now = time.monotonic()
         if self._screen and now - self._last >= self._screen.every:
             self._last = now
@@ -374,4 +382,10 @@ class _Teller:
     def end(self, report: Report) -> None:
         if self._told:
             self._told(report)
+        self._say_notes(report)
         self.say(report.text())
+
+    def _say_notes(self, report: Report) -> None:
+        for note in report.notes[self._noted :]:
+            self.say(note)
+        self._noted = len(report.notes)

@@ -133,7 +133,7 @@ class Lines:
                 yield place, line
                 place += len(line)
 
-    def entries(self) -> Iterator[tuple[str, str | None, int, bytes]]:
+    def entries(self) -> Iterator[tuple[bytes, str | None, int, bytes]]:
         """Yields the lines that a batch wrote: key, custom_id, offset, bytes."""
         for place, line in self.lines():
             found = identity(line)

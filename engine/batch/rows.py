@@ -1,15 +1,15 @@
 """One row of a batch: reads and checks it, and writes the line of its result.
 
-Knows: OpenAI's batch format (guide "Batch API": `custom_id`, `method`, `url`, `body`; `id`, `custom_id`, `response`,
-`error`), simple rows (`prompt` or `messages`, other columns carried through), and what identifies a row: its custom_id
-and its content. Does not know: where rows come from and go to.
+OpenAI's batch format (guide "Batch API") or simple rows: `prompt` or `messages`, other columns carried through.
 """
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
@@ -28,17 +28,18 @@ ROW_ERRORS = (RequestError, ContextOverflowError, TemplateError, DecodeError)
 _RESERVED = ("request_id", "completion", "error")
 _OPENAI = frozenset({"custom_id", "method", "url", "body"})
 _PREFIX = "batch_req_"
-_BLOCK, _MOST_BLOCKS = 256, 256
+_ID = re.compile(_PREFIX + "([0-9a-f]{32})")
+_ENDS = tuple(256 << step for step in range(9))
 _BREAKS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the input. `key` identifies its content. `request` is the request of a row in OpenAI's format; None for
-    a simple row, whose `columns` are carried through."""
+    """A row of the input. `key`: a digest (16 bytes) of its name and content. `request` is the request of a row in
+    OpenAI's format; None for a simple row, whose `columns` are carried through."""
 
     name: str
-    key: str
+    key: bytes
     turn: Turn
     request: Request | None
     columns: Mapping[str, Any]
@@ -75,21 +76,21 @@ def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
         name = _name(columns, kind, number)
         request = _request(columns, defaults) if kind == "openai" else None
         asked = _simple_turn(columns, defaults) if request is None else request.turn
-        key = _PREFIX + _digest(dump({**columns, "custom_id": name}, sort_keys=True))
+        key = digest(dump({**columns, "custom_id": name}, sort_keys=True))
     except RequestError as error:
-        known = columns.get("custom_id")
-        name = whole_characters(known) if isinstance(known, str) else None
-        raise BadRowError(whole_characters(str(error)), name, columns) from error
+        known = _text_of(columns.get("custom_id"))
+        raise BadRowError(whole_characters(str(error)), known and whole_characters(known), columns) from error
     return Row(name, key, asked, request, columns)
 
 
-def bad_key(raw: bytes, number: int) -> str:
+def bad_key(raw: bytes, number: int) -> bytes:
     """Returns the key of a line that is not valid."""
-    return _PREFIX + _digest(f"{number} ".encode() + raw)
+    return digest(f"{number} ".encode() + raw)
 
 
-def _digest(data: bytes) -> str:
-    return sha256(data).hexdigest()[:32]
+def digest(data: bytes) -> bytes:
+    """Returns 16 bytes that identify these."""
+    return sha256(data).digest()[:16]
 
 
 def _object(raw: bytes) -> JsonObject:
@@ -112,12 +113,19 @@ def _kind_of(value: object) -> str:
 
 
 def _name(columns: Mapping[str, Any], kind: Kind, number: int) -> str:
-    name = columns.get("custom_id")
-    if name is None and kind == "simple":
+    given = columns.get("custom_id")
+    if given is None and kind == "simple":
         return f"row-{number}"
-    if not isinstance(name, str) or not name or name != whole_characters(name):
-        raise RequestError(f'"custom_id" is {name!r}; it must be a string, different in every row.')
+    name = _text_of(given)
+    if not name or name != whole_characters(name):
+        raise RequestError(f'"custom_id" is {given!r}; it must be a string or a number, different in every row.')
     return name
+
+
+def _text_of(name: object) -> str | None:
+    """Returns a row's name as text; None for what cannot be one."""
+    is_number = isinstance(name, int | float) and not isinstance(name, bool)
+    return str(name) if is_number or isinstance(name, str) else None
 
 
 def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
@@ -151,22 +159,25 @@ def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
 
 
 def sort_key(asked: Turn) -> bytes:
-    """Returns a key that sorts turns with the same beginning next to one another: a digest of each block of 256
-    characters of what the model sees, tools first, 65,536 characters at most."""
+    """Returns 27 bytes that sort turns with the same beginning next to one another: digests of the first 256, 512, ..
+    65,536 characters of what the model sees, tools first."""
     shown = [
         [tool.openai() for tool in asked.tools],
         {name: repr(value) for name, value in asked.options.items() if name in ("reasoning", "template_kwargs")},
         [message.model_dump(exclude={"parts"}, exclude_defaults=True) for message in asked.messages],
     ]
-    text = json.dumps(shown, default=repr)[: _BLOCK * _MOST_BLOCKS]
-    blocks = (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
-    return b"".join(blake2b(block.encode(), digest_size=4).digest() for block in blocks)
+    text = json.dumps(shown, default=repr).encode()
+    sums, key = blake2b(digest_size=3), b""
+    for start, end in pairwise((0, *_ENDS)):
+        sums.update(text[start:end])
+        key += sums.digest()
+    return key
 
 
 def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> bytes:
     """Returns the output line of a row that was answered."""
     if row.request is not None:
-        body = row.request.response(row.key.removeprefix(_PREFIX), model, completions)
+        body = row.request.response(row.key.hex(), model, completions)
         return _openai_line(row.key, row.name, _response(row.key, 200, body), None)
     whole = completions[0]
     completion = {
@@ -194,7 +205,7 @@ def failure_line(row: Row, error: EngineError) -> bytes:
     return _simple_line(row.key, row.name, row.columns, None, {"code": type(error).__name__, "message": message})
 
 
-def bad_line(key: str, kind: Kind, name: str | None, columns: Mapping[str, Any], message: str) -> bytes:
+def bad_line(key: bytes, kind: Kind, name: str | None, columns: Mapping[str, Any], message: str) -> bytes:
     """Returns the error line of a row that was not valid and never ran."""
     error = {"code": "invalid_row", "message": message}
     if kind == "openai":
@@ -206,22 +217,23 @@ def bad_line(key: str, kind: Kind, name: str | None, columns: Mapping[str, Any],
         return _simple_line(key, name, {}, None, error)
 
 
-def _response(key: str, status: int, body: JsonObject) -> JsonObject:
-    return {"status_code": status, "request_id": f"req_{key.removeprefix(_PREFIX)}", "body": body}
+def _response(key: bytes, status: int, body: JsonObject) -> JsonObject:
+    return {"status_code": status, "request_id": f"req_{key.hex()}", "body": body}
 
 
-def _openai_line(key: str, name: str | None, response: JsonObject | None, error: JsonObject | None) -> bytes:
-    return dump({"id": key, "custom_id": name, "response": response, "error": error}) + b"\n"
+def _openai_line(key: bytes, name: str | None, response: JsonObject | None, error: JsonObject | None) -> bytes:
+    return dump({"id": _PREFIX + key.hex(), "custom_id": name, "response": response, "error": error}) + b"\n"
 
 
 def _simple_line(
-    key: str, name: str | None, columns: Mapping[str, Any], completion: JsonObject | None, error: JsonObject | None
+    key: bytes, name: str | None, columns: Mapping[str, Any], completion: JsonObject | None, error: JsonObject | None
 ) -> bytes:
-    written = {"custom_id": name, **columns, "request_id": key, "completion": completion, "error": error}
+    id_ = _PREFIX + key.hex()
+    written = {"custom_id": name, **columns, "request_id": id_, "completion": completion, "error": error}
     return dump({**written, "custom_id": name}) + b"\n"
 
 
-def identity(line: bytes) -> tuple[str, str | None] | None:
+def identity(line: bytes) -> tuple[bytes, str | None] | None:
     """Returns the key and the custom_id of a line that a batch wrote; None for any other line."""
     try:
         found: object = json.loads(line)
@@ -230,10 +242,10 @@ def identity(line: bytes) -> tuple[str, str | None] | None:
     if not isinstance(found, dict):
         return None
     written = cast("JsonObject", found)
-    key, name = written.get("request_id", written.get("id")), written.get("custom_id")
-    if not isinstance(key, str) or not key.startswith(_PREFIX) or not isinstance(name, str | None):
+    id_, name = written.get("request_id", written.get("id")), written.get("custom_id")
+    if not isinstance(id_, str) or not isinstance(name, str | None) or (key := _ID.fullmatch(id_)) is None:
         return None
-    return key, name
+    return bytes.fromhex(key[1]), name
 
 
 def is_torn_line(piece: bytes) -> bool:

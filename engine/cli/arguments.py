@@ -5,6 +5,7 @@ Knows: options, and that an error is one line on stderr. Does not know: what the
 
 import argparse
 import importlib.metadata
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -46,8 +47,6 @@ _OTHER_COMMANDS = {
 _OTHER_OPTIONS = {
     "-m": "MODEL is the first argument, without an option",
     "--model": "MODEL is the first argument, without an option",
-    "-p": "PROMPT is an argument, without an option",
-    "--prompt": "PROMPT is an argument, without an option",
     "-c": "write --ctx",
     "--ctx-size": "write --ctx",
     "--n-ctx": "write --ctx",
@@ -71,7 +70,12 @@ _OTHER_OPTIONS = {
     "--mmproj": "this is not there yet: models read text only, no images or sound",
     "--image": "this is not there yet: models read text only, no images or sound",
 }
-"""Options of llama.cpp's programs and of ollama."""
+"""Options of llama.cpp's programs and of ollama, and what to write instead where a command has it."""
+_PROMPTS = (
+    "PROMPT is an argument, without an option",
+    "write --prompt",
+    'each row of INPUT has a "prompt" of its own',
+)
 SHELLS = ("bash", "zsh", "tcsh")
 _POSITIONS = ("on", "off", "low", "medium", "high")
 
@@ -224,6 +228,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     _is_inside = False
+    _command: argparse.ArgumentParser | None = None
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _Formatter)
@@ -242,10 +247,21 @@ class Parser(argparse.ArgumentParser):
         wrong, _, names = message.partition(": ")
         if wrong == "unrecognized arguments":
             unknown = next((name for name in names.split() if name.startswith("-")), "")
-            known = [name for command in _commands(self) for name in command._option_string_actions]
-            way = _OTHER_OPTIONS.get(unknown) or did_you_mean(unknown, known, "")
+            way = self._way(unknown)
             message = f"{message}; {way}" if way else message
         super().error(message)
+
+    def _way(self, unknown: str) -> str:
+        """Returns what to write instead of an option that the command does not have; "" if it has nothing like it."""
+        command: argparse.ArgumentParser = self
+        while isinstance(command, Parser) and command._command is not None:
+            command = command._command
+        accepted = {name for action in command._actions for name in action.option_strings or (str(action.metavar),)}
+        ways = _PROMPTS if unknown in ("-p", "--prompt") else (_OTHER_OPTIONS.get(unknown, ""),)
+        for way in filter(None, ways):
+            if accepted.issuperset(re.findall("--[a-z-]+|MODEL|PROMPT|INPUT", way)):
+                return way
+        return did_you_mean(unknown, [name for name in accepted if name.startswith("-")], "")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         with output():  # argparse itself ignores that it could not write
@@ -259,7 +275,14 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if self._is_inside or self._subparsers is not None:
+        if self._subparsers is not None:
+            parsed, rest = super().parse_known_args(args, namespace)
+            for action in self._actions:
+                if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+                    commands = cast("dict[str, argparse.ArgumentParser]", action.choices)
+                    self._command = commands.get(getattr(parsed, action.dest))
+            return parsed, rest
+        if self._is_inside:
             return super().parse_known_args(args, namespace)
         self._is_inside = True
         try:

@@ -1,8 +1,4 @@
-"""`llama-engine batch`: answers every row of a file.
-
-Knows: its options, its exit codes, how many sequences a batch gets. Does not know: formats, files, resuming
-(`engine.batch`).
-"""
+"""`llama-engine batch`: its options, its exit codes, how many sequences a batch gets."""
 
 import argparse
 from collections.abc import Iterator
@@ -31,17 +27,25 @@ def add_batch(command: argparse.ArgumentParser) -> None:
     command.add_argument("--skip-bad", action="store_true", help="write rows that are not valid to the error file")
     command.add_argument("--retry-failed", action="store_true", help="compute the rows in the error file again")
     command.add_argument(
-        "--if-changed",
-        choices=("refuse", "continue", "restart"),
-        default="refuse",
-        help="what to do with an output of another model, template or options (default refuse)",
+        "--force", action="store_true", help="compute rows anew whose content, model, template or options changed"
     )
+    command.add_argument("--if-changed", dest="force", action=_Gone, help=argparse.SUPPRESS)
     command.add_argument("--in-order", action="store_true", help="sort the output like the input, at the end")
     command.add_argument("--no-group", action="store_true", help="keep the input's order; do not group similar prompts")
     command.add_argument(
         "--sequences", metavar="N", type=int, help=f"rows at once; by default up to {_SEQUENCES}, if they fit"
     )
     command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+class _Gone(argparse.Action):
+    """The option of earlier versions, which had three values."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error(
+            "--if-changed is gone: a batch goes on where the rows and options of its output are the same. --force "
+            "computes anew what has changed; to keep the old answers, name another output"
+        )
 
 
 def batch(options: argparse.Namespace) -> int:
@@ -71,7 +75,7 @@ def batch(options: argparse.Namespace) -> int:
             system=options.system,
             skip_bad=options.skip_bad,
             retry_failed=options.retry_failed,
-            if_changed=options.if_changed,
+            force=options.force,
             group=not options.no_group,
             in_order=options.in_order,
             in_flight=2 * (options.sequences or _SEQUENCES),

@@ -159,19 +159,30 @@ class Ask:
             raise self.problem(error) from error
 
     def _begin(self, options: Mapping[str, Any]) -> Sequence[TurnStream]:
-        """Start the turns. Clients send an effort to any model, so one that has only on and off gets "on"."""
-        effort = options.get("reasoning")
         try:
             return self.engine.choices(self.messages, self.n, self.tools, **options)
         except RequestError as error:
-            if not isinstance(effort, str) or not str(error).startswith(f"reasoning={effort!r}"):
+            if (again := without_effort(options, error)) is None:
                 raise
-            streams = self.engine.choices(self.messages, self.n, self.tools, **{**options, "reasoning": True})
-            self.notes.append(f"{self.names['reasoning']}: this model has no efforts, so reasoning is on")
+            streams = self.engine.choices(self.messages, self.n, self.tools, **again)
+            self.notes.append(no_efforts(self.names["reasoning"]))
             return streams
 
     def problem(self, error: EngineError) -> Problem:
         return problem_of(error, self.names)
+
+
+def without_effort(options: Mapping[str, Any], error: object) -> dict[str, Any] | None:
+    """Returns the options with reasoning on if this error of theirs is that the model has no efforts, else None.
+    Clients send an effort to any model, so one that has only on and off gets "on"."""
+    effort = options.get("reasoning")
+    refused = isinstance(error, RequestError) and str(error).startswith(f"reasoning={effort!r}")
+    return {**options, "reasoning": True} if refused and isinstance(effort, str) else None
+
+
+def no_efforts(name: str) -> str:
+    """Returns the note on an effort, given in the field of this name, that became "on"."""
+    return f"{name}: this model has no efforts, so reasoning is on"
 
 
 class Reading:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineError, RequestError, batch
 from engine.batch import files, job, lines
+from engine.batch.index import Digests
 from engine.runtime.options import LoopOptions
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -115,6 +117,25 @@ def test_rows_of_responses_come_back_as_responses(tmp_path: Path, llm: Engine) -
     assert (row["response"]["status_code"], error["code"], error["param"]) == (400, "context_length_exceeded", "input")
 
 
+def test_an_effort_is_on_where_a_model_has_only_on_and_off(tmp_path: Path, llm: Engine) -> None:
+    """Noted once for each field, in the report. A position that the model has is taken as it is, without a note."""
+    rows = [
+        asked("a", "one", reasoning_effort="low"),
+        asked("b", "two", reasoning_effort="high"),
+        asked_response("c", "three", reasoning={"effort": "low"}),
+        asked("d", "four", reasoning_effort="none"),
+    ]
+    report = run(rows, tmp_path / "out.jsonl", llm, in_order=True, in_flight=1)
+    assert (report.done, report.failed) == (4, 0)
+    assert sorted(report.notes) == [
+        f"{field}: this model has no efforts, so reasoning is on" for field in ("reasoning.effort", "reasoning_effort")
+    ]
+    assert run([{"prompt": "one"}], tmp_path / "simple.jsonl", llm, reasoning="high").notes == (
+        "reasoning: this model has no efforts, so reasoning is on",
+    )
+    assert run([{"prompt": "one"}], tmp_path / "on.jsonl", llm, reasoning=True).notes == ()
+
+
 def test_a_call_and_its_arguments(tmp_path: Path) -> None:
     call = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
     backend = ScriptedBackend(lambda _: call, vocab=ByteVocab(["<|im_start|>", "<tool_call>", "</tool_call>"]))
@@ -212,7 +233,8 @@ BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
     ("previous", asked_response("x", "y", previous_response_id="r"), "rows are independent"),
     ("body", {**asked("x", "y"), "body": []}, '"body" is a list'),
     ("key", {**asked("x", "y"), "extra": 1}, '"extra"'),
-    ("custom_id", {**asked("x", "y"), "custom_id": 7}, '"custom_id" is 7'),
+    ("custom_id", {**asked("x", "y"), "custom_id": True}, '"custom_id" is True; it must be a string or a number'),
+    ("no custom_id", {**asked("x", "y"), "custom_id": None}, '"custom_id" is None'),
     ("no messages", asked("x", "y", messages=None), "messages is missing"),
     ("empty", asked("x", "y", messages=[]), "messages is missing"),
     ("role", asked("x", "y", messages=[{"role": "me", "content": ""}]), "messages\\[0\\]"),
@@ -310,7 +332,12 @@ def test_lines_that_no_batch_wrote_are_removed(tmp_path: Path, llm: Engine) -> N
 def test_a_changed_row_is_computed_again_and_the_input_may_grow(tmp_path: Path, llm: Engine) -> None:
     out = tmp_path / "out.jsonl"
     run([asked("a", "one"), asked("b", "two"), asked("gone", "x")], out, llm)
-    report = run([asked("c", "three"), asked("b", "changed"), asked("a", "one")], out, llm, in_order=True)
+    rows = [asked("c", "three"), asked("b", "changed"), asked("a", "one")]
+    before = out.read_bytes()
+    with pytest.raises(RequestError, match=r"has answers to 1 row that changed in the input since.*\(--force\)"):
+        run(rows, out, llm, in_order=True)
+    assert out.read_bytes() == before
+    report = run(rows, out, llm, in_order=True, force=True)
     assert (report.ran, report.done) == (2, 3)
     said = {row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"] for row in read(out)}
     assert said == {
@@ -320,6 +347,41 @@ def test_a_changed_row_is_computed_again_and_the_input_may_grow(tmp_path: Path, 
         "gone": "The answer to x.",
     }
     assert list(said) == ["c", "b", "a", "gone"]
+
+
+def test_a_failed_row_may_change_and_rows_may_be_added(tmp_path: Path, llm: Engine) -> None:
+    out = tmp_path / "out.jsonl"
+    run([asked("a", "one"), asked("b", LONG)], out, llm)
+    report = run([asked("b", "shorter"), asked("a", "one"), asked("c", "three")], out, llm)
+    assert (report.done, report.failed, report.ran) == (3, 0, 2)
+    assert names(out) == ["a", "b", "c"]
+    assert not (tmp_path / "out.errors.jsonl").exists()
+
+
+def test_digests_are_found_while_their_table_grows() -> None:
+    """Each by its first row, or by its last that came with `over`; also digests that begin in the same slot."""
+    digests = [sha256(b"%d" % number).digest()[:16] for number in range(300)]
+    digests += [bytes(8) + bytes([number]) * 8 for number in range(60)]
+    table = Digests()
+    for count, digest in enumerate(digests, 1):
+        assert table.find(digest) is None
+        table.append(digest)
+        assert [table.find(each) for each in digests[:count]] == list(range(count))
+    table.append(digests[3])
+    table.append(digests[4], over=True)
+    assert (table.find(digests[3]), table.find(digests[4])) == (3, len(digests) + 1)
+    assert len(table) == len(digests) + 2
+    assert table[len(digests)] == digests[3]
+
+
+def test_a_number_is_a_name(tmp_path: Path, llm: Engine) -> None:
+    """As its text, so the same row with a string for a name is the same row."""
+    out = tmp_path / "out.jsonl"
+    assert run([{"custom_id": 7, "prompt": "one"}, {"custom_id": 1.5, "prompt": "two"}], out, llm).done == 2
+    assert names(out) == ["1.5", "7"]
+    assert run([{"custom_id": "7", "prompt": "one"}, {"custom_id": "1.5", "prompt": "two"}], out, llm).ran == 0
+    with pytest.raises(BatchInputError, match='line 2: custom_id "7" is used on line 1 already'):
+        run([asked("7", "one"), {**asked("x", "two"), "custom_id": 7}], tmp_path / "b.jsonl", llm)
 
 
 def test_a_success_replaces_the_failure(tmp_path: Path, llm: Engine) -> None:
@@ -352,9 +414,11 @@ def test_another_job_is_refused(tmp_path: Path, llm: Engine) -> None:
         pytest.raises(RequestError, match=r"differs in: family, (sampling, )?template"),
     ):
         run(rows, out, other, temperature=0)
-    assert run(rows, out, llm, temperature=1, if_changed="continue").ran == 0
-    assert run(rows, out, llm, temperature=1).ran == 0
-    assert run(rows, out, llm, temperature=2, if_changed="restart").ran == 1
+    assert run(rows, out, llm, temperature=2, force=True).ran == 1
+    assert run(rows, out, llm, temperature=2, force=True).ran == 0
+    old: dict[str, Any] = {"if_changed": "continue"}
+    with pytest.raises(RequestError, match=r"if_changed= is gone: .*force=True computes anew"):
+        run(rows, out, llm, **old)
     assert len(read(out)) == 1
 
 
@@ -415,7 +479,7 @@ def test_a_disk_that_cannot_be_synced_stops_the_batch(tmp_path: Path, monkeypatc
                 [{"prompt": f"q{number}"} for number in range(2000)],
                 tmp_path / "out.jsonl",
                 slow,
-                if_changed="continue",
+                force=True,
             )
 
 

@@ -71,7 +71,7 @@ def test_one_file_in_two_roles_is_refused_before_anything_is_opened(tmp_path: Pa
     before = sorted(path.name for path in tmp_path.iterdir())
     for given in ((rows, rows, None), (rows, out, rows), (rows, tmp_path / "hard", None), (rows, out, out)):
         with pytest.raises(RequestError, match="is the file of both the"):
-            run(given[0], given[1], llm, errors=given[2], if_changed="restart")
+            run(given[0], given[1], llm, errors=given[2], force=True)
     for errors in ("again/out.jsonl", "to out", "out.jsonl.manifest.json", "again/OUT.jsonl"):
         with pytest.raises(RequestError, match="is the file of both the"):
             run(rows, out, llm, errors=tmp_path / errors)
@@ -128,21 +128,21 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("content", FOREIGN)
-@pytest.mark.parametrize("if_changed", ["refuse", "continue", "restart"])
-def test_what_no_batch_wrote_stays(tmp_path: Path, llm: Engine, content: bytes, if_changed: Any) -> None:
+@pytest.mark.parametrize("force", [False, True])
+def test_what_no_batch_wrote_stays(tmp_path: Path, llm: Engine, content: bytes, force: bool) -> None:
     """As the output or as its errors; beside a manifest too, where a file was put in the output's place."""
     out, foreign = tmp_path / "out.jsonl", tmp_path / "foreign"
     foreign.write_bytes(content)
     for options in ({"out": foreign}, {"out": out, "errors": foreign}):
         with pytest.raises(RequestError, match="this batch did not write it"):
-            run(ROWS, llm=llm, if_changed=if_changed, **options)
+            run(ROWS, llm=llm, force=force, **options)
     assert here(tmp_path) == {"foreign": content}
     run(ROWS, out, llm)
     with pytest.raises(RequestError, match="this batch did not write it"):
-        run(ROWS, out, llm, errors=foreign, if_changed=if_changed)
+        run(ROWS, out, llm, errors=foreign, force=force)
     foreign.replace(out)
     with pytest.raises(RequestError, match="this batch did not write it"):
-        run(ROWS, out, llm, temperature=1, if_changed=if_changed)
+        run(ROWS, out, llm, temperature=1, force=force)
     assert out.read_bytes() == content
 
 
@@ -154,9 +154,9 @@ def test_another_batch_s_rows_stay(tmp_path: Path, llm: Engine) -> None:
     run([*ROWS, LONG], other, llm, errors=shared)
     before = {path: path.read_bytes() for path in (other, shared)}
     for errors in (other, shared):
-        for if_changed in ("continue", "restart"):
+        for force in (False, True):
             with pytest.raises(RequestError, match="does not name it"):
-                run([*ROWS, LONG], mine, llm, errors=errors, if_changed=if_changed)
+                run([*ROWS, LONG], mine, llm, errors=errors, force=force)
     assert {path: path.read_bytes() for path in before} == before
     assert run([*ROWS, LONG], other, llm, errors=shared).ran == 0
 
@@ -171,8 +171,8 @@ def test_names_that_earlier_versions_used_for_temporaries_are_nobody_s(tmp_path:
     )
     for name in foreign:
         (tmp_path / name).write_text(name)
-    for if_changed in ("refuse", "restart"):
-        run([*ROWS, LONG], tmp_path / "out.jsonl", llm, in_order=True, if_changed=if_changed)
+    for force in (False, True):
+        run([*ROWS, LONG], tmp_path / "out.jsonl", llm, in_order=True, force=force)
     assert {name: (tmp_path / name).read_text() for name in foreign} == dict(zip(foreign, foreign, strict=True))
     (tmp_path / "mine").touch()
     run(ROWS, tmp_path / "other.jsonl", llm, errors=tmp_path / "mine")
@@ -200,11 +200,11 @@ def test_a_manifest_that_is_none(tmp_path: Path, llm: Engine, text: str) -> None
     manifest = tmp_path / "out.jsonl.manifest.json"
     data = text.encode(errors="surrogatepass")
     manifest.write_bytes(data)
-    for if_changed in ("refuse", "continue", "restart"):
+    for force in (False, True):
         with pytest.raises(
             RequestError, match=r"(cannot be read|not the manifest of a batch).*restore, move or delete"
         ):
-            run(ROWS, tmp_path / "out.jsonl", llm, if_changed=if_changed)
+            run(ROWS, tmp_path / "out.jsonl", llm, force=force)
     assert here(tmp_path) == {manifest.name: data}
 
 
@@ -234,7 +234,7 @@ def test_links_stay_links_and_permissions_stay(tmp_path: Path, llm: Engine) -> N
     run(ROWS, out, llm)
     there = tmp_path / "data" / "there.jsonl"
     there.chmod(0o640)
-    run([{**ROWS[0], "prompt": "new"}, *reversed(ROWS[1:])], out, llm, in_order=True)
+    run([{**ROWS[0], "prompt": "new"}, *reversed(ROWS[1:])], out, llm, in_order=True, force=True)
     assert out.is_symlink()
     assert there.stat().st_mode & 0o777 == 0o640
     assert names(there) == sorted(row["custom_id"] for row in ROWS)
@@ -244,7 +244,7 @@ def test_links_stay_links_and_permissions_stay(tmp_path: Path, llm: Engine) -> N
 def test_a_restart_leaves_other_names_their_rows(tmp_path: Path, llm: Engine) -> None:
     run(ROWS, tmp_path / "out.jsonl", llm)
     os.link(tmp_path / "out.jsonl", tmp_path / "copy")
-    assert run(ROWS[:2], tmp_path / "out.jsonl", llm, temperature=1, if_changed="restart").ran == 2
+    assert run(ROWS[:2], tmp_path / "out.jsonl", llm, temperature=1, force=True).ran == 2
     assert names(tmp_path / "copy") == sorted(row["custom_id"] for row in ROWS)
     assert names(tmp_path / "out.jsonl") == ["q0", "q1"]
 

@@ -155,6 +155,21 @@ def test_an_error_of_one_row_is_a_value_and_one_of_the_engine_is_raised() -> Non
         assert worker({"messages": asked("a")})["__inference_error__"] == [""], "the next call has another engine"
 
 
+def test_an_effort_is_on_where_a_model_has_only_on_and_off() -> None:
+    """Of each row for itself, and the answers stand where their rows do."""
+    efforts: Column = [{"reasoning_effort": "low"}, None, {"temperature": -1}, {"reasoning_effort": "none"}]
+    out = RayWorker(scripted())({"messages": asked("a", "b", "c", "d"), "sampling_params": efforts})
+    assert out["generated_text"] == [said("a"), said("b"), "", said("d")]
+    assert [bool(error) for error in out["__inference_error__"]] == [False, False, True, False]
+
+
+def test_a_null_in_a_column_leaves_what_the_parameters_say() -> None:
+    engine = Recorder()
+    rows = {"messages": asked("a", "b"), "sampling_params": [{"tools": [TOOL]}, None], "tools": [None, None]}
+    RayWorker(lambda: engine)(rows)
+    assert sorted(len(options["tools"]) for _, options in engine.rows) == [0, 1]
+
+
 def test_batches_that_are_none() -> None:
     worker = RayWorker(scripted())
     with pytest.raises(RequestError, match='no column "messages"; the columns are prompt'):

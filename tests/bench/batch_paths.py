@@ -5,8 +5,9 @@
 
 Every pair of nine paths (input, output, errors, manifest, the names of earlier temporaries and locks, another input,
 another batch's output), both ways round, is tried as the same path, as a symbolic link and as a hard link; in a first
-run, in a second one, and in one that restarts with other options. After each run every file that the batch did not
-write has its bytes, every row of other batches is there, and a run that reports success has each of its rows once.
+run, in a second one, and in one that is forced to compute with other options. After each run every file that the batch
+did not write has its bytes, every row of other batches is there, and a run that reports success has each of its rows
+once.
 """
 
 import argparse
@@ -24,7 +25,6 @@ from typing import NamedTuple
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine import ChatTemplate, Engine, EngineError, batch  # noqa: E402
-from engine.batch.files import IfChanged  # noqa: E402
 from engine.testing import ByteVocab, ScriptedBackend  # noqa: E402
 
 NAMES = {
@@ -40,7 +40,7 @@ NAMES = {
 }
 GIVEN = ("input", "output", "errors")
 WAYS = ("same", "symlink", "hard link")
-RUNS = ("first", "second", "restart")
+RUNS = ("first", "second", "forced")
 ROWS = {"in": ("a", "b", "c"), "second": ("x", "y"), "other": ("p", "q")}
 
 
@@ -92,7 +92,7 @@ class Trial:
         self._prepare()
         before = self._contents()
         try:
-            report = self._batch("restart" if self._case.run == "restart" else "refuse")
+            report = self._batch(force=self._case.run == "forced")
         except EngineError:
             return False, self._lost(before, self._contents(), ran=False)
         lost = self._lost(before, self._contents(), ran=True)
@@ -109,7 +109,7 @@ class Trial:
         write_rows(other, ROWS["other"])
         batch.run(other, paths["other output"], self._llm, quiet=True)
         if case.run != "first":
-            self._batch("refuse", before=True)
+            self._batch(force=False)
         for role in ("output.new", "errors.new", "lock"):
             paths[role].write_text(f"precious: {role}\n")
         if case.way == "same":
@@ -121,18 +121,17 @@ class Trial:
         elif paths[case.other].exists():
             os.link(paths[case.other], paths[case.one])
 
-    def _batch(self, if_changed: IfChanged, *, before: bool = False) -> batch.Report:
+    def _batch(self, *, force: bool) -> batch.Report:
         paths = self._paths
-        temperature = 0.0 if before or if_changed == "refuse" else 1.0
         return batch.run(
             paths["input"],
             paths["output"],
             self._llm,
             errors=paths["errors"],
-            if_changed=if_changed,
+            force=force,
             in_order=True,
             quiet=True,
-            temperature=temperature,
+            temperature=1.0 if force else 0.0,
         )
 
     def _contents(self) -> dict[str, bytes]:
@@ -140,7 +139,7 @@ class Trial:
         return {path.name: path.read_bytes() for path in folder.iterdir() if path.exists()}
 
     def _lost(self, before: dict[str, bytes], after: dict[str, bytes], *, ran: bool) -> list[str]:
-        """What is gone. A run may change its own output, errors and manifest; a restart may empty them."""
+        """What is gone. A run may change its own output, errors and manifest; a forced one may empty them."""
         folder, output = self._paths["lock"].parent, self._paths["output"].resolve()
         own = {output, self._paths["errors"].resolve()}
         manifest = output.with_name(f"{output.name}.manifest.json").resolve()
@@ -149,7 +148,7 @@ class Trial:
             path, rows = (folder / name).resolve(), rows_in(data)
             if data == after.get(name) or (ran and path == manifest):
                 continue
-            if ran and rows and self._case.run == "restart" and path in own:
+            if ran and rows and self._case.run == "forced" and path in own:
                 continue
             if not ran or not rows or rows - rows_in(after.get(name, b"")):
                 lost.append(f"{name} ({len(data)} bytes, {len(after.get(name, b''))} now)")

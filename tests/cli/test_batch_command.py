@@ -51,6 +51,11 @@ def test_all_good_then_some_failed_then_another_job(
     assert main(["batch", grown, "-o", out, "--temperature", "0", "--quiet", "--errors", f"{out}.more"]) == 3
     assert main(["batch", grown, "-o", out, "--temperature", "1"]) == 1
     assert "another job; it differs in: options" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as told:
+        main(["batch", grown, "-o", out, "--temperature", "1", "--if-changed", "restart"])
+    assert told.value.code == 2
+    assert "--force computes anew what has changed" in " ".join(capsys.readouterr().err.split())
+    assert main(["batch", grown, "-o", out, "--temperature", "1", "--quiet", "--force"]) == 3
 
 
 def test_sequences_are_as_asked_for_or_as_fit(
@@ -68,7 +73,7 @@ def test_sequences_are_as_asked_for_or_as_fit(
 
     monkeypatch.setattr(commands, "load", crowded)
     source = write(tmp_path / "in.jsonl", *({"prompt": f"{number}"} for number in range(20)))
-    command = ["batch", source, "-o", str(tmp_path / "out.jsonl"), "--quiet", "--if-changed", "restart"]
+    command = ["batch", source, "-o", str(tmp_path / "out.jsonl"), "--quiet", "--force"]
     ladder: list[dict[str, Any]] = [
         {"n_sequences": 8},
         {"n_sequences": 4},

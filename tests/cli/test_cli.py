@@ -441,6 +441,31 @@ def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[st
     assert "usage: llama-engine" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "way"),
+    [
+        ("run model.gguf -p Hello", "; PROMPT is an argument, without an option"),
+        ("explain --prompt a model.gguf -p Hello", "; write --prompt"),
+        ("batch in.jsonl -o out.jsonl -p Hello", '; each row of INPUT has a "prompt" of its own'),
+        ("batch in.jsonl -o out.jsonl --prompt Hello", '; each row of INPUT has a "prompt" of its own'),
+        ("batch in.jsonl -o out.jsonl -c 4096", "; write --ctx"),
+        ("batch in.jsonl -o out.jsonl -f in.txt", ""),
+        ("batch in.jsonl -o out.jsonl --zzz 1", ""),
+        ("run model.gguf Hello -f in.txt", "; write --file"),
+        ("chat -p Hello", ""),
+        ("run Hello --temprature 1", "; did you mean '--temperature'?"),
+        ("models list --n-ctx 3", ""),
+    ],
+)
+def test_an_option_of_another_program_gets_a_way_that_the_command_has(
+    arguments: str, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments.split())
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.partition("unrecognized arguments: ")[2].partition(";")[1:] == (way[:1], way[1:])
+
+
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     for argument in ("--version", "--help"):
         with pytest.raises(SystemExit) as ended:
