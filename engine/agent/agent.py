@@ -16,7 +16,7 @@ from engine.types import Message
 
 
 class Runs(Protocol):
-    """An object that runs an agent: `Engine`, or `engine.openai.chat.Remote`."""
+    """An object that runs an agent: `Engine`, or `engine.remote.Remote`."""
 
     @property
     def stream_run(self) -> Any:

@@ -24,7 +24,7 @@ from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, failure_li
 from engine.batch.source import RowsLike, Source, input_identity
 from engine.engine import Engine
 from engine.errors import EngineError, QueueFullError, RequestError
-from engine.openai.turns import no_efforts, without_effort
+from engine.openai.projection import no_efforts, without_effort
 from engine.options import TurnOptions, refuse_unknown
 from engine.runtime.service import Stream
 from engine.screens import Screen, duration_text, screen_for

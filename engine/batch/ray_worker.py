@@ -11,7 +11,7 @@ from engine.batch.bodies import Turn, read_body, turn
 from engine.batch.rows import ROW_ERRORS, sort_key
 from engine.engine import Engine
 from engine.errors import EngineError, RequestError
-from engine.openai.turns import without_effort
+from engine.openai.projection import without_effort
 from engine.options import TurnOptions
 from engine.tools import ToolLike
 from engine.types import Completion, Usage

@@ -1,14 +1,18 @@
-"""Converts between OpenAI's wire format and this package's own records, in both directions.
+"""The real `openai` package's clients over engines of this process: Chat Completions, Completions and Responses.
 
-    client = engine.openai.OpenAI(llm)  # the real `openai` client, over an engine in this process
+    client = engine.openai.OpenAI(llm)
     client = openai.OpenAI(http_client=httpx.Client(transport=engine.openai.transport(llm)), ...)
 
-Knows: Chat Completions and Responses, as a client of a server (`engine.openai.chat`, Chat Completions only) and as the
-server of an OpenAI client. Does not know: sockets, models. `OpenAI` and `AsyncOpenAI` need the `openai` package,
-`transport` needs httpx or httpx2; each is imported when called.
+`OpenAI` and `AsyncOpenAI` need the `openai` package, `transport` needs httpx or httpx2; each is imported when called.
 """
 
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.openai.transport import transport
 
 __all__ = ["AsyncOpenAI", "OpenAI", "transport"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "chat":
+        raise ImportError("engine.openai.chat is engine.remote now: from engine import remote.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,10 +15,10 @@ from engine.openai.completions import ChatAnswer, read_chat
 from engine.openai.fields import read_body
 from engine.openai.items import messages_of
 from engine.openai.problems import Problem, bad
+from engine.openai.projection import Ask, EngineLike, Json, Projection, Request, default_sampling
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.openai.store import ResponseStore, Stored
 from engine.openai.text import TextAnswer, TextAsk, read_text
-from engine.openai.turns import Ask, EngineLike, Json, Projection, Request, default_sampling
 
 SERVED = (
     "POST /chat/completions",

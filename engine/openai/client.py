@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from engine.errors import EngineError, RequestError
+from engine.openai.projection import EngineLike
 from engine.openai.transport import transport
-from engine.openai.turns import EngineLike
 
 if TYPE_CHECKING:
     import openai

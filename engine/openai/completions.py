@@ -17,8 +17,8 @@ from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCal
 from engine.openai.fields import CHAT_FIELDS, engine_options, given_fields
 from engine.openai.parameters import REASONING, merged, read_response_format, read_tool_choice, read_tools
 from engine.openai.problems import Problem, bad
+from engine.openai.projection import FINGERPRINT, CallText, Json, made_id
 from engine.openai.servers import server_options
-from engine.openai.turns import FINGERPRINT, CallText, Json, made_id
 from engine.types import Completion, FinishReason, Message, TokenLogprob, Tool, ToolCall, Usage
 
 ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]

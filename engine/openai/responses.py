@@ -24,8 +24,8 @@ from engine.openai.parameters import (
     read_tools,
 )
 from engine.openai.problems import Problem, bad
+from engine.openai.projection import CallText, made_id
 from engine.openai.servers import server_options
-from engine.openai.turns import CallText, made_id
 from engine.types import Completion, FinishReason, ReasoningPart, TextPart, TokenLogprob, Tool, ToolCall, Usage
 
 _CUT: frozenset[FinishReason] = frozenset({"length", "deadline"})

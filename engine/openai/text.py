@@ -15,8 +15,8 @@ from engine.openai.completions import FINISH, MOST_CHOICES, biases, include_usag
 from engine.openai.fields import COMPLETIONS_FIELDS, engine_options, given_fields
 from engine.openai.parameters import Json, merged, read_response_format
 from engine.openai.problems import Problem, bad, problem_of
+from engine.openai.projection import FINGERPRINT, EngineLike, TurnStream, cancel
 from engine.openai.servers import server_options
-from engine.openai.turns import FINGERPRINT, EngineLike, TurnStream, cancel
 from engine.types import Completion, TokenLogprob, Usage
 
 RawPrompt: TypeAlias = str | Sequence[int]

@@ -25,7 +25,7 @@ from engine.errors import EngineError
 from engine.offloop import off_loop
 from engine.openai.api import Answer, Api, Turn
 from engine.openai.problems import Problem
-from engine.openai.turns import EngineLike, Json, Reading, TurnStream, cancel, whole
+from engine.openai.projection import EngineLike, Json, Reading, TurnStream, cancel, whole
 
 _LIBRARIES = ("httpx2", "httpx")
 _More: TypeAlias = Callable[[], Coroutine[Any, Any, Iterable[bytes] | None]]

@@ -1,12 +1,11 @@
-"""Bodies of requests as turns, what they are the inverse of (`engine.openai.chat.request`), and bodies of responses."""
+"""Bodies of requests as turns, the inverse of `engine.remote.request`, and bodies of responses."""
 
 from typing import Any, cast
 
 import pytest
 
-from engine import RequestError, SamplingParams
+from engine import RequestError, SamplingParams, remote
 from engine.batch.bodies import Turn, read_body
-from engine.openai import chat
 from engine.options import sampling_params
 from engine.types import Completion, ReasoningPart, ResponseFormat, TextPart, TokenLogprob, ToolCall, Usage
 
@@ -93,7 +92,7 @@ def test_what_our_own_requests_say_is_understood() -> None:
         max_tokens=9,
     )
     assert given.model_fields_set == set(SamplingParams.model_fields) - {"logits_processors", "stop_in"}
-    body = chat.request("?", sampling=given, stream=False)
+    body = remote.request("?", sampling=given, stream=False)
     assert sampling_params(read_chat(body, {}).options) == given
 
 
@@ -107,7 +106,7 @@ def test_a_response_is_read_back_as_the_turn_that_it_was_made_of() -> None:
     )
     body = read_body("/v1/chat/completions", {"messages": ASKED}, {}).response("x", "m", [made])
     assert body["id"] == "chatcmpl-x"
-    read = chat.completion(body)
+    read = remote.completion(body)
     assert (read.reasoning, read.content, read.finish_reason) == ("why", "what", "length")
     assert read.usage is not None
     for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"):

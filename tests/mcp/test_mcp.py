@@ -20,9 +20,8 @@ pytest.importorskip("mcp")
 from mcp.server import MCPServer
 from mcp_servers import by_hand, engine, http, results, said, threads, wait_for
 
-from engine import MCP, Agent, EngineError, EngineWarning, RequestError, Transcript
+from engine import MCP, Agent, EngineError, EngineWarning, RequestError, Transcript, remote
 from engine.mcp.transports import Stderr
-from engine.openai import chat
 
 REAL = """
 from mcp.server import MCPServer
@@ -153,7 +152,7 @@ async def test_an_agent_and_a_remote_server_s_model_take_servers_too() -> None:
         bodies.append(body)
         return iter([{"id": "c", "object": "chat.completion.chunk", "choices": [answers.pop(0)]}])
 
-    run = chat.Remote(send).run("Go.", [MCP(here(multiply))])
+    run = remote.Remote(send).run("Go.", [MCP(here(multiply))])
     assert results(run) == ["42"]
     assert bodies[0]["tools"][0]["function"]["name"] == "multiply"
 

@@ -360,3 +360,10 @@ def test_a_transport_under_a_client_of_ones_own() -> None:
                 api_key="x", base_url="http://elsewhere/v1", http_client=library.Client(transport=transport)
             )
             assert own.chat.completions.create(**ASKED).choices[0].message.content == "See: "
+
+
+def test_the_former_home_of_the_client_of_other_servers_names_the_new_one() -> None:
+    with pytest.raises(ImportError, match="from engine import remote"):
+        from engine.openai import (  # noqa: F401
+            chat,  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnusedImport]
+        )

@@ -5,15 +5,23 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine import Engine
+from engine.openai import transport
 
-def run(repository: Path, name: str, model: Path) -> str:
+
+def run(repository: Path, name: str, argument: object) -> str:
     """What an example prints. It must end well and say nothing on stderr."""
     done = subprocess.run(
-        [sys.executable, f"examples/{name}", str(model)],
+        [sys.executable, f"examples/{name}", str(argument)],
         cwd=repository,
         capture_output=True,
         text=True,
@@ -58,6 +66,48 @@ def test_openai_client(repository: Path, builtin_model_path: Path) -> None:
     assert call == 'get_weather {"city": "Oslo"} -> 4'
     assert re.search(r"\b4\b", answer)
     assert re.match(r"\d{3} of \d{3} prompt tokens were there already", cached)
+
+
+@contextmanager
+def serving(llm: Engine) -> Generator[str]:
+    """An engine as an HTTP server on the loopback device; its URL."""
+    import openai
+
+    client = openai.DefaultHttpxClient(transport=transport(llm))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["content-length"]))
+            with client.stream("POST", f"http://engine{self.path}", content=content) as response:
+                self.send_response(response.status_code)
+                self.send_header("content-type", response.headers["content-type"])
+                self.end_headers()
+                for block in response.iter_bytes():
+                    self.wfile.write(block)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
+            """Say nothing on stderr."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        client.close()
+
+
+def test_remote(repository: Path, builtin_model_path: Path) -> None:
+    pytest.importorskip("openai")
+    with Engine.load(builtin_model_path) as llm, serving(llm) as url:
+        lines = run(repository, "remote.py", url).splitlines()
+    assert 'call:   get_weather {"city": "Oslo"}' in lines
+    assert 'result: {"temperature": 4, "unit": "celsius"}' in lines
+    assert re.search(r"\b4\b", lines[-2])
+    assert lines[-1] == "[stop]"
 
 
 def test_mcp_agent(repository: Path, builtin_model_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""engine.openai.chat.request: messages, tools and options as a request's body."""
+"""engine.remote.request: messages, tools and options as a request's body."""
 
 import json
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from engine import remote
 from engine.errors import RequestError
-from engine.openai import chat
 from engine.types import (
     Completion,
     Message,
@@ -36,12 +36,12 @@ def only(body: dict[str, Any], *left_out: str) -> dict[str, Any]:
 
 
 def test_a_text_is_a_user_s_message_and_nothing_else_is_said() -> None:
-    assert chat.request("Hi") == {
+    assert remote.request("Hi") == {
         "messages": [{"role": "user", "content": "Hi"}],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    assert chat.request("Hi", stream=False) == {"messages": [{"role": "user", "content": "Hi"}], "stream": False}
+    assert remote.request("Hi", stream=False) == {"messages": [{"role": "user", "content": "Hi"}], "stream": False}
 
 
 TURN = Completion(
@@ -73,18 +73,18 @@ def test_a_history_goes_out_with_its_reasoning_in_one_field(field: Any) -> None:
             }
         ],
     }
-    assert chat.request(history, reasoning_field=field)["messages"] == [
+    assert remote.request(history, reasoning_field=field)["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Weather?", "name": "ann"},
         {**assistant, **({field: "One.\nTwo."} if field else {})},
         {"role": "tool", "content": "sunny", "tool_call_id": "call_1"},
     ]
-    assert sum("reasoning" in key for key in chat.request(history)["messages"][2]) == 1
+    assert sum("reasoning" in key for key in remote.request(history)["messages"][2]) == 1
 
 
 def test_calls_without_text_have_null_content_and_an_empty_answer_is_text() -> None:
     call = {"id": "a", "function": {"name": "f", "arguments": {"x": 1}}}
-    messages = chat.request(
+    messages = remote.request(
         [
             {"role": "user", "content": "Go"},
             {"role": "assistant", "tool_calls": [call]},
@@ -112,7 +112,7 @@ def test_calls_without_text_have_null_content_and_an_empty_answer_is_text() -> N
 def test_arguments_that_a_server_would_refuse_go_as_text_inside_an_object(written: str, sent: str) -> None:
     call = ToolCall(id="a", name="f", arguments=written)
     history = [Message(role="user", content="Go"), Message(role="assistant", tool_calls=(call,))]
-    (out,) = chat.request(history)["messages"][1]["tool_calls"]
+    (out,) = remote.request(history)["messages"][1]["tool_calls"]
     assert out["function"]["arguments"] == sent
 
 
@@ -126,7 +126,7 @@ def test_tools_of_every_kind() -> None:
         "type": "function",
         "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}},
     }
-    tools = chat.request("Hi", [get_weather, Search, plain])["tools"]
+    tools = remote.request("Hi", [get_weather, Search, plain])["tools"]
     assert [item["function"]["name"] for item in tools] == ["get_weather", "Search", "ping"]
     assert tools[0]["function"]["parameters"]["required"] == ["city"]
     assert tools[2] == plain
@@ -146,18 +146,20 @@ def test_tools_of_every_kind() -> None:
     ],
 )
 def test_tool_choice(choice: Any, sent: dict[str, Any]) -> None:
-    assert only(chat.request("Hi", [get_weather], tool_choice=choice), "tools") == sent
+    assert only(remote.request("Hi", [get_weather], tool_choice=choice), "tools") == sent
 
 
 def test_without_tools_there_is_nothing_to_choose() -> None:
-    assert only(chat.request("Hi", tool_choice="none", parallel_tool_calls=False)) == {}
-    assert only(chat.request("Hi", [get_weather], parallel_tool_calls=False), "tools") == {"parallel_tool_calls": False}
+    assert only(remote.request("Hi", tool_choice="none", parallel_tool_calls=False)) == {}
+    assert only(remote.request("Hi", [get_weather], parallel_tool_calls=False), "tools") == {
+        "parallel_tool_calls": False
+    }
     with pytest.raises(RequestError, match="does not have; its tools: none"):
-        chat.request("Hi", tool_choice="required")
+        remote.request("Hi", tool_choice="required")
     with pytest.raises(RequestError, match="does not have; its tools: get_weather"):
-        chat.request("Hi", [get_weather], tool_choice=ToolName(name="ping"))
+        remote.request("Hi", [get_weather], tool_choice=ToolName(name="ping"))
     with pytest.raises(RequestError, match="tool_choice='maybe' must be"):
-        chat.request("Hi", [get_weather], tool_choice="maybe")  # pyright: ignore[reportArgumentType]
+        remote.request("Hi", [get_weather], tool_choice="maybe")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_without_tools_there_is_nothing_to_choose() -> None:
     ],
 )
 def test_response_format(format_: Any, sent: dict[str, Any]) -> None:
-    assert only(chat.request("Hi", response_format=format_)) == sent
+    assert only(remote.request("Hi", response_format=format_)) == sent
 
 
 @pytest.mark.parametrize(
@@ -191,21 +193,21 @@ def test_response_format(format_: Any, sent: dict[str, Any]) -> None:
     ],
 )
 def test_reasoning(reasoning: Any, sent: dict[str, Any]) -> None:
-    assert only(chat.request("Hi", reasoning=reasoning)) == sent
+    assert only(remote.request("Hi", reasoning=reasoning)) == sent
 
 
 def test_template_variables_win_over_reasoning() -> None:
-    body = chat.request("Hi", reasoning=True, template_kwargs={"enable_thinking": False, "date": "today"})
+    body = remote.request("Hi", reasoning=True, template_kwargs={"enable_thinking": False, "date": "today"})
     assert body["chat_template_kwargs"] == {"enable_thinking": False, "date": "today"}
 
 
 def test_sampling_that_was_asked_for_and_no_other() -> None:
-    body = chat.request("Hi", temperature=0, max_tokens=9, stop="END", seed=None, top_k=20)
+    body = remote.request("Hi", temperature=0, max_tokens=9, stop="END", seed=None, top_k=20)
     assert only(body) == {"temperature": 0, "max_tokens": 9, "stop": ["END"], "top_k": 20}
 
 
 def test_sampling_under_the_server_s_names() -> None:
-    body = chat.request(
+    body = remote.request(
         "Hi",
         penalty_last_n=32,
         dry_last_n=16,
@@ -229,12 +231,12 @@ def test_sampling_under_the_server_s_names() -> None:
 
 def test_a_sampling_record_and_options_over_it() -> None:
     record = SamplingParams(temperature=0.5, top_p=0.9)
-    assert only(chat.request("Hi", sampling=record, temperature=0.1)) == {"temperature": 0.1, "top_p": 0.9}
+    assert only(remote.request("Hi", sampling=record, temperature=0.1)) == {"temperature": 0.1, "top_p": 0.9}
     assert record == SamplingParams(temperature=0.5, top_p=0.9)
 
 
 def test_fields_of_the_body_as_they_are() -> None:
-    body = chat.request("Hi", model="qwen3", extra={"cache_prompt": False, "model": "other"})
+    body = remote.request("Hi", model="qwen3", extra={"cache_prompt": False, "model": "other"})
     assert only(body) == {"model": "other", "cache_prompt": False}
 
 
@@ -248,19 +250,19 @@ def test_fields_of_the_body_as_they_are() -> None:
 )
 def test_options_that_are_not_valid(options: dict[str, Any], wrong: str) -> None:
     with pytest.raises(RequestError, match=wrong):
-        chat.request("Hi", **options)
+        remote.request("Hi", **options)
 
 
 def test_messages_that_are_not_valid() -> None:
     with pytest.raises(RequestError, match="empty"):
-        chat.request([])
+        remote.request([])
     with pytest.raises(RequestError, match="matches no tool call"):
-        chat.request([{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "x", "content": "y"}])
+        remote.request([{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "x", "content": "y"}])
 
 
 def test_arguments_for_the_openai_client() -> None:
-    body = chat.request("Hi", model="qwen3", reasoning=False, top_k=3)
-    assert chat.client_arguments(body) == {
+    body = remote.request("Hi", model="qwen3", reasoning=False, top_k=3)
+    assert remote.client_arguments(body) == {
         "model": "qwen3",
         "messages": [{"role": "user", "content": "Hi"}],
         "stream": True,
@@ -270,11 +272,11 @@ def test_arguments_for_the_openai_client() -> None:
             "top_k": 3,
         },
     }
-    assert chat.client_arguments({"messages": []}) == {"model": "", "messages": []}
+    assert remote.client_arguments({"messages": []}) == {"model": "", "messages": []}
 
 
 def test_what_ends_a_turn_goes_out_where_servers_have_a_name_for_it() -> None:
-    body = chat.request("x", stop="END", stop_in="all", stop_tokens=[7, 8], ignore_eos=True, logprobs=0)
+    body = remote.request("x", stop="END", stop_in="all", stop_tokens=[7, 8], ignore_eos=True, logprobs=0)
     sent = {name: body[name] for name in body if name not in ("messages", "stream", "stream_options")}
     assert sent == {
         "stop": ["END"],

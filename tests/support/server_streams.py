@@ -1,11 +1,11 @@
-"""What the tests of engine.openai share: chunks as servers send them, and the rules that any events must keep."""
+"""What the tests of engine.remote share: chunks as servers send them, and the rules that any events must keep."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from engine import remote
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
-from engine.openai import chat
 from engine.types import Completion, ToolCall
 
 Json = dict[str, Any]
@@ -102,7 +102,7 @@ def split_delta(delta: Json, cuts: Sequence[int]) -> list[Json]:
 
 
 def whole(*deltas: Json, finish: str | None = "stop", **options: Any) -> Completion:
-    return fold(in_order(chat.events(stream(*deltas, finish=finish), **options)))
+    return fold(in_order(remote.events(stream(*deltas, finish=finish), **options)))
 
 
 def shown(completion: Completion) -> list[tuple[str, str]]:

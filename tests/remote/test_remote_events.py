@@ -1,4 +1,4 @@
-"""engine.openai.chat.events: how streams end, malformed input, whole responses, any chunking."""
+"""engine.remote.events: how streams end, malformed input, whole responses, any chunking."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from openai_streams import HI, Json, call, chunk, shown, split_delta, stream, whole
+from server_streams import HI, Json, call, chunk, shown, split_delta, stream, whole
 
+from engine import remote
 from engine.errors import MalformedEventWarning, RemoteError, RequestError
 from engine.events import ContentDelta, Finished, fold
-from engine.openai import chat
 from engine.types import ReasoningPart, TextPart, ToolCall
 
 # How it ends
@@ -47,7 +47,7 @@ def test_an_unknown_reason_is_told() -> None:
 
 
 def test_an_empty_stream() -> None:
-    assert list(chat.events([])) == [Finished("error")]
+    assert list(remote.events([])) == [Finished("error")]
 
 
 def test_usage_comes_in_a_chunk_without_choices() -> None:
@@ -62,7 +62,7 @@ def test_usage_comes_in_a_chunk_without_choices() -> None:
             "rejected_prediction_tokens": 1,
         },
     }
-    found = fold(chat.events([*stream(HI), {"id": "chatcmpl-7", "choices": [], "usage": usage}]))
+    found = fold(remote.events([*stream(HI), {"id": "chatcmpl-7", "choices": [], "usage": usage}]))
     assert found.finish_reason == "stop"
     told = found.usage
     assert told is not None
@@ -71,21 +71,21 @@ def test_usage_comes_in_a_chunk_without_choices() -> None:
 
 
 def test_no_usage_is_none_and_null_usage_too() -> None:
-    assert fold(chat.events([{**item, "usage": None} for item in stream(HI)])).usage is None
+    assert fold(remote.events([{**item, "usage": None} for item in stream(HI)])).usage is None
 
 
 @pytest.mark.parametrize("count", [math.inf, math.nan, -1, "5", True])
 def test_a_count_that_is_none_is_left_out(count: Any) -> None:
     chunks = [{**item, "usage": {"prompt_tokens": count, "completion_tokens": 3}} for item in stream(HI)]
     with pytest.warns(MalformedEventWarning, match="prompt_tokens that is not a count"):
-        told = fold(chat.events(chunks)).usage
+        told = fold(remote.events(chunks)).usage
     assert told is not None
     assert (told.prompt_tokens, told.completion_tokens) == (0, 3)
 
 
 def test_usage_at_every_chunk_is_a_total() -> None:
     chunks = [{**item, "usage": {"prompt_tokens": 5, "completion_tokens": n}} for n, item in enumerate(stream(HI))]
-    told = fold(chat.events(chunks)).usage
+    told = fold(remote.events(chunks)).usage
     assert told is not None
     assert (told.prompt_tokens, told.completion_tokens) == (5, 2)
 
@@ -93,7 +93,7 @@ def test_usage_at_every_chunk_is_a_total() -> None:
 def test_timings_of_llama_server() -> None:
     timings = {"cache_n": 236, "prompt_n": 1, "prompt_ms": 30.5, "predicted_n": 35, "predicted_ms": 661.0}
     timings |= {"draft_n": 8, "draft_n_accepted": 5}
-    told = fold(chat.events([*stream(HI), {"choices": [], "timings": timings}])).usage
+    told = fold(remote.events([*stream(HI), {"choices": [], "timings": timings}])).usage
     assert told is not None
     assert (told.prompt_tokens, told.cached_tokens, told.completion_tokens) == (237, 236, 35)
     assert (told.prefill_seconds, told.decode_seconds) == (0.0305, 0.661)
@@ -103,7 +103,7 @@ def test_timings_of_llama_server() -> None:
 def test_numbers_that_are_none_are_left_out() -> None:
     usage = {"prompt_tokens": "many", "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": None}}
     with pytest.warns(MalformedEventWarning, match="prompt_tokens that is not a count: many"):
-        told = fold(chat.events([*stream(HI), {"choices": [], "usage": usage}])).usage
+        told = fold(remote.events([*stream(HI), {"choices": [], "usage": usage}])).usage
     assert told is not None
     assert (told.prompt_tokens, told.completion_tokens, told.cached_tokens) == (0, 7, 0)
 
@@ -118,7 +118,7 @@ def test_one_of_several_choices() -> None:
         chunk({}, "length", index=1),
     ]
     assert [
-        (found.content, found.finish_reason) for n in (0, 1) for found in [fold(chat.events(chunks, choice=n))]
+        (found.content, found.finish_reason) for n in (0, 1) for found in [fold(remote.events(chunks, choice=n))]
     ] == [
         ("ab", "stop"),
         ("xy", "length"),
@@ -143,7 +143,7 @@ def test_a_refusal_is_content() -> None:
     ],
 )
 def test_an_error_of_the_server_is_raised(sent: Json, message: str, code: int | None) -> None:
-    events = chat.events([*stream(HI, finish=None), sent])
+    events = remote.events([*stream(HI, finish=None), sent])
     assert next(events) == ContentDelta("Hi there.", 0)
     with pytest.raises(RemoteError, match=message) as caught:
         list(events)
@@ -151,7 +151,7 @@ def test_an_error_of_the_server_is_raised(sent: Json, message: str, code: int | 
 
 
 def test_a_null_error_is_none() -> None:
-    assert fold(chat.events([{**item, "error": None} for item in stream(HI)])).content == "Hi there."
+    assert fold(remote.events([{**item, "error": None} for item in stream(HI)])).content == "Hi there."
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_null_error_is_none() -> None:
     ],
 )
 def test_what_makes_no_sense_is_left_out_told_and_counted(odd: Json, what: str) -> None:
-    events = chat.events([chunk({"content": "Hi"}), odd, chunk({"content": "!"}, "stop")])
+    events = remote.events([chunk({"content": "Hi"}), odd, chunk({"content": "!"}, "stop")])
     with pytest.warns(MalformedEventWarning, match=what):
         found = fold(events)
     assert (found.content, found.finish_reason, events.malformed) == ("Hi!", "stop", 1)
@@ -179,15 +179,15 @@ def test_what_makes_no_sense_is_left_out_told_and_counted(odd: Json, what: str) 
 
 def test_what_is_no_stream_is_refused() -> None:
     with pytest.raises(RequestError, match="this is 3"):
-        list(chat.events([3]))
+        list(remote.events([3]))
     with pytest.raises(RequestError, match="not a stream: pass"):
-        chat.events(3)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        remote.events(3)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     async def create() -> None: ...
 
     coroutine = create()
     with pytest.raises(RequestError, match="await it first"):
-        chat.events(coroutine)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        remote.events(coroutine)  # pyright: ignore[reportArgumentType, reportCallIssue]
     coroutine.close()
 
 
@@ -205,7 +205,7 @@ def test_a_whole_response() -> None:
     ]
     body = response({"role": "assistant", "content": "c", "reasoning_content": "r", "tool_calls": calls}, "tool_calls")
     body["usage"] = {"prompt_tokens": 3, "completion_tokens": 4}
-    found = chat.completion(body)
+    found = remote.completion(body)
     assert found.parts == (
         ReasoningPart(text="r"),
         TextPart(text="c"),
@@ -215,12 +215,12 @@ def test_a_whole_response() -> None:
     assert found.finish_reason == "tool_calls"
     assert found.usage is not None
     assert found.usage.total_tokens == 7
-    assert chat.completion(json.dumps(body)) == found
+    assert remote.completion(json.dumps(body)) == found
 
 
 @pytest.mark.parametrize("content", ["<think>\nabc\n</think>\n\nHi", "<think>abc</think>Hi", "Hi"])
 def test_a_whole_response_with_reasoning_twice(content: str) -> None:
-    found = chat.completion(response({"role": "assistant", "content": content, "reasoning_content": "abc"}))
+    found = remote.completion(response({"role": "assistant", "content": content, "reasoning_content": "abc"}))
     assert (found.reasoning, found.content) == ("abc", "Hi")
 
 
@@ -228,11 +228,11 @@ def test_a_last_chunk_that_repeats_the_whole_message_is_not_read_twice() -> None
     last = {
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi there."}, "finish_reason": "stop"}]
     }
-    assert fold(chat.events([*stream(HI, finish=None), last])).content == "Hi there."
+    assert fold(remote.events([*stream(HI, finish=None), last])).content == "Hi there."
 
 
 def test_a_stream_as_a_completion() -> None:
-    assert chat.completion(stream(HI)).content == "Hi there."
+    assert remote.completion(stream(HI)).content == "Hi there."
 
 
 class Dumps:
@@ -247,8 +247,8 @@ class Dumps:
 
 def test_objects_of_a_client() -> None:
     chunks = [Dumps(item) for item in stream({"reasoning_content": "r"}, HI)]
-    assert shown(fold(chat.events(chunks))) == [("reasoning", "r"), ("text", "Hi there.")]
-    assert chat.completion(Dumps(response({"content": "Hi"}))).content == "Hi"
+    assert shown(fold(remote.events(chunks))) == [("reasoning", "r"), ("text", "Hi there.")]
+    assert remote.completion(Dumps(response({"content": "Hi"}))).content == "Hi"
 
 
 # Sync and async
@@ -270,19 +270,19 @@ class Source:
 
 def test_leaving_early_closes_the_source() -> None:
     source = Source(stream(HI, HI))
-    events = chat.events(source)
+    events = remote.events(source)
     next(events)
     assert source.closed == 0
     events.close()
     assert source.closed == 1
     finished = Source(stream(HI))
-    list(chat.events(finished))
+    list(remote.events(finished))
     assert finished.closed == 1
 
 
 def test_cancelling_ends_at_the_next_chunk() -> None:
     source = Source(stream({"content": "a"}, {"content": "b"}, call(0, '{"x', "f", "a")))
-    events = chat.events(source)
+    events = remote.events(source)
     assert next(events) == ContentDelta("a", 0)
     events.cancel()
     assert list(events) == [Finished("cancelled")]
@@ -291,7 +291,7 @@ def test_cancelling_ends_at_the_next_chunk() -> None:
 
 def test_cancelling_before_the_first_chunk() -> None:
     source = Source(stream(HI))
-    events = chat.events(source)
+    events = remote.events(source)
     events.cancel()
     assert list(events) == [Finished("cancelled")]
     assert source.closed == 1
@@ -307,15 +307,15 @@ async def later(chunks: list[Json], closed: list[bool]) -> AsyncIterator[Json]:
 
 async def test_async_in_async_out() -> None:
     closed: list[bool] = []
-    events = chat.events(later(stream({"reasoning_content": "r"}, HI), closed))
+    events = remote.events(later(stream({"reasoning_content": "r"}, HI), closed))
     found = [event async for event in events]
-    assert found == list(chat.events(stream({"reasoning_content": "r"}, HI)))
+    assert found == list(remote.events(stream({"reasoning_content": "r"}, HI)))
     assert (closed, events.malformed) == ([True], 0)
 
 
 async def test_leaving_an_async_stream_early_closes_its_source() -> None:
     closed: list[bool] = []
-    events = chat.events(later(stream(HI, HI), closed))
+    events = remote.events(later(stream(HI, HI), closed))
     assert await anext(events) == ContentDelta("Hi there.", 0)
     await events.aclose()
     assert closed == [True]
@@ -323,12 +323,12 @@ async def test_leaving_an_async_stream_early_closes_its_source() -> None:
 
 async def test_cancelling_an_async_stream() -> None:
     closed: list[bool] = []
-    events = chat.events(later(stream(HI, HI, HI), closed))
+    events = remote.events(later(stream(HI, HI, HI), closed))
     assert await anext(events) == ContentDelta("Hi there.", 0)
     events.cancel()
     assert [event async for event in events] == [Finished("cancelled")]
     assert closed == [True]
-    unread = chat.events(later(stream(HI), closed))
+    unread = remote.events(later(stream(HI), closed))
     unread.cancel()
     assert [event async for event in unread] == [Finished("cancelled")]
 

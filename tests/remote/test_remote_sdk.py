@@ -1,14 +1,14 @@
-"""engine.openai.chat under a real `openai` client, which talks to a scripted transport: no network."""
+"""engine.remote under a real `openai` client, which talks to a scripted transport: no network."""
 
 import json
 from collections.abc import AsyncIterable
 from typing import Any
 
 import pytest
-from openai_streams import Json, call, sse, stream
+from server_streams import Json, call, sse, stream
 
+from engine import remote
 from engine.events import fold
-from engine.openai import chat
 
 openai = pytest.importorskip("openai")
 http = pytest.importorskip("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
@@ -54,8 +54,8 @@ class Server:
 def test_the_agent_loop_over_a_client() -> None:
     server = Server(CALL, ANSWER)
     client = server.client(openai.OpenAI, http.Client(transport=http.MockTransport(server)))
-    remote = chat.Remote(lambda body: client.chat.completions.create(**chat.client_arguments(body)), model="m")
-    run = remote.run("Ping?", [ping], reasoning=True, top_k=3)
+    llm = remote.Remote(lambda body: client.chat.completions.create(**remote.client_arguments(body)), model="m")
+    run = llm.run("Ping?", [ping], reasoning=True, top_k=3)
     assert (run.stopped, run.completion.content, run.completion.reasoning) == ("stop", "Pong.", "Good.")
     usage = run.completion.usage
     assert usage is not None
@@ -71,7 +71,7 @@ async def test_an_async_client() -> None:
     server = Server(ANSWER)
     async with server.client(openai.AsyncOpenAI, http.AsyncClient(transport=http.MockTransport(server))) as client:
         made: AsyncIterable[object] = await client.chat.completions.create(
-            **chat.client_arguments(chat.request("Ping?", model="m"))
+            **remote.client_arguments(remote.request("Ping?", model="m"))
         )
-        found = fold([event async for event in chat.events(made)])
+        found = fold([event async for event in remote.events(made)])
     assert (found.reasoning, found.content) == ("Good.", "Pong.")

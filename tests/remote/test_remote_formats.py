@@ -1,15 +1,15 @@
-"""engine.openai.chat.events: each of llama.cpp's reasoning formats, however the stream is handed over."""
+"""engine.remote.events: each of llama.cpp's reasoning formats, however the stream is handed over."""
 
 import json
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
-from openai_streams import Json, call, in_order, shown, sse, stream
+from server_streams import Json, call, in_order, shown, sse, stream
 
+from engine import remote
 from engine.errors import MalformedEventWarning
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallStart, fold
-from engine.openai import chat
 
 REASONING, ANSWER, ARGUMENTS = "First, I look.\n\nThen I call.", "I call it now.", '{"city": "Paris", "days": 2}'
 CALL = [call(0, "", "get_weather", "call_1"), call(0, ARGUMENTS[:9]), call(0, ARGUMENTS[9:])]
@@ -81,14 +81,14 @@ def check(events: list[Event]) -> None:
 @each_format
 @each_way
 def test_reasoning_is_found_however_the_stream_comes(format_: str, way: Way) -> None:
-    check(list(chat.events(way(stream(*FORMATS[format_], *CALL, finish="tool_calls")))))
+    check(list(remote.events(way(stream(*FORMATS[format_], *CALL, finish="tool_calls")))))
 
 
 @each_format
 @each_way
 async def test_the_same_from_an_async_stream(format_: str, way: Way) -> None:
     chunks = way(stream(*FORMATS[format_], *CALL, finish="tool_calls"))
-    check([event async for event in chat.events(later(chunks))])
+    check([event async for event in remote.events(later(chunks))])
 
 
 @each_format
@@ -102,7 +102,7 @@ def test_the_same_from_a_whole_response(format_: str) -> None:
     ]
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
     for given in (body, json.dumps(body)):
-        found = chat.completion(given)
+        found = remote.completion(given)
         assert shown(found) == [("reasoning", REASONING), ("text", ANSWER), ("get_weather", ARGUMENTS)]
 
 
@@ -111,7 +111,7 @@ def test_reasoning_streams_as_it_comes(format_: str) -> None:
     """Each chunk's reasoning is out when the chunk is read, but for a tag's beginning and white space."""
     seen: list[Json] = []
     out = 0
-    for event in chat.events(later_than(stream(*FORMATS[format_]), seen)):
+    for event in remote.events(later_than(stream(*FORMATS[format_]), seen)):
         if isinstance(event, ReasoningDelta):
             out += len(event.text)
             came = sum(len(delta.get("reasoning_content") or delta.get("content") or "") for delta in seen)
@@ -132,7 +132,7 @@ def test_a_malformed_event_in_the_middle_loses_only_itself(format_: str, odd: st
     events = sse(stream(*FORMATS[format_], *CALL, finish="tool_calls")).split("\n\n")
     for place in (1, len(events) // 2, len(events) - 2):
         broken = "\n\n".join([*events[:place], odd, *events[place:]])
-        reading = chat.events(broken)
+        reading = remote.events(broken)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             check(list(reading))
@@ -144,7 +144,7 @@ def test_a_malformed_event_in_the_middle_loses_only_itself(format_: str, odd: st
 @pytest.mark.parametrize("cut", range(1, 40, 3))
 def test_a_stream_that_breaks_off_is_an_error_and_keeps_what_came(format_: str, cut: int) -> None:
     chunks = stream(*FORMATS[format_], *CALL, finish=None)[:cut]
-    completion = fold(in_order(chat.events(chunks)))
+    completion = fold(in_order(remote.events(chunks)))
     assert completion.finish_reason == "error"
     assert REASONING.startswith(completion.reasoning.rstrip("<"))
     for part in completion.tool_calls:

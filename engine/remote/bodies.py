@@ -1,8 +1,7 @@
 """Builds the body of a Chat Completions request from our messages, tools and options.
 
-Knows: which field carries what. Sources: OpenAI API reference ("Create chat completion"); README of llama.cpp's
-tools/server, for fields beyond it: the samplers' names, `chat_template_kwargs`, `reasoning_effort`, `reasoning_content`
-in history. Does not know: transports, the server.
+Sources: OpenAI API reference ("Create chat completion"); README of llama.cpp's tools/server, for fields beyond it: the
+samplers' names, `chat_template_kwargs`, `reasoning_effort`, `reasoning_content` in history.
 """
 
 import json
@@ -78,16 +77,16 @@ def request(
     servers would refuse the whole request. Raises RequestError for messages, tools or options that are not valid.
     """
     refuse_unknown(options, RequestOptions.__optional_keys__)
-    known = as_tools(tools)
+    records = as_tools(tools)
     reasoning, stream = options.get("reasoning"), options.get("stream", True)
     gate: dict[str, Any] = {"enable_thinking": reasoning} if isinstance(reasoning, bool) else {}
     field = options.get("reasoning_field", "reasoning_content")
     body: dict[str, Any] = {
         "model": options.get("model"),
         "messages": [_message(message, field) for message in conversation_of(messages)],
-        "tools": [tool.openai() for tool in known] or None,
-        "tool_choice": _choice(options.get("tool_choice", "auto"), [tool.name for tool in known]),
-        "parallel_tool_calls": options.get("parallel_tool_calls") if known else None,
+        "tools": [tool.openai() for tool in records] or None,
+        "tool_choice": _choice(options.get("tool_choice", "auto"), [tool.name for tool in records]),
+        "parallel_tool_calls": options.get("parallel_tool_calls") if records else None,
         "response_format": _response_format(options.get("response_format")),
         "reasoning_effort": None if isinstance(reasoning, bool) else reasoning,
         "chat_template_kwargs": {**gate, **(options.get("template_kwargs") or {})} or None,
@@ -147,32 +146,32 @@ def _response_format(format_: ResponseFormat | Mapping[str, Any] | None) -> dict
 
 
 def _sampling(sampling: SamplingParams | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    both = {**_given(sampling), **_given(sampling_params(options))}
-    if both.pop("logits_processors", None):
+    fields = {**_set_fields(sampling), **_set_fields(sampling_params(options))}
+    if fields.pop("logits_processors", None):
         raise RequestError("logits_processors are functions and cannot be sent; use logit_bias, or a local Engine.")
     body: dict[str, Any] = {}
-    for name, value in both.items():
-        carried = _CARRIED.get(name)
-        body |= carried(value) if carried else {_SERVER_NAMES.get(name, name): value}
+    for name, value in fields.items():
+        write = _WRITERS.get(name)
+        body |= write(value) if write else {_SERVER_NAMES.get(name, name): value}
     return body
 
 
-def _given(sampling: SamplingParams | None) -> dict[str, Any]:
+def _set_fields(sampling: SamplingParams | None) -> dict[str, Any]:
     """Returns the fields that the caller set; the server chooses the defaults."""
     if sampling is None:
         return {}
     return {name: value for name in sampling.model_fields_set if (value := getattr(sampling, name)) is not None}
 
 
-def _listed(name: str) -> Callable[[Any], dict[str, Any]]:
+def _write_list(name: str) -> Callable[[Any], dict[str, Any]]:
     return lambda value: {_SERVER_NAMES.get(name, name): list(value)}
 
 
-_CARRIED: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "stop": _listed("stop"),
+_WRITERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "stop": _write_list("stop"),
     "stop_in": lambda _: {},  # servers have no such option: each searches its whole output
-    "stop_tokens": _listed("stop_tokens"),
-    "dry_breakers": _listed("dry_breakers"),
+    "stop_tokens": _write_list("stop_tokens"),
+    "dry_breakers": _write_list("dry_breakers"),
     "samplers": lambda names: {"samplers": [_SAMPLERS.get(name, name) for name in names]},
     "logit_bias": lambda pairs: {"logit_bias": {str(token): bias for token, bias in pairs}},
     "logprobs": lambda count: {"logprobs": True, "top_logprobs": count},

@@ -1,17 +1,17 @@
-"""engine.openai.chat.events: calls put together from their deltas."""
+"""engine.remote.events: calls put together from their deltas."""
 
 import pytest
-from openai_streams import HI, Json, call, chunk, in_order, shown, stream, whole
+from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 
+from engine import remote
 from engine.errors import MalformedEventWarning, RemoteError
 from engine.events import ContentDelta, Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
-from engine.openai import chat
 from engine.types import ToolCall
 
 
 def test_a_call_streams() -> None:
     deltas = [call(0, "", "get_weather", "call_1"), call(0, '{"city":'), call(0, ' "Paris"}')]
-    assert in_order(chat.events(stream(*deltas, finish="tool_calls"))) == [
+    assert in_order(remote.events(stream(*deltas, finish="tool_calls"))) == [
         ToolCallStart(0, "call_1", "get_weather", 0),
         ToolCallDelta(0, '{"city":', 0),
         ToolCallDelta(0, ' "Paris"}', 0),
@@ -44,7 +44,7 @@ def test_calls_interleaved_by_index_come_one_after_the_other() -> None:
 def test_a_later_call_does_not_wait_longer_than_it_must() -> None:
     def seen(*deltas: Json) -> list[Event]:
         """What has come out when the last delta is read."""
-        events = chat.events([*map(chunk, deltas), {"error": "stop here"}])
+        events = remote.events([*map(chunk, deltas), {"error": "stop here"}])
         found: list[Event] = []
         with pytest.raises(RemoteError):
             found.extend(events)
@@ -80,7 +80,7 @@ def test_a_name_in_pieces_and_a_header_repeated() -> None:
 
 
 def test_an_id_late_or_missing() -> None:
-    late = in_order(chat.events(stream(call(0, "{", "f"), call(0, "}", id_="late"))))
+    late = in_order(remote.events(stream(call(0, "{", "f"), call(0, "}", id_="late"))))
     assert late[0] == ToolCallStart(0, "", "f", 0)
     assert fold(late).tool_calls[0].id == "late"
     before = whole(call(0, None, "f"), call(0, None, id_="soon"), call(0, "{}"))
@@ -95,7 +95,7 @@ def test_an_id_late_or_missing() -> None:
 def test_made_ids_differ_from_response_to_response() -> None:
     def made(**more: str) -> str:
         chunks = [{**item, **more} for item in stream(call(0, "{}", "f"))]
-        return fold(chat.events(chunks)).tool_calls[0].id
+        return fold(remote.events(chunks)).tool_calls[0].id
 
     assert made(id="one") == made(id="one") != made(id="two")
     assert made(id="") != made(id="")

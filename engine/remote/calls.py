@@ -1,9 +1,5 @@
-"""Emits the parts of one turn in order, as events; puts tool calls together from their deltas.
-
-Knows: that a part ends before the next begins, that reasoning which is only white space does not count, and how deltas
-identify their call (OpenAI API reference, "The chat completion chunk object": by `index`; and what other servers leave
-out or repeat). Does not know: chunks.
-"""
+"""Emits the parts of one turn in order, as events, and puts tool calls together from their deltas: by index, and by
+what servers that repeat or leave out the index send instead."""
 
 import json
 from collections.abc import Mapping
@@ -11,22 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 from engine.events import ContentDelta, Event, ToolCallDelta, ToolCallEnd, ToolCallStart
-from engine.openai.wire import Diagnostics
 from engine.parsing.emitter import CallEmitter, Emitter, Kind
-from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.reader import Reader, Reading
+from engine.remote.wire import Diagnostics, text_of
 from engine.types import Tool
 
 
 class Parts:
-    """Takes text and calls, emits events."""
+    """Takes text and calls, emits events. `blank`: white space that becomes reasoning if more of it follows."""
 
     def __init__(self, tools: Mapping[str, Tool] | None) -> None:
         self._emitter = Emitter(tools)
         self._kind: Kind | None = None
         self._part = -1
-        self._blank = ""
-        self._moved: dict[int, tuple[int, int]] = {}
+        self.blank = ""
+        self._parsed = (0, 0)
 
     @property
     def calls(self) -> int:
@@ -34,23 +28,21 @@ class Parts:
         return self._emitter.calls
 
     def text(self, kind: Kind, text: str) -> None:
-        """Add text; if its kind differs from the previous text's, it begins a part."""
-        if not text:
-            return
-        if kind != self._kind:
-            self._end_text()
-            self._kind = kind
-        if self._part < 0:
-            if kind == "reasoning" and not text.strip():
-                self._blank += text
+        """Add text; if its kind differs from the previous text's, it begins a part. Reasoning does not begin with white
+        space alone."""
+        if kind == "reasoning" and self._kind != "reasoning":
+            text, self.blank = self.blank + text, ""
+            if not text.strip():
+                self.blank = text
                 return
-            text, self._blank = self._blank + text, ""
-            self._part = self._emitter.next_part()
-        self._emitter.delta(kind, text, self._part)
+        if text and kind != self._kind:
+            self._kind, self._part, self.blank = kind, self._emitter.next_part(), ""
+        if text:
+            self._emitter.delta(kind, text, self._part)
 
     def call(self, name: str, id_: str) -> CallEmitter:
         """Begin a call. Without an id, the event of its end carries one."""
-        self._end_text()
+        self._kind = None
         return self._emitter.call(name, id_ or None, id_follows=True)
 
     def forward(self, event: Event) -> None:
@@ -58,26 +50,19 @@ class Parts:
         match event:
             case ContentDelta(text):
                 self.text("content", text)
-            case ToolCallStart(index):
-                self._end_text()
-                self._moved[index] = self._emitter.calls, self._emitter.next_part()
-                self._emitter.calls += 1
-                self._emit_moved(event)
-            case ToolCallDelta() | ToolCallEnd():
-                self._emit_moved(event)
+            case ToolCallStart() | ToolCallDelta() | ToolCallEnd():
+                if isinstance(event, ToolCallStart):
+                    self._kind = None
+                    self._parsed = self._emitter.calls, self._emitter.next_part()
+                    self._emitter.calls += 1
+                index, part = self._parsed
+                self._emitter.emit(replace(event, index=index, part=part))
             case _:
                 pass
 
     def drain(self) -> list[Event]:
         """Returns the events since the last drain."""
         return self._emitter.drain()
-
-    def _emit_moved(self, event: ToolCallStart | ToolCallDelta | ToolCallEnd) -> None:
-        index, part = self._moved[event.index]
-        self._emitter.emit(replace(event, index=index, part=part))
-
-    def _end_text(self) -> None:
-        self._kind, self._part, self._blank = None, -1, ""
 
 
 class _Text(NamedTuple):
@@ -87,54 +72,34 @@ class _Text(NamedTuple):
     text: str
 
 
-class _JsonEnd:
-    """Finds out whether a text that arrives in fragments is one complete JSON value."""
-
-    def __init__(self) -> None:
-        self._reader = Reader()
-        self._begun = False
-        self._run = self._read()
-        self.complete = False
-        next(self._run)
-
-    def feed(self, text: str) -> None:
-        text = text if self._begun else text.lstrip()
-        if text:
-            self._begun = True
-            self._reader.feed(text)
-            next(self._run)
-
-    def _read(self) -> Reading[None]:
-        reader = self._reader
-        self.complete = (yield from JsonReader(reader).value(_ignore, "")) is Outcome.COMPLETE
-        while True:
-            if reader.take(reader.left).strip():
-                self.complete = False
-            yield
-
-
-def _ignore(text: str) -> None:
-    del text
-
-
 @dataclass(slots=True)
 class _Call:
-    """The state of one call so far."""
+    """The state of one call so far. `sent`: how many of its fragments were emitted."""
 
     id: str = ""
     name: str = ""
-    arguments: list[str] = field(default_factory=list[str])
-    unsent: list[str] = field(default_factory=list[str])
-    end: _JsonEnd = field(default_factory=_JsonEnd)
+    fragments: list[str] = field(default_factory=list[str])
+    sent: int = 0
     emitter: CallEmitter | None = None
     index: int = 0
-    sent: bool = False
     over: bool = False
+    _json: bool | None = None
 
     def add(self, text: str) -> None:
-        self.arguments.append(text)
-        self.unsent.append(text)
-        self.end.feed(text)
+        if text := text if self.fragments else text.lstrip():
+            self.fragments.append(text)
+            self._json = None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the arguments so far are a JSON value."""
+        if self._json is None:
+            try:
+                json.loads("".join(self.fragments))
+                self._json = True
+            except (ValueError, RecursionError):
+                self._json = False
+        return self._json
 
 
 class Calls:
@@ -170,28 +135,27 @@ class Calls:
             self._diagnostics.report("a tool call without a function", dict(delta))
             return
         function = cast("Mapping[str, Any]", inner)
-        id_, name = _text(delta.get("id")), _text(function.get("name"))
+        id_, name = text_of(delta.get("id")), text_of(function.get("name"))
         arguments = _arguments(function.get("arguments", function.get("input")))
         index: object = delta.get("index")
         call = self._which(index if isinstance(index, int) else None, id_, name)
-        if name and not call.arguments and not (call.name == name and id_ and id_ == call.id):
+        if name and not call.fragments and not (call.name == name and id_ and id_ == call.id):
             call.name += name
         call.id = call.id or id_
-        if arguments and call.over:
-            if arguments.strip():
-                self._diagnostics.report(f"arguments after the end of the call of {call.name!r}", arguments)
-        elif arguments:
+        if not call.over:
             call.add(arguments)
+        elif arguments.strip():
+            self._diagnostics.report(f"arguments after the end of the call of {call.name!r}", arguments)
         self._pump()
 
     def close(self, *, cut: bool) -> None:
         """End the turn. `cut`: it ended early, so that arguments that are not JSON are marked as truncated."""
-        while self._queue:
-            self._pump()
-            if self._queue:
-                head = self._queue.pop(0)
-                assert isinstance(head, _Call)  # a text at the head of the queue is emitted at once
-                self._finish(head, cut=cut)
+        for item in self._queue:
+            if isinstance(item, _Text):
+                self._parts.text(item.kind, item.text)
+            else:
+                self._finish(item, cut=cut)
+        self._queue.clear()
 
     def _which(self, index: int | None, id_: str, name: str) -> _Call:
         """Returns the call that a delta belongs to.
@@ -201,13 +165,11 @@ class Calls:
         """
         call = self._by_index.get(index) if index is not None else self._last
         if index is None and id_:
-            call = next((known for known in self._by_index.values() if known.id == id_), call)
+            call = next((each for each in self._by_index.values() if each.id == id_), call)
         if call is not None and name:
             other = bool(id_ and call.id and id_ != call.id)
-            again = bool(call.arguments and not id_ and name != call.name)
-            unnumbered = index is None and not id_ and bool(call.arguments)
-            if other or again or unnumbered:
-                call = None
+            again = bool(call.fragments and not id_ and (index is None or name != call.name))
+            call = None if other or again else call
         if call is None:
             call = _Call()
             self._queue.append(call)
@@ -221,26 +183,22 @@ class Calls:
             head = self._queue[0]
             if isinstance(head, _Text):
                 self._parts.text(head.kind, head.text)
-            elif not head.arguments:
-                return  # the next delta may continue its name
             else:
-                self._send(head)
-                if not (head.end.complete and len(self._queue) > 1):
+                if head.fragments:  # before them, the next delta may continue its name
+                    self._send(head)
+                if len(self._queue) == 1 or not head.is_json:
                     return
                 self._finish(head, cut=False)
             self._queue.pop(0)
 
     def _send(self, call: _Call) -> CallEmitter:
         if call.emitter is None:
-            if call.id in self._ids:
-                call.id = ""
+            call.id = "" if call.id in self._ids else call.id
             call.index = self._parts.calls
             call.emitter = self._parts.call(call.name, call.id)
-        if call.sent or not "null".startswith("".join(call.unsent).strip()):
-            for text in call.unsent:
-                call.emitter.write(text)
-            call.unsent.clear()
-            call.sent = True
+        for text in call.fragments[call.sent :]:
+            call.emitter.write(text)
+        call.sent = len(call.fragments)
         return call.emitter
 
     def _finish(self, call: _Call, *, cut: bool) -> None:
@@ -249,29 +207,9 @@ class Calls:
         if not call.id or call.id in self._ids:
             call.id = Emitter(None, self.salt).made_id(call.index, call.name)
         self._ids.add(call.id)
-        whole = "".join(call.arguments)
-        if not call.sent and whole.strip() not in ("", "null"):
-            emitter.write(whole)  # a beginning of "null" that did not become one
-        if cut and not _is_json(whole):
-            emitter.end("truncated", call.id)
-        else:
-            emitter.end(None if call.name else "malformed", call.id)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+        emitter.end("truncated" if cut and not call.is_json else None, call.id)
 
 
 def _arguments(value: object) -> str:
     """Returns arguments as text; some servers send the object itself."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    return text_of(value) if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)

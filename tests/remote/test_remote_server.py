@@ -1,16 +1,16 @@
-"""engine.openai.chat.Remote: turns and the agent loop over a scripted server."""
+"""engine.remote.Remote: turns and the agent loop over a scripted server."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from openai_streams import Json, call, chunk, sse, stream
+from server_streams import Json, call, chunk, sse, stream
 
+from engine import remote
 from engine.agent import Agent, stream_run
 from engine.errors import RemoteError, RequestError
 from engine.events import ContentDelta, Finished, ReasoningDelta, ToolCallEnd, ToolResult
-from engine.openai import chat
 from engine.types import Message, TextPart, ToolCall
 
 USAGE: Json = {"id": "chatcmpl-7", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
@@ -55,8 +55,8 @@ class Server:
 
 def test_a_turn() -> None:
     server = Server(ANSWER)
-    remote = chat.Remote(server.send, model="some-model", temperature=0.5)
-    turn = remote.stream("Weather?", temperature=0.25)
+    llm = remote.Remote(server.send, model="some-model", temperature=0.5)
+    turn = llm.stream("Weather?", temperature=0.25)
     assert server.bodies == []
     found = turn.result()
     assert (found.reasoning, found.content, found.finish_reason) == ("Easy.", "Sunny.", "stop")
@@ -69,12 +69,12 @@ def test_a_turn() -> None:
 
 
 def test_chat_is_the_turn_whole() -> None:
-    assert chat.Remote(Server(ANSWER).send).chat("Weather?").content == "Sunny."
+    assert remote.Remote(Server(ANSWER).send).chat("Weather?").content == "Sunny."
 
 
 def test_the_agent_loop_runs_tools_and_feeds_reasoning_back() -> None:
     server = Server(CALL, ANSWER)
-    run = chat.Remote(server.send).run("Weather in Paris?", [get_weather])
+    run = remote.Remote(server.send).run("Weather in Paris?", [get_weather])
     assert (run.stopped, run.completion.content, len(run.steps)) == ("stop", "Sunny.", 2)
     first, second = server.bodies
     assert first["tools"] == second["tools"]
@@ -98,7 +98,7 @@ def test_the_agent_loop_runs_tools_and_feeds_reasoning_back() -> None:
 
 
 def test_the_loop_s_events_carry_their_step() -> None:
-    events = list(chat.Remote(Server(CALL, ANSWER).send).stream_run("Weather?", [get_weather]))
+    events = list(remote.Remote(Server(CALL, ANSWER).send).stream_run("Weather?", [get_weather]))
     assert ToolResult(0, "call_1", "sunny in Paris", part=1) in events
     assert [event for event in events if event.step == 1][:2] == [
         ReasoningDelta("Easy.", 0, 1),
@@ -108,8 +108,8 @@ def test_the_loop_s_events_carry_their_step() -> None:
 
 def test_an_agent_written_for_the_engine_takes_a_remote_turn() -> None:
     """The loop's own protocol, without `Remote.run`."""
-    remote = chat.Remote(Server(CALL, ANSWER).send)
-    run = stream_run(lambda history: remote.stream(history), [Message(role="user", content="Weather?")], ()).result()
+    llm = remote.Remote(Server(CALL, ANSWER).send)
+    run = stream_run(lambda history: llm.stream(history), [Message(role="user", content="Weather?")], ()).result()
     assert run.stopped == "stop"
     assert run.steps[0].results[0].error
     assert "there is no tool 'get_weather'" in run.steps[0].results[0].content
@@ -118,16 +118,16 @@ def test_an_agent_written_for_the_engine_takes_a_remote_turn() -> None:
 @pytest.mark.parametrize("transport", ["stream", "create"])
 async def test_the_agent_loop_from_async_code(transport: str) -> None:
     server = Server(CALL, ANSWER)
-    run = await chat.Remote(getattr(server, transport)).stream_run("Weather?", [get_weather])
+    run = await remote.Remote(getattr(server, transport)).stream_run("Weather?", [get_weather])
     assert (run.stopped, run.completion.content) == ("stop", "Sunny.")
     assert server.bodies[1]["messages"][-1]["content"] == "sunny in Paris"
 
 
 async def test_an_async_turn() -> None:
     server = Server(ANSWER, ANSWER)
-    remote = chat.Remote(server.create)
-    assert (await remote.stream("Weather?")).content == "Sunny."
-    async with remote.stream("Weather?") as turn:
+    llm = remote.Remote(server.create)
+    assert (await llm.stream("Weather?")).content == "Sunny."
+    async with llm.stream("Weather?") as turn:
         assert await anext(aiter(turn)) == ReasoningDelta("Easy.", 0)
     assert turn.completion.finish_reason == "cancelled"
     assert turn.completion.reasoning == "Easy."
@@ -135,7 +135,7 @@ async def test_an_async_turn() -> None:
 
 def test_leaving_a_turn_early_closes_the_stream() -> None:
     server = Server(ANSWER)
-    with chat.Remote(server.send).stream("Weather?") as turn:
+    with remote.Remote(server.send).stream("Weather?") as turn:
         assert next(iter(turn)) == ReasoningDelta("Easy.", 0)
         assert server.closed == 0
     assert server.closed == 1
@@ -144,13 +144,13 @@ def test_leaving_a_turn_early_closes_the_stream() -> None:
 
 def test_cancelling_a_turn() -> None:
     server = Server(CALL, ANSWER)
-    turn = chat.Remote(server.send).stream("Weather?", [get_weather])
+    turn = remote.Remote(server.send).stream("Weather?", [get_weather])
     events = iter(turn)
     assert next(events) == ReasoningDelta("I must look.", 0)
     turn.cancel()
     assert list(events) == [Finished("cancelled")]
     assert server.closed == 1
-    unsent = chat.Remote(server.send).stream("Weather?")
+    unsent = remote.Remote(server.send).stream("Weather?")
     unsent.cancel()
     assert unsent.result().finish_reason == "cancelled"
     assert len(server.bodies) == 1
@@ -158,7 +158,7 @@ def test_cancelling_a_turn() -> None:
 
 async def test_an_async_turn_cancelled_before_it_is_sent() -> None:
     server = Server(ANSWER)
-    turn = chat.Remote(server.create).stream("Weather?")
+    turn = remote.Remote(server.create).stream("Weather?")
     turn.cancel()
     assert (await turn).finish_reason == "cancelled"
     assert server.bodies == []
@@ -173,18 +173,18 @@ def test_the_loop_s_own_options_and_agents_hold_for_a_server_too() -> None:
 
     agent = Agent(instructions="Be brief.", tools=[get_weather], approve=approve)
     server = Server(CALL, ANSWER)
-    run = agent.run(chat.Remote(server.send), "Weather?", max_steps=1)
+    run = agent.run(remote.Remote(server.send), "Weather?", max_steps=1)
     assert (run.stopped, asked) == ("max_steps", ["get_weather"])
     assert run.steps[0].results[0].content == "Error: the call was denied: not today"
     assert server.bodies[0]["messages"][0] == {"role": "system", "content": "Be brief."}
     assert "approve" not in server.bodies[0]
-    again = agent.run(chat.Remote(server.send), run.transcript, max_steps=2)
+    again = agent.run(remote.Remote(server.send), run.transcript, max_steps=2)
     assert (again.stopped, again.completion.content) == ("stop", "Sunny.")
 
 
 def test_cancelling_a_run_ends_it() -> None:
     server = Server(CALL, ANSWER)
-    run = chat.Remote(server.send).stream_run("Weather?", [get_weather])
+    run = remote.Remote(server.send).stream_run("Weather?", [get_weather])
     for event in run:
         if isinstance(event, ReasoningDelta):
             run.cancel()
@@ -193,7 +193,7 @@ def test_cancelling_a_run_ends_it() -> None:
 
 def test_an_error_of_the_server_ends_the_run() -> None:
     server = Server([chunk({"content": "Su"}), {"error": {"code": 503, "message": "Loading model"}}])
-    run = chat.Remote(server.send).stream_run("Weather?")
+    run = remote.Remote(server.send).stream_run("Weather?")
     assert next(iter(run)) == ContentDelta("Su", 0)
     with pytest.raises(RemoteError, match=r"\(503\): Loading model\."):
         run.result()
@@ -203,7 +203,7 @@ def test_an_error_of_the_server_ends_the_run() -> None:
 
 def test_calls_are_judged_by_the_tools_of_the_turn() -> None:
     wrong = stream(call(0, '{"town": "Paris"}', "get_weather", "a"), finish="tool_calls")
-    events = list(chat.Remote(Server(wrong).send).stream("Weather?", [get_weather]))
+    events = list(remote.Remote(Server(wrong).send).stream("Weather?", [get_weather]))
     assert ToolCallEnd(0, '{"town": "Paris"}', "invalid_arguments", 0) in events
 
 
@@ -211,8 +211,8 @@ def test_a_server_that_parses_nothing() -> None:
     raw = stream(
         {"content": 'Hm.</think>\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "X"}}\n</tool_call>'}
     )
-    remote = chat.Remote(Server(raw, ANSWER).send, family="qwen3", in_reasoning=True)
-    run = remote.run("Weather?", [get_weather])
+    llm = remote.Remote(Server(raw, ANSWER).send, family="qwen3", in_reasoning=True)
+    run = llm.run("Weather?", [get_weather])
     assert [step.completion.reasoning for step in run.steps] == ["Hm.", "Easy."]
     assert run.steps[0].results[0].content == "sunny in X"
 
@@ -220,14 +220,14 @@ def test_a_server_that_parses_nothing() -> None:
 def test_a_turn_has_one_reader_of_the_transport_s_kind() -> None:
     server = Server(ANSWER)
     with pytest.raises(RequestError, match="transport is async"):
-        chat.Remote(server.create).chat("Weather?")
+        remote.Remote(server.create).chat("Weather?")
     with pytest.raises(RequestError, match="transport is async"):
-        chat.Remote(server.stream).chat("Weather?")
-    turn = chat.Remote(server.send).stream("Weather?")
+        remote.Remote(server.stream).chat("Weather?")
+    turn = remote.Remote(server.send).stream("Weather?")
     assert iter(turn) is iter(turn)
     with pytest.raises(RequestError, match="read with `for`"):
         aiter(turn)
-    other = chat.Remote(server.create).stream("Weather?")
+    other = remote.Remote(server.create).stream("Weather?")
     assert aiter(other) is aiter(other)
     with pytest.raises(RequestError, match="read with `async for`"):
         iter(other)
@@ -235,11 +235,11 @@ def test_a_turn_has_one_reader_of_the_transport_s_kind() -> None:
 
 async def test_a_sync_transport_is_not_read_from_async_code() -> None:
     with pytest.raises(RequestError, match="transport is sync"):
-        await chat.Remote(Server(ANSWER).send).stream("Weather?")
+        await remote.Remote(Server(ANSWER).send).stream("Weather?")
 
 
 def test_a_request_that_is_not_valid_is_refused_before_it_is_sent() -> None:
     with pytest.raises(RequestError, match="temperature=-1 is not valid"):
-        chat.Remote(Server().send, temperature=-1).stream("Weather?")
+        remote.Remote(Server().send, temperature=-1).stream("Weather?")
     with pytest.raises(RequestError, match="max_steps=0"):
-        chat.Remote(Server().send).run("Weather?", max_steps=0)
+        remote.Remote(Server().send).run("Weather?", max_steps=0)

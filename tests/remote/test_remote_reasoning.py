@@ -1,16 +1,19 @@
-"""engine.openai.chat.events: reasoning in a field of its own, inline, or both."""
+"""engine.remote.events: reasoning in a field of its own, inline, or both."""
+
+import math
+import time
 
 import pytest
-from openai_streams import HI, Json, call, chunk, in_order, shown, stream, whole
+from server_streams import HI, Json, call, chunk, in_order, shown, stream, whole
 
+from engine import remote
 from engine.errors import RemoteError, RequestError
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta
-from engine.openai import chat
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "thinking"])
 def test_reasoning_in_a_field_of_its_own(field: str) -> None:
-    events = in_order(chat.events(stream({field: "Let me"}, {field: " see.\n"}, {"content": "Hi"}, {"content": "!"})))
+    events = in_order(remote.events(stream({field: "Let me"}, {field: " see.\n"}, {"content": "Hi"}, {"content": "!"})))
     assert events == [
         ReasoningDelta("Let me", 0),
         ReasoningDelta(" see.\n", 0),
@@ -54,7 +57,7 @@ def test_reasoning_inline_in_the_content(tag: str) -> None:
 
 
 def test_inline_reasoning_streams() -> None:
-    events = list(chat.events(stream({"content": "<thi"}, {"content": "nk>a"}, {"content": "b</think>"}, HI)))
+    events = list(remote.events(stream({"content": "<thi"}, {"content": "nk>a"}, {"content": "b</think>"}, HI)))
     assert events[:2] == [ReasoningDelta("a", 0), ReasoningDelta("b", 0)]
 
 
@@ -115,6 +118,25 @@ def test_reasoning_sent_twice_is_one_copy(deltas: list[Json]) -> None:
     assert [(kind, " ".join(text.split())) for kind, text in found] == [("reasoning", "abc d"), ("text", "Hi")]
 
 
+@pytest.mark.parametrize("first", [{"reasoning_content": ""}, {"content": "<think>"}], ids=["separate", "inline"])
+def test_long_reasoning_costs_no_more_per_piece(first: Json) -> None:
+    """Pieces of a page, so that copying all earlier ones for each would take most of the time."""
+
+    def seconds(count: int) -> float:
+        (name,) = first
+        deltas = [first, *({name: "wind and rain " * 200} for _ in range(count))]
+        best = math.inf
+        for _ in range(3):
+            start = time.process_time()
+            for _ in remote.events(map(chunk, deltas)):
+                pass
+            best = min(best, time.process_time() - start)
+        return best
+
+    short, long = seconds(500), seconds(4000)
+    assert long < 20 * short, f"{short:.3f} s, and {long:.3f} s for eight times as much"
+
+
 def test_a_copy_without_an_answer_is_a_copy() -> None:
     assert shown(whole({"reasoning_content": "abc"}, {"content": "<think>\nabc\n"}, finish="length")) == [
         ("reasoning", "abc")
@@ -168,7 +190,7 @@ def test_content_is_exact_white_space_included() -> None:
 
 
 def test_content_that_could_be_a_tag_is_let_go_when_it_is_none() -> None:
-    events = list(chat.events(stream({"content": "<"}, {"content": "b>bold"})))
+    events = list(remote.events(stream({"content": "<"}, {"content": "b>bold"})))
     assert events[0] == ContentDelta("<b>bold", 0)
     assert shown(whole({"content": "<thi"})) == [("text", "<thi")]
     assert shown(whole({"content": "<thi"}, finish="length")) == [], "a tag that the limit cut off"
@@ -184,12 +206,12 @@ def test_content_in_a_family_s_own_markup() -> None:
 
 def test_reasoning_of_a_family_that_has_none_in_its_content() -> None:
     with pytest.raises(RequestError, match="no reasoning in its content"):
-        chat.events([], family="content-only", in_reasoning=True)
+        remote.events([], family="content-only", in_reasoning=True)
 
 
 def test_tags_that_can_no_longer_be_a_copy_are_let_go_at_once() -> None:
     deltas = {"reasoning_content": "ab"}, {"content": "<think>abc"}, {"reasoning_content": "x"}
     found: list[Event] = []
     with pytest.raises(RemoteError):
-        found.extend(chat.events([*map(chunk, deltas), {"error": "stop here"}]))
+        found.extend(remote.events([*map(chunk, deltas), {"error": "stop here"}]))
     assert found == [ReasoningDelta("ab", 0), ReasoningDelta("x", 0), ContentDelta("<think>abc", 1)]

@@ -1,4 +1,4 @@
-"""engine.openai.wire: event streams as lines, as blocks cut anywhere, with what does not belong into them."""
+"""engine.remote.wire: event streams as lines, as blocks cut anywhere, with what does not belong into them."""
 
 import json
 from collections.abc import Iterable
@@ -7,22 +7,22 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai_streams import call, chunk, in_order, pieces, sse, stream
+from server_streams import call, chunk, in_order, pieces, sse, stream
 
+from engine import remote
 from engine.errors import MalformedEventWarning, RemoteError
 from engine.events import Finished, fold
-from engine.openai import chat
 from engine.types import Completion
 
 # U+2028 ends a line for str.splitlines, and not in an event stream.
 TURN = stream(
     {"reasoning_content": "héh\u2028é 🦙"}, {"content": "data: a\n\ndata: b"}, call(0, '{"é": "\\n"}', "f", "call_1")
 )
-WANTED = fold(chat.events(TURN))
+WANTED = fold(remote.events(TURN))
 
 
 def read(items: Iterable[object]) -> Completion:
-    return fold(in_order(chat.events(items)))
+    return fold(in_order(remote.events(items)))
 
 
 def data(item: object) -> str:
@@ -90,7 +90,7 @@ def test_nothing_is_read_after_done() -> None:
         yield from [data(chunk({"content": "Hi"})), "", "data: [DONE]"]
         raise AssertionError("read on")
 
-    assert list(chat.events(lines()))[-1] == Finished("stop")
+    assert list(remote.events(lines()))[-1] == Finished("stop")
     text = sse([chunk({"content": "Hi"})]) + data(chunk({"content": "?"})) + "\n\n"
     assert read(text).content == "Hi"
 
@@ -104,7 +104,7 @@ def test_a_stream_that_breaks_off_is_an_error() -> None:
 def test_what_is_no_event_is_left_out_told_and_counted(odd: str) -> None:
     first, last = data(chunk({"content": "Hi"})), data(chunk({"content": "!"}, "stop"))
     for items in ([f"{first}\n\n{odd}\n\n{last}\n\ndata: [DONE]\n\n"], [first, "", *odd.split("\n"), "", last, ""]):
-        events = chat.events(items)
+        events = remote.events(items)
         with pytest.warns(MalformedEventWarning, match="not a JSON object"):
             found = fold(events)
         assert (found.content, found.finish_reason) == ("Hi!", "stop")
@@ -120,7 +120,7 @@ def test_without_blank_lines_an_event_after_a_broken_one_is_found() -> None:
 def test_a_broken_event_at_the_end_and_one_that_never_ends() -> None:
     with pytest.warns(MalformedEventWarning, match="half"):
         assert read([data(chunk({"content": "Hi"}, "stop")) + '\n\ndata: {"half']).content == "Hi"
-    events = chat.events('data: {"never": \n' * 250 + "\n" + data(chunk({"content": "Hi"}, "stop")))
+    events = remote.events('data: {"never": \n' * 250 + "\n" + data(chunk({"content": "Hi"}, "stop")))
     with pytest.warns(MalformedEventWarning, match=r"(?s)never.*\.\.\."):
         assert fold(events).content == "Hi"
     assert events.malformed == 3

@@ -1,9 +1,5 @@
-"""Turns a server's stream (dictionaries, SDK objects, lines or blocks of server-sent events) into chunks.
-
-Knows: the syntax of event streams (WHATWG HTML, section "Server-sent events": fields, comments, blank lines, data over
-several lines, any line end) and the `[DONE]` that ends one (OpenAI API reference, "Streaming"). Does not know: what a
-chunk contains.
-"""
+"""Turns a server's stream (dictionaries, SDK objects, lines or blocks of server-sent events) into chunks. Sources:
+WHATWG HTML, section "Server-sent events"; OpenAI API reference, "Streaming", for the `[DONE]` that ends one."""
 
 import codecs
 import json
@@ -23,21 +19,47 @@ _DONE = "[DONE]"
 
 
 class Diagnostics:
-    """Counts the malformed parts of a stream, and warns about each."""
+    """Reads fields of chunks. Counts the malformed parts of a stream, and warns about each."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def report(self, what: str, found: object) -> None:
+    def report(self, what: str, value: object) -> None:
         self.count += 1
-        shown = found if isinstance(found, str) else repr(found)
-        shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
+        text = value if isinstance(value, str) else repr(value)
+        text = text if len(text) <= 120 else f"{text[:117]}..."
         warnings.warn(
-            f"Malformed event {self.count} of this stream was left out: {what}: {shown}. The rest was read; check the "
+            f"Malformed event {self.count} of this stream was left out: {what}: {text}. The rest was read; check the "
             "server, and any proxy in between.",
             MalformedEventWarning,
             stacklevel=2,
         )
+
+    def record(self, record: Chunk, name: str) -> Chunk:
+        """Returns an object in a field; an empty one if the field is absent, null or malformed."""
+        value: object = record.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            self.report(f"{name} that is not an object", value)
+        return mapping_of(cast("object", value))
+
+    def items(self, record: Chunk, name: str) -> Iterator[Chunk]:
+        """Yields the objects of a list in a field; nothing if the field is absent or null."""
+        value: object = record.get(name)
+        for item in cast("list[object]", value) if isinstance(value, list) else [] if value is None else [str(value)]:
+            if isinstance(item, Mapping):
+                yield mapping_of(cast("object", item))
+            else:
+                self.report(f"{name} that are not a list of objects", item)
+
+
+def text_of(value: object) -> str:
+    """Returns a text; an empty one for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def mapping_of(value: object) -> Chunk:
+    """Returns the fields of an object; an empty mapping for anything else."""
+    return cast("Chunk", value) if isinstance(value, Mapping) else {}
 
 
 class Wire:
@@ -78,28 +100,26 @@ class Wire:
 
     def _text(self, text: str, *, empty: bool) -> Iterator[Chunk]:
         self._blocks = self._blocks or "\n" in text or "\r" in text
-        if not self._blocks:
-            yield from self._bare_line(text, empty=empty)
-            return
-        *lines, self._tail = _LINE_END.split(self._tail + text)
+        if self._blocks:
+            *lines, self._tail = _LINE_END.split(self._tail + text)
+        else:
+            lines, self._tail = self._complete(text, empty=empty)
         for line in lines:
             if self.done:
                 return
             yield from self._line(line)
 
-    def _bare_line(self, text: str, *, empty: bool) -> Iterator[Chunk]:
-        """Yields chunks before any line end was seen: the text is lines without line ends, or a first block cut
-        anywhere."""
+    def _complete(self, text: str, *, empty: bool) -> tuple[list[str], str]:
+        """Returns the complete lines, and the rest, before any line end was seen: the text is lines without line ends,
+        or a first block cut anywhere."""
+        lines: list[str] = []
         if self._tail and (empty or _FIELD.match(text)):
-            line, self._tail = self._tail, ""
-            yield from self._line(line)
+            lines, self._tail = [self._tail], ""
         whole = self._tail + text
         data = _data(whole)
         if empty or data == _DONE or (data is not None and _object(data) is not None):
-            self._tail = ""
-            yield from self._line(whole)
-        else:
-            self._tail = whole
+            return [*lines, whole], ""
+        return lines, whole
 
     def _line(self, line: str) -> Iterator[Chunk]:
         if not line.strip():

@@ -1,0 +1,237 @@
+"""A server instead of a model: the same turns and the same agent loop, over the caller's own transport."""
+
+import inspect
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from functools import partial
+from typing import Any, TypeAlias, Unpack, cast
+
+from engine.agent import Run, RunArguments, RunInput, RunStream, Transcript, run_options, stream_run
+from engine.errors import RequestError
+from engine.events import Event, Finished, fold
+from engine.families import Family, Format
+from engine.remote.bodies import RequestOptions, request
+from engine.remote.chunks import ReadOptions, TurnReader
+from engine.streams import GeneratedStream
+from engine.template.conversation import conversation_of
+from engine.tools import RunTool, Toolbox, ToolLike, as_tools
+from engine.types import Completion, MessagesLike
+
+Chunks: TypeAlias = Iterable[object] | AsyncIterable[object]
+Send: TypeAlias = Callable[[dict[str, Any]], Chunks | Awaitable[Chunks]]
+
+
+class RemoteRunOptions(RequestOptions, RunArguments, total=False):
+    """Options of the agent loop: those of its requests, and its own (`engine.agent.options.RunOptions`)."""
+
+
+class _Reading:
+    """The state of reading one turn. It does not refer to the turn's stream, so that a stream without references is
+    closed at once, along with its source."""
+
+    def __init__(self, reader: TurnReader, source: Callable[[], object], *, sent: bool) -> None:
+        self.reader = reader
+        self.events: list[Event] = []
+        self.cancelled = False
+        self._source = source
+        self._sent = sent
+
+    def source(self) -> object:
+        """Returns the server's stream; None for a turn that was cancelled before it was sent."""
+        return self._source() if self._sent or not self.cancelled else None
+
+    @property
+    def over(self) -> bool:
+        return self.cancelled or self.reader.done
+
+    def feed(self, item: object) -> Iterator[Event]:
+        return self._kept(self.reader.feed(item))
+
+    def close(self) -> Iterator[Event]:
+        return self._kept(self.reader.close(cancelled=self.cancelled))
+
+    def _kept(self, events: Iterator[Event]) -> Iterator[Event]:
+        for event in events:
+            self.events.append(event)
+            yield event
+
+
+class RemoteTurn(GeneratedStream[Completion]):
+    """One turn of a server: `for`, `async for`, `next`, `await` or `result()` (its completion), and `with`; leaving it
+    early and `close` close the server's stream. One reader only, sync or async as the transport is. `body`: what is
+    sent; empty for a stream that was given."""
+
+    def __init__(
+        self, source: Callable[[], object], body: Mapping[str, Any] | None = None, **options: Unpack[ReadOptions]
+    ) -> None:
+        super().__init__()
+        self.body = dict(body or {})
+        self._reading = _Reading(TurnReader(**options), source, sent=body is None)
+
+    @property
+    def completion(self) -> Completion:
+        """The completion so far; the complete turn after its last event. Before that, its finish reason is
+        "cancelled"."""
+        events = self._reading.events
+        ended = bool(events) and isinstance(events[-1], Finished)
+        return fold(events if ended else [*events, Finished("cancelled")])
+
+    @property
+    def malformed(self) -> int:
+        """Number of malformed events or fields that were left out, each with a warning."""
+        return self._reading.reader.diagnostics.count
+
+    def cancel(self) -> None:
+        """End at the next chunk, with reason "cancelled"; may be called from any thread. A turn not yet sent is never
+        sent."""
+        self._reading.cancelled = True
+
+    def close(self) -> None:
+        """Stop reading from sync code, without a last event."""
+        cast("Generator[Event, None, None]", iter(self)).close()
+
+    async def aclose(self) -> None:
+        """Stop reading from async code, without a last event."""
+        await cast("AsyncGenerator[Event, None]", aiter(self)).aclose()
+
+    def __next__(self) -> Event:
+        return next(iter(self))
+
+    async def __anext__(self) -> Event:
+        return await anext(aiter(self))
+
+    def _whole(self) -> Completion:
+        return self.completion
+
+    def _read(self) -> Generator[Event, None, None]:
+        return _read(self._reading)
+
+    def _read_async(self) -> AsyncGenerator[Event, None]:
+        return _read_async(self._reading)
+
+
+def _read(reading: _Reading) -> Generator[Event, None, None]:
+    source = reading.source()
+    if source is None or isinstance(source, str | bytes | bytearray | Mapping) or hasattr(source, "model_dump"):
+        source = [] if source is None else [cast("object", source)]  # a single item may itself be iterable
+    if not isinstance(source, Iterable):
+        if inspect.iscoroutine(source):
+            source.close()
+        raise RequestError("The transport is async; read the turn with `async for` or `await`, or use a sync one.")
+    try:
+        for item in cast("Iterable[object]", source):
+            if reading.cancelled:
+                break
+            yield from reading.feed(item)
+            if reading.over:
+                break
+        yield from reading.close()
+    finally:
+        if (close := getattr(cast("object", source), "close", None)) is not None:
+            close()
+
+
+async def _read_async(reading: _Reading) -> AsyncGenerator[Event, None]:
+    source = reading.source()
+    if inspect.isawaitable(source):
+        source = await source
+    if source is None:
+        source = _nothing()
+    if not isinstance(source, AsyncIterable):
+        raise RequestError("The transport is sync; read the turn with `for` or `result()`, or use an async one.")
+    try:
+        async for item in cast("AsyncIterable[object]", source):
+            if reading.cancelled:
+                break
+            for event in reading.feed(item):
+                yield event
+            if reading.over:
+                break
+        for event in reading.close():
+            yield event
+    finally:
+        close = getattr(cast("object", source), "aclose", None) or getattr(cast("object", source), "close", None)
+        if close is not None and inspect.isawaitable(closing := close()):
+            await closing
+
+
+async def _nothing() -> AsyncIterator[object]:
+    for item in ():
+        yield item
+
+
+class Remote:
+    """A server, with the methods that `Engine` has for a turn and for the agent loop.
+
+    send: the transport: takes the body of a request and returns the stream of its response, for example
+        `lambda body: client.chat.completions.create(**remote.client_arguments(body))`, or a generator over
+        `response.iter_lines()`. An async one (a coroutine function, an async generator) works with `async for` and
+        `await`, a sync one with `for` and `result`.
+    family, in_reasoning: how responses are read; see `remote.events`.
+    defaults: options of every request; see `remote.request`.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        *,
+        family: str | Family | Format | None = None,
+        in_reasoning: bool = False,
+        **defaults: Unpack[RequestOptions],
+    ) -> None:
+        self._send = send
+        self._family = family
+        self._in_reasoning = in_reasoning
+        self._defaults = defaults
+
+    def chat(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[RequestOptions]
+    ) -> Completion:
+        """Returns the completion of one turn. Raises what `stream` raises, and RemoteError if the server answers with
+        an error."""
+        return self.stream(messages, tools, **options).result()
+
+    def stream(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[RequestOptions]
+    ) -> RemoteTurn:
+        """Returns one turn, which is sent when it is first read. Raises RequestError for a request that is not
+        valid."""
+        records = as_tools(tools)
+        body = request(messages, records, **{**self._defaults, **options})
+        read = ReadOptions(tools=records, family=self._family, in_reasoning=self._in_reasoning)
+        return RemoteTurn(partial(self._send, body), body, **read)
+
+    def run(
+        self,
+        messages: RunInput,
+        tools: Sequence[RunTool] | None = None,
+        max_steps: int = 8,
+        **options: Unpack[RemoteRunOptions],
+    ) -> Run:
+        """Run the agent loop: turns and tools until the model answers, at most `max_steps` turns. Raises what `chat`
+        raises."""
+        return self.stream_run(messages, tools, max_steps, **options).result()
+
+    def stream_run(
+        self,
+        messages: RunInput,
+        tools: Sequence[RunTool] | None = None,
+        max_steps: int = 8,
+        **options: Unpack[RemoteRunOptions],
+    ) -> RunStream:
+        """Returns the agent loop as a stream: `for`, `async for`, `await` (the Run), `with`. Each event carries its
+        `step`."""
+        toolbox = Toolbox(tools)
+        policy, own = run_options(max_steps, options, RequestOptions)
+        conversation = messages if isinstance(messages, Transcript) else conversation_of(messages)
+        return stream_run(lambda history: self.stream(history, toolbox.tools, **own), conversation, toolbox, policy)
