@@ -190,8 +190,8 @@ class Span:
     """A span of text between markers: emits text, but holds back white space that may belong to the next marker.
 
     White space that the template writes around a marker is dropped (`lead` after the opening one, `Mark.before` of the
-    closing one), all other text is exact. A span of only white space is dropped, unless its end is exact. `edge` is the trace's kind for dropped
-    white space.
+    closing one), all other text is exact. A span of only white space is dropped, unless its end is exact. `edge` is the
+    trace's kind for dropped white space.
     """
 
     __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_reader")
