@@ -115,6 +115,7 @@ class Turns:
             _parser_choice(demand),
             reasoning_format=options.get("reasoning_format", "deepseek"),
             control_tokens=self._service.vocab.control_tokens,
+            exact=demand.response is not None and demand.response.answer.exact,
             id_salt=_salt(prompt, sampling),
             builtin_tools=options.get("builtin_tools", ()),
         )

@@ -6,7 +6,7 @@ open. Does not know: when the grammar is active (`guide`), drawn tokens.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from engine.constraint.guide import Constraint, Holds
@@ -63,6 +63,8 @@ def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut:
         raise RequestError("This model's format has no tool calls; use another model, or leave tool_choice out.")
     reasoning, text = format_.reasoning, "".join(piece.text for piece in prefix)
     is_closed = reasoning is not None and bool(reasoning.close.strip()) and reasoning.close.strip() in text
+    may_follow = demand.may_reason or (reasoning is not None and (reasoning.implicit or reasoning.open.strip() in text))
+    what = replace(what, reasoned=is_closed or may_follow)
     rules = Rules(_can_hold)
     grammar = turn_grammar(format_, what, cut, rules)
     if rules.unheld:

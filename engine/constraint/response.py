@@ -137,9 +137,6 @@ def _choice(options: object) -> Response:
     allowed = dict.fromkeys(cast("list[str]", texts))
 
     def read(content: str) -> str:
-        same = [text for text in allowed if text.strip() == content.strip()]
-        if content not in allowed and len(same) == 1:
-            return same[0]
         if content not in allowed:
             raise ValueError(f"The answer is none of the texts to choose from: {shown(content)}.")
         return content
@@ -151,7 +148,7 @@ _MOST_OPTIONS = 10_000
 
 
 def _text(node: Node, callers: Mapping[str, str], read: Reader) -> Response:
-    return Response(Answer(node, callers, loose_edges=False), read, is_json=False)
+    return Response(Answer(node, callers, exact=True), read, is_json=False)
 
 
 def _matched(grammar: str) -> Reader:

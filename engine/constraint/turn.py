@@ -31,23 +31,24 @@ _ANYTHING = Pattern("(?s:.*)")
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an answer must be: its grammar, and the callers' own grammars by the names of the rules that stand for them.
-    `loose_edges`: white space before the answer is not part of it (JSON)."""
+    `exact`: white space at its ends belongs to it, so that the grammar allows none but the template's."""
 
     node: Node
     callers: Mapping[str, str] = field(default_factory=dict[str, str])
-    loose_edges: bool = True
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """What a turn may contain besides reasoning: an answer of this kind, calls of these tools, or either; at most
     `most_calls` calls (None: any number). `begun`: the grammar begins at a call's own markers, not at a heading before
-    them."""
+    them. `reasoned`: where reasoning can no longer open, it has been closed, rather than never opened."""
 
     answer: Answer | None = None
     tools: Sequence[Tool] = ()
     most_calls: int | None = None
     begun: bool = False
+    reasoned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,26 @@ def turn_grammar(format_: Format, allowed: Allowed, cut: Cut, rules: Rules) -> T
     parts: list[Node] = []
     if allowed.tools:
         parts.append(calls(format_, allowed.tools, rules, allowed.most_calls, begun=allowed.begun))
+    after = first = parts
     if allowed.answer is not None:
-        parts.append(_answered(format_, allowed.answer, cut))
-    closed = one_of(*parts)
-    reasoning = _reasoning(format_)
-    texts = (closed, one_of(reasoning, in_order(_skipped_reasoning(format_), closed)) if reasoning else closed)
+        after = [*parts, _answered(format_, allowed.answer, cut)]
+        first = [*parts, _answered(format_, allowed.answer, cut, reasoned=False)]
+    closed = one_of(*(after if allowed.reasoned else first))
+    starts = (_opening(format_, one_of(*first), one_of(*after)) or closed, closed)
     callers: Mapping[str, str] = allowed.answer.callers if allowed.answer else {}
-    written = [GrammarText(cut).text(start, rules.bodies, callers) for start in texts]
-    return TurnGrammar(opening=written[1], closed=written[0])
+    written = [GrammarText(cut).text(start, rules.bodies, callers) for start in starts]
+    return TurnGrammar(*written)
+
+
+def _opening(format_: Format, first: Node, after: Node) -> Node | None:
+    """Returns the grammar of a turn that may reason: what may stand first, and what may stand after reasoning that the
+    model closes without having opened it. None if no marker opens reasoning."""
+    reasoning, skipped = _reasoning(format_), _skipped_reasoning(format_)
+    if reasoning is None:
+        return None
+    if first == after:
+        return one_of(reasoning, in_order(maybe(skipped), after))
+    return one_of(reasoning, first, *([in_order(skipped, after)] if skipped != NOTHING else []))
 
 
 def calls(format_: Format, tools: Sequence[Tool], rules: Rules, most: int | None, *, begun: bool = False) -> Node:
@@ -92,18 +105,20 @@ def calls(format_: Format, tools: Sequence[Tool], rules: Rules, most: int | None
     return in_order(lead, shapes.grammar(format_.tools, tools, rules, most=most), _end_of_calls(format_))
 
 
-def _answered(format_: Format, answer: Answer, cut: Cut) -> Node:
+def _answered(format_: Format, answer: Answer, cut: Cut, *, reasoned: bool = True) -> Node:
     if format_.channels is not None:
         return channels.answer_grammar(format_.channels, answer.node)
     opening, closing = (Marker(text) for text in format_.content)
     is_token = any(isinstance(part, int) for part in cut(opening.text))
     end = maybe(Marker(format_.ends[0])) if format_.ends else InOrder(())
-    lead = _lead(format_) if answer.loose_edges else _after_reasoning(format_)
+    space = _lead(format_)
+    lead = space if not answer.exact else _after_reasoning(format_) if reasoned else NOTHING
     if not opening.text:
         return in_order(lead, answer.node, end)
+    marked = in_order(space, opening, answer.node, closing)
     if is_token and not _closes_reasoning(format_):
-        return in_order(lead, opening, answer.node, closing, end)
-    return in_order(lead, one_of(answer.node, in_order(opening, answer.node, closing)), end)
+        return in_order(marked, end)
+    return in_order(one_of(in_order(lead, answer.node), marked), end)
 
 
 def _spellings(syntax: ToolSyntax) -> list[ToolSyntax]:
@@ -145,8 +160,9 @@ def _lead(format_: Format) -> Node:
 
 
 def _after_reasoning(format_: Format) -> Node:
+    """The white space that belongs to the marker that closes reasoning."""
     close = format_.reasoning.close if format_.reasoning else ""
-    return maybe(Marker(close[len(close.rstrip()) :])) if close != close.rstrip() else InOrder(())
+    return Marker(close[len(close.rstrip()) :])
 
 
 def _skipped_reasoning(format_: Format) -> Node:
@@ -154,7 +170,7 @@ def _skipped_reasoning(format_: Format) -> Node:
     if format_.reasoning is None or format_.channels is not None or _closes_reasoning(format_):
         return NOTHING
     close = format_.reasoning.close.strip()
-    return maybe(in_order(_SPACE, Marker(close))) if close else NOTHING
+    return in_order(_SPACE, Marker(close)) if close else NOTHING
 
 
 def _reasoning(format_: Format) -> Node | None:

@@ -22,10 +22,12 @@ from engine.types import CallError, Tool, ToolChoice, ToolName
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What the caller demanded of a turn. `json`: the answer must be JSON, so a code fence around it is dropped."""
+    """What the caller demanded of a turn. `json`: the answer must be JSON, so a code fence around it is dropped.
+    `exact`: white space at the answer's ends belongs to it, also if it is all of it."""
 
     choice: ToolChoice = "auto"
     json: bool = False
+    exact: bool = False
 
     @property
     def calls(self) -> bool:

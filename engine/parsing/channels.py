@@ -48,6 +48,7 @@ class ChannelTurn:
         self._emitter = emitter
         self._syntax = syntax
         self._calls = demands.calls
+        self._exact = demands.exact
         self._bare = BareCalls(reader, emitter, None, spelling, demands) if demands.demanded else None
         self._role = syntax.role
         text = spelling.text
@@ -168,9 +169,9 @@ class ChannelTurn:
         answers = kind == "content"
         hit = yield from (self._answer(span) if answers else reader.until(self._in_body, span.write, cuts=True))
         if hit is None:
-            span.close(exact=False)
+            span.end(exact=answers and self._exact)
             return False
-        span.end()
+        span.end(exact=answers and self._exact)
         if hit == CUT:
             reader.take(reader.left, "marker")
             return False

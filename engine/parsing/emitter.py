@@ -190,8 +190,8 @@ class Span:
     """A span of text between markers: emits text, but holds back white space that may belong to the next marker.
 
     White space that the template writes around a marker is dropped (`lead` after the opening one, `Mark.before` of the
-    closing one), all other text is exact. A span of only white space is dropped. `edge` is the trace's kind for dropped
-    white space.
+    closing one), all other text is exact. A span of only white space is dropped, unless its end is exact. `edge` is the
+    trace's kind for dropped white space.
     """
 
     __slots__ = ("_edge", "_emitter", "_held", "_kind", "_last", "_lead", "_part", "_reader")
@@ -237,12 +237,14 @@ class Span:
             stripped = stripped[dropped:]
         self._emit(stripped)
 
-    def end(self, before: str = "") -> None:
-        """End the span at a marker that has this white space before it in the template."""
+    def end(self, before: str = "", *, exact: bool = False) -> None:
+        """End the span at a marker that has this white space before it in the template, or at the end of the input.
+        `exact`: white space alone counts as text."""
         held = self._let_go()
         if self._part < 0:
-            self._reader.note(self._edge, held)
-            return
+            dropped = common_prefix(held, self._lead) if exact else len(held)
+            self._reader.note(self._edge, held[:dropped])
+            held = held[dropped:]
         kept = len(held) - common_suffix(held, before)
         if kept:
             self._emit(held[:kept])
@@ -257,15 +259,6 @@ class Span:
             self._emit(held)
         elif held:
             self._reader.note(self._edge, held)
-
-    def close(self, *, exact: bool) -> None:
-        """End the span at the end of the input. `exact`: white space alone counts as text (there was no marker
-        anywhere)."""
-        held = self._let_go()
-        if self._part < 0 and not exact:
-            self._reader.note(self._edge, held)
-        elif held:
-            self._emit(held)
 
     def _let_go(self) -> str:
         if not self._held:

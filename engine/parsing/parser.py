@@ -45,6 +45,7 @@ class Parser:
         "exclude" (hidden). Calls are extracted alike.
     control_tokens: the texts that are one control or user-defined token of the vocabulary. None is text mode: every
         marker matches as text and `special` is ignored.
+    exact: white space at the ends of the answer belongs to it (it is one of some texts, or matches a pattern).
     trace: record how every character of the input was classified (`trace`).
     id_salt: generated call ids depend on this, the call's index and its name; give every turn its own.
 
@@ -62,6 +63,7 @@ class Parser:
         parallel_tool_calls: bool = True,
         response_format: ResponseFormat | None = None,
         control_tokens: frozenset[str] | set[str] | None = None,
+        exact: bool = False,
         trace: bool = False,
         id_salt: str = "",
     ) -> None:
@@ -81,7 +83,7 @@ class Parser:
             self._shown = _ShownReasoning(self._emitter, copied=reasoning_format == "deepseek-legacy")
             self._reader.listener = self._shown.note_consumed
         wants_json = response_format is not None and response_format.type != "text"
-        demands = Demands(tool_choice, json=wants_json)
+        demands = Demands(tool_choice, json=wants_json, exact=exact)
         turn = _turn(self._reader, self._emitter, format_, spelling, demands)
         self._run = turn.run()
         self._finished = False
@@ -259,6 +261,7 @@ class ParserRecipe:
     parallel_tool_calls: bool = True
     response_format: ResponseFormat | None = None
     control_tokens: frozenset[str] | None = None
+    exact: bool = False
     trace: bool = False
     id_salt: str = ""
 

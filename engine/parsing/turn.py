@@ -41,6 +41,7 @@ class TextTurn:
         self._anywhere = reasoning is not None and reasoning.where == "anywhere"
         self._drops = reasoning is not None and reasoning.when_closed == "drop"
         self._closed = self._closed_for_good = self._fenced = self._called = False
+        self._exact = demands.exact
         self._announced = not (tools and tools.heading[0])
         self._quoted = 0  # opening markers that were text: as many closing ones are text too
         self._is_open = compiled(*marks.opens)
@@ -100,7 +101,7 @@ class TextTurn:
             lead, edge = "", "space"
             if hit is None:
                 if not reader.left:
-                    span.close(exact=untouched)
+                    span.end(exact=untouched or self._is_exact)
                     return
                 span.end()
                 assert self._bare is not None  # `_content` leaves text unread only if a bare call begins here
@@ -112,7 +113,7 @@ class TextTurn:
                 span.end(self._before_any)
                 reader.take(reader.left, "marker")
             elif answering and hit in marks.answer_end:
-                span.end(marks.answer_end[hit].before)
+                span.end(marks.answer_end[hit].before, exact=self._is_exact)
                 lead, answering = self._skip(hit, marks.answer_end[hit]), False
             elif hit in marks.opens and self._closed_for_good:
                 span.end(marks.opens[hit].before)
@@ -133,6 +134,10 @@ class TextTurn:
                 answering = answering and hit not in marks.start
                 lead = yield from self._markup(span, hit)
             untouched = False
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._exact and not self._called
 
     def _skip(self, text: str, mark: Mark, kind: str = "marker") -> str:
         """Consume a marker, which also ends the effect of a heading. Returns the white space that the template writes
@@ -164,7 +169,7 @@ class TextTurn:
         skipped = (
             marks.fences.get(hit) or marks.start.get(hit) or marks.ends.get(hit) or marks.answer_end.get(hit) or Mark()
         )  # otherwise a stop, a stray closing marker of a call, or a control token without meaning here
-        span.end(skipped.before)
+        span.end(skipped.before, exact=self._is_exact and (hit in marks.ends or hit in marks.stops))
         lead = self._skip(hit, skipped)
         if hit in marks.start:
             reader.answer_start = reader.consumed + len(lead)
@@ -315,7 +320,7 @@ class TextTurn:
             reader.take(reader.left, "marker")
             return ""
         if hit is None:
-            span.close(exact=False)
+            span.end()
             return ""
         emitter.in_reasoning = False
         if hit in marks.closes:

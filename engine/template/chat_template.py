@@ -329,10 +329,11 @@ class ChatTemplate:
         *,
         reasoning_format: ReasoningFormat = "deepseek",
         control_tokens: frozenset[str] | None = None,
+        exact: bool = False,
         id_salt: str = "",
         builtin_tools: Sequence[str] = (),
     ) -> ParserRecipe:
-        """Returns a record from which such a parser can be made, also in another process."""
+        """Returns a record from which such a parser can be made, also in another process. `exact`: see `Parser`."""
         stating = self._with_tools or self
         known = None if tools is None else as_tools(tools)
         return ParserRecipe(
@@ -342,6 +343,7 @@ class ChatTemplate:
             tool_choice,
             reasoning_format,
             control_tokens=control_tokens,
+            exact=exact,
             id_salt=id_salt,
         )
 

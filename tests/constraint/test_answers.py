@@ -369,7 +369,8 @@ def test_tools_that_are_allowed_are_named() -> None:
 @pytest.mark.parametrize(
     ("wanted", "content", "fits"),
     [
-        (Choice(["a", "b "]), "b", "b "),
+        (Choice(["a", "b "]), "b ", "b "),
+        (Choice(["a", "b "]), "b", None),
         (Choice(["a", "b "]), "ab", None),
         (Regex("[0-9]+"), "12", "12"),
         (Regex("[0-9]+"), "12 ", None),

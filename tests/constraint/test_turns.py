@@ -26,7 +26,7 @@ from engine import ChatTemplate, Completion, Engine
 from engine.errors import RequestError
 from engine.families import builtin_families
 from engine.testing import ByteVocab, ScriptedBackend
-from engine.types import AllowedTools, ToolName
+from engine.types import AllowedTools, Choice, Regex, ToolName
 
 PING: dict[str, Any] = {
     "type": "function",
@@ -68,9 +68,9 @@ def test_the_families_are_there() -> None:
     assert set(FAMILIES) <= set(callable_families())
 
 
-def answered(llm: Engine, turn: Turn) -> Completion | None:
+def answered(llm: Engine, turn: Turn, **others: Any) -> Completion | None:
     """None where the family's reasoning cannot be switched so."""
-    options = options_of(turn)
+    options = {**options_of(turn), **others}
     try:
         return llm.chat("Hi", **options)
     except RequestError as error:
@@ -105,6 +105,29 @@ def test_what_is_wished_comes_out(state: State) -> None:
     assert not found, "\n".join(found)
     assert counts["whole"] >= 10, counts
     assert counts["length"] <= len(FAMILIES), counts
+
+
+SPACED = (Choice([" a", "b\n", "\n", "  ", "c d", "\n\ne"]), Regex(r"\n\n\n"), Regex(r"[ \n]{1,3}x?[ \n]{1,3}"))
+
+
+@pytest.mark.parametrize("state", ["default", "on", "off", "empty"])
+def test_white_space_of_a_text_to_choose_is_the_answer_s(state: State) -> None:
+    found: list[str] = []
+    whole = 0
+    for number, family in enumerate(FAMILIES):
+        turn = Turn(family, state, "schema")
+        wanted = SPACED[number % len(SPACED)]
+        with engine_of(turn) as llm:
+            completion = answered(llm, turn, response_format=wanted)
+        if completion is None:
+            continue
+        whole += completion.finish_reason == "stop"
+        if completion.parsed is None or completion.content != completion.parsed:
+            found.append(
+                f"{family}: {completion.model_dump(include={'content', 'reasoning', 'parse_error', 'parsed'})}"
+            )
+    assert not found, "\n".join(found)
+    assert whole >= 10
 
 
 @pytest.mark.parametrize("family", ["glm-4.5", "minimax-m2", "qwen3-coder", "kimi-k2"])
