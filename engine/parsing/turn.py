@@ -8,7 +8,6 @@ made of messages with headers (`channels`).
 import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from operator import attrgetter
 
 from engine.families import Format
 from engine.parsing.bare import BareCalls, Demands
@@ -18,7 +17,6 @@ from engine.parsing.shapes import SectionReader
 from engine.parsing.trial import MOST, Trial
 
 _SPACE = re.compile(r"\s+")
-_BEFORE = attrgetter("before")
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")
 
 
@@ -70,7 +68,7 @@ class TextTurn:
         self._after_call = compiled(*at_start, *closers)
         # What may be left over behind a call in reasoning.
         self._behind_call = compiled(*marks.ends, *marks.stops, *marks.answer_end, *closers)
-        self._before_any = max(map(_BEFORE, openers.values()), key=len, default="")
+        self._before_any = max((mark.before for mark in openers.values()), key=len, default="")
 
     def seeded(self) -> None:
         """The prompt's part of the turn was replayed: in some families reasoning that it closed stays closed."""

@@ -56,7 +56,7 @@ class Section:
         self._behind_object = frozenset(
             [*_BEHIND_OBJECT, *(text[0] for text in (*self.closers.literals, *self.openers))]
         )
-        self.is_call = compiled(mark.text for mark in calls)
+        self.is_call = compiled(*(mark.text for mark in calls))
         self.inside = compiled(*self.closers.literals, *self.is_call.literals, self.tag_close)
         self._name = _ESCAPED_NAME if syntax.escaped else _NAME
         self._word = _ESCAPED_WORD if syntax.escaped else _WORD
