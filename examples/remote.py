@@ -26,9 +26,10 @@ def get_weather(city: str) -> dict[str, object]:
 
 def main(url: str) -> None:
     with openai.OpenAI(base_url=url, api_key="none") as client:
+        create: Any = client.chat.completions.create
 
         def send(body: dict[str, Any]) -> Iterable[object]:
-            return client.chat.completions.create(**remote.client_arguments(body))
+            return create(**remote.client_arguments(body))
 
         llm = remote.Remote(send, model="any", temperature=0)
         with llm.stream_run("What is the weather in Oslo?", tools=[get_weather], max_steps=4) as run:

@@ -9,7 +9,6 @@ enforced.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from engine.families import ToolSyntax
 from engine.parsing.emitter import Emitter
@@ -52,14 +51,7 @@ _CLOSE = compiled("}")
 _NOTHING = compiled()
 _ANSWER = re.compile(r'\{\s*"response"\s*:\s*(?=\S)')
 _ANSWER_START = '{"response":'
-
-
 _JSON = ToolSyntax(shape="json", bare=True)
-
-
-@lru_cache
-def _without_markers(syntax: ToolSyntax) -> ToolSyntax:
-    return syntax.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
 
 
 class BareCalls:
@@ -72,7 +64,8 @@ class BareCalls:
         self, reader: Reader, emitter: Emitter, syntax: ToolSyntax | None, spelling: Spelling, demands: Demands
     ) -> None:
         choice = demands.choice
-        self._syntax = _without_markers(syntax if syntax is not None and syntax.shape == "json" else _JSON)
+        json = syntax if syntax is not None and syntax.shape == "json" else _JSON
+        self._syntax = json.model_copy(update={"section": ("", ""), "code": ("", ""), "bare": True})
         unmarked = Section(reader, emitter, self._syntax, spelling)
         self._reader = reader
         self._emitter = emitter

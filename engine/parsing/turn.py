@@ -397,7 +397,7 @@ class _Marks:
         self.answer_end = marks(format_.content[1])
         self.header = marks(format_.header[0])
         self.header_end = spelling.mark(format_.header[1])
-        self.fences = marks("\n```json\n", "\n```\n") if demands.json else {}
+        self.fences = marks(*(("\n```json\n", "\n```\n") if demands.json else ()))
         self.ends = marks(*format_.ends)
         own = {*self.answer_end, *self.ends, *self.closes}
         self.stops = {text: mark for text, mark in marks(*format_.stops).items() if text not in own}

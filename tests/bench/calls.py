@@ -98,7 +98,7 @@ class Gate:
 def gated() -> Generator[Gate]:
     """A gate in each loop."""
     gate, step = Gate(), Loop.step
-    Loop.step = lambda loop: gate.step(loop, step)
+    Loop.step = lambda self: gate.step(self, step)
     try:
         yield gate
     finally:
