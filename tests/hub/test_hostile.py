@@ -135,7 +135,7 @@ def outcome(hub: Hub, route: str, status: int, headers: dict[str, str], body: by
 def test_random_answers(hub: Hub, repo: Repo, tmp_path: Path) -> None:
     draw = random.Random(26)
     outcomes = {"downloaded": 0, "refused": 0}
-    for attempt in range(300):
+    for attempt in range(150):
         route, status, headers, body = drawn_answer(draw)
         began = time.monotonic()
         result = outcome(hub, route, status, headers, body)
@@ -150,8 +150,8 @@ def test_random_answers(hub: Hub, repo: Repo, tmp_path: Path) -> None:
             outcomes["refused"] += 1
         assert [each.name for each in tmp_path.iterdir() if each != remote.cache_directory()] == [], drawn
         shutil.rmtree(remote.cache_directory(), ignore_errors=True)
-    assert outcomes["refused"] > 150
-    assert outcomes["downloaded"] > 3
+    assert outcomes["refused"] > 75
+    assert outcomes["downloaded"] >= 3
 
 
 def endless(piece: bytes, seconds: float = 0.0, status: int = 200) -> Callable[[Handler], bool]:

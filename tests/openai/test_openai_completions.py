@@ -85,7 +85,7 @@ def same_both_ways(*events: Sequence[Event]) -> None:
 
 
 @given(st.lists(turns(), min_size=1, max_size=3))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_any_turns_fold_to_the_object_that_is_not_streamed(events: list[list[Event]]) -> None:
     same_both_ways(*events)
 

@@ -103,7 +103,7 @@ def same_both_ways(events: Sequence[Event]) -> None:
 
 
 @given(turns())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_any_turn_streams_in_order_and_folds_to_the_object_not_streamed(events: list[Event]) -> None:
     same_both_ways(events)
 
