@@ -177,6 +177,9 @@ def _reasoning(format_: Format) -> Node | None:
     """The marker that opens reasoning, then anything: the grammar does not constrain reasoning."""
     if format_.channels is not None:
         return in_order(channels.reasoning_grammar(format_.channels), _ANYTHING)
-    if format_.reasoning is None or not format_.reasoning.open.strip():
+    opening = format_.reasoning.open if format_.reasoning else ""
+    if not opening.strip():
         return None
-    return in_order(_SPACE, Marker(format_.reasoning.open.strip()), _ANYTHING)
+    # Where the answer's marker begins with a blank too, both keep it: a lexer that waits for one cannot go back.
+    own = opening.rstrip() if format_.content[0].startswith(" ") else opening.strip()
+    return in_order(_SPACE, Marker(own), _ANYTHING)

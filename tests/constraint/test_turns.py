@@ -52,6 +52,7 @@ FAMILIES = (
     "granite-4",
     "command-a",
     "lfm2",
+    "muse-glimmer",
 )
 
 
