@@ -7,7 +7,7 @@ messages, token ids.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 
 from engine.parsing.reader import Piece
 from engine.template.markers import Span
@@ -79,7 +79,7 @@ def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tu
     return tuple(piece for piece in _joined(prefix) if piece.text)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _markers(texts: frozenset[str]) -> re.Pattern[str] | None:
     """Returns the pattern that finds the longest of these texts at each position; None for no texts."""
     return re.compile(f"({'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})") if texts else None
