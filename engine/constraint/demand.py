@@ -31,7 +31,7 @@ _log = logging.getLogger("engine.constraint")
 class Demand:
     """What the options of a turn require of its output.
 
-    - `tools` are those of the prompt; `choice`: whether and which of them are called; `parallel=False`: at most one
+    - `tools` are those of the prompt; `choice`: whether and which of them are called, each one of `tools`; `parallel=False`: at most one
       call.
     - `response`: what an answer must be; None: any text.
     - `strict`: calls are held to the tools' schemas under "auto" too (calls of a strict tool always are).
@@ -53,7 +53,7 @@ def constraint_of(demand: Demand, format_: Format, prefix: Sequence[Piece], cut:
     """Returns the constraint of a turn whose prompt ends with `prefix`; None if the output is free. `cut`: see
     `cutter`.
 
-    Raises RequestError for an unknown tool, and for a schema that must be enforced but cannot be.
+    Raises RequestError for a schema that must be enforced but cannot be.
     """
     allowed = _allowed(demand)
     if allowed is None:
@@ -121,10 +121,6 @@ def _allowed(demand: Demand) -> tuple[Allowed, Holds] | None:
 
 def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
     known = {tool.name: tool for tool in tools}
-    for name in names:
-        if name not in known:
-            there = ", ".join(map(repr, known)) or "none"
-            raise RequestError(f"tool_choice names {name!r}, but the tools are: {there}. Name one of them.")
     return tuple(known[name] for name in names)
 
 

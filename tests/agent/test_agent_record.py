@@ -80,6 +80,11 @@ def test_what_names_no_tools_is_refused(stop_on: Any) -> None:
         llm.run("Go.", [add], stop_on=stop_on)
 
 
+def test_a_name_that_is_no_tool_is_refused() -> None:
+    with engine("never") as llm, pytest.raises(RequestError, match=r"stop_on names 'ad', but .* The tools are: add\."):
+        llm.run("Go.", [add], stop_on=["ad"])
+
+
 def test_limits_hold_and_a_runs_own_options_win() -> None:
     agent = Agent(tools=[add], max_steps=1, stop_on=["add"])
     with engine(CALL) as llm:

@@ -151,6 +151,17 @@ def test_a_step_is_counted_once(llm: Engine, tmp_path: Path) -> None:
     assert rest.transcript.total_tokens > run.transcript.total_tokens
 
 
+def test_a_turn_whose_calls_were_interrupted_is_counted_once(llm: Engine, tmp_path: Path) -> None:
+    made: list[int] = []
+    path = tmp_path / "run.json"
+    with pytest.raises(Killed):
+        live(llm, Process(path, made, 5), "Go.", max_steps=2)
+    start = Transcript.load(path)
+    assert start.calls
+    run = live(llm, Process(path, made, 0), start, max_steps=2, rerun=True)
+    assert (run.stopped, set(made)) == ("max_steps", {0, 1, 2, 3})
+
+
 def test_a_turn_that_was_cut_short_is_generated_again() -> None:
     with engine("A long answer. " * 400) as llm, llm.stream_run("Go.") as stream:
         for _ in stream:

@@ -16,6 +16,7 @@ from engine import ChatTemplate, Completion, ContentDelta, Engine, RequestError
 from engine.constraint.matcher import refusal
 from engine.constraint.response import response_of
 from engine.testing import ByteVocab, ScriptedBackend
+from engine.tools import as_tool
 from engine.types import GBNF, AllowedTools, Choice, JsonSchema, Lark, Regex, ResponseFormat, ToolName
 
 
@@ -155,6 +156,45 @@ def test_strict_tools_hold_a_call_that_went_wrong() -> None:
         held = engine.chat("Go", [multiply], seed=1, strict_tools=True)
     assert free.tool_calls[0].error == "unknown_tool"
     assert (held.tool_calls[0].name, held.tool_calls[0].error) == ("multiply", None)
+
+
+def test_a_strict_tool_holds_its_calls_alone() -> None:
+    bad = '<tool_call>\n{"name": "multiply", "arguments": {"a": "x", "b": 2}}\n</tool_call>'
+    strict = as_tool(multiply).model_copy(update={"strict": True})
+    with scripted(bad) as engine:
+        assert engine.chat("Go", [multiply], seed=1).tool_calls[0].error == "invalid_arguments"
+        assert engine.chat("Go", [strict], seed=1).tool_calls[0].error is None
+
+
+def test_no_second_call_where_calls_are_not_parallel() -> None:
+    call = '<tool_call>\n{"name": "multiply", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+    with scripted(f"{call}\n{call}") as engine:
+        for parallel in (True, False):
+            for choice in ("required", ToolName(name="multiply")):
+                completion = engine.chat(
+                    "Go", [multiply], tool_choice=choice, parallel_tool_calls=parallel, reasoning=False, seed=1
+                )
+                assert len(completion.tool_calls) == 1 + parallel
+
+
+def test_only_the_allowed_tools_are_called() -> None:
+    call = '<tool_call>\n{"name": "multiply", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
+    with scripted(call) as engine:
+        tools = [multiply, get_weather]
+        assert engine.chat("Go", tools, tool_choice="required", seed=1).tool_calls[0].name == "multiply"
+        for mode in ("auto", "required"):
+            choice = AllowedTools(names=("get_weather",), mode=mode)
+            completion = engine.chat(
+                "Go", tools, tool_choice=choice, parallel_tool_calls=False, reasoning=False, seed=1, max_tokens=300
+            )
+            assert [each.name for each in completion.tool_calls] == ["get_weather"]
+
+
+def test_the_reserve_is_half_of_max_tokens_at_most() -> None:
+    with scripted("<think>\n" + "and so on " * 500) as engine:
+        completion = engine.chat("Go", response_format=Choice(["no", "maybe"]), max_tokens=100, seed=1)
+    assert completion.parsed in ("no", "maybe")
+    assert 30 < len(completion.reasoning) < 60
 
 
 def test_strict_tools_leave_prose_alone() -> None:

@@ -141,6 +141,26 @@ def test_an_interrupt_cancels_the_request_and_leaves_the_engine_usable() -> None
         assert llm.chat("two", reasoning=False).content == "Second."
 
 
+def test_an_interrupt_cancels_a_stream_that_goes_on_unread() -> None:
+    def interrupt(count: int) -> None:
+        if count == 2:
+            raise KeyboardInterrupt
+
+    stream = Given([ContentDelta("So far")] * 3, 1.0)
+    with pytest.raises(KeyboardInterrupt):
+        draw(stream, Display(interrupt))
+    assert stream.cancelled
+
+
+def test_a_stream_that_was_read_before_shows_what_it_came_to() -> None:
+    with load([ANSWER]) as llm:
+        stream = llm.stream("Hello")
+        completion = stream.result()
+        display = Display()
+        draw(stream, display)
+        assert display.html == completion._repr_html_()
+
+
 def test_an_error_is_shown_below_what_came_before() -> None:
     class Failing(Given):
         def __iter__(self) -> Iterator[Event]:

@@ -160,6 +160,15 @@ def test_reasoning_has_one_field() -> None:
         assert not any(hasattr(delta, other) for delta in deltas)
 
 
+def test_every_call_has_an_id_of_its_own() -> None:
+    call = [ToolCallStart(0, "", "ping", 0), ToolCallDelta(0, " {}", 0), ToolCallEnd(0, " {}", part=0)]
+    again = [ToolCallStart(1, "", "ping", 1), ToolCallDelta(1, "{}", 1), ToolCallEnd(1, "{}", part=1)]
+    WRITTEN.turns = [[*call, *again, Finished("tool_calls", USAGE)]]
+    calls = CLIENT.chat.completions.create(model="m", messages=ASK).choices[0].message.tool_calls
+    assert len({each.id for each in calls} - {"", None}) == 2
+    assert [each.function.arguments for each in calls] == ["{}", "{}"]
+
+
 def test_no_usage_unless_asked_for() -> None:
     WRITTEN.turns = [[ContentDelta("So.", 0), Finished("stop", USAGE)]]
     assert all("usage" not in chunk.model_fields_set for chunk in streamed(CLIENT))

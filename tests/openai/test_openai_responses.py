@@ -351,6 +351,22 @@ def test_encrypted_content_is_the_reasoning_in_base64() -> None:
             messages_of((), stored_items([{**item, "encrypted_content": wrong}]), None)
 
 
+def test_reasoning_comes_encoded_where_the_client_asks() -> None:
+    WRITTEN.turns = [[ReasoningDelta("Why? é", 0), ContentDelta("So.", 1), Finished("stop", USAGE)]]
+    for asked, wanted in (([], None), (["reasoning.encrypted_content"], encoded("Why? é"))):
+        whole = CLIENT.responses.create(model="m", input="Hi.", include=asked)
+        assert whole.output[0].encrypted_content == wanted
+        assert checked(streamed(include=asked))[0].encrypted_content == wanted
+
+
+def test_lines_are_ascii_since_clients_split_at_every_separator() -> None:
+    WRITTEN.turns = [[ContentDelta("a\u2028b\x85é", 0), Finished("stop", USAGE)]]
+    with CLIENT.responses.with_streaming_response.create(model="m", input="Hi.", stream=True) as response:
+        body = response.read()
+    assert body.isascii()
+    assert rb"a\u2028b\u0085" in body
+
+
 def test_the_store_keeps_the_last_used_within_its_room() -> None:
     def stored(number: int, size: int = 0) -> Stored:
         return Stored({"id": f"r{number}", "output": []}, (), [{"text": "x" * size}])
