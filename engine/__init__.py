@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.agent.agent import Agent
-    from engine.agent.loop import Run, RunStream, Step
+    from engine.agent.run import Run, RunStream, Step
     from engine.agent.transcript import Transcript
     from engine.diagnose.explain import Explanation
     from engine.diagnose.inspect import Inspection
@@ -153,7 +153,7 @@ __all__ = [
 
 _MODULES = {
     "engine.agent.agent": "Agent",
-    "engine.agent.loop": "Run RunStream Step",
+    "engine.agent.run": "Run RunStream Step",
     "engine.agent.transcript": "Transcript",
     "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",

@@ -36,8 +36,8 @@ from engine.options import (
 )
 from engine.parsing import Piece
 from engine.runtime.backend import Backend
+from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
-from engine.runtime.options import LoopOptions
 from engine.runtime.service import PinnedPrefix, Service, Stream, detokenize, tokenize
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of

@@ -20,12 +20,12 @@ from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
 from engine.llama.gguf import read_gguf
 from engine.llama.lib import library
-from engine.llama.memory import available_memory
+from engine.llama.machine import available_memory
 from engine.llama.model import Model, ModelInfo
 from engine.llama.plan import Machine, plan, this_machine
 from engine.options import Settings, settings
-from engine.runtime.options import ContextOptions, ModelOptions
-from engine.template import remote
+from engine.runtime.config import ContextOptions, ModelOptions
+from engine.template import renderer
 from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
@@ -115,7 +115,7 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
 def _prepare(reading: Reading, *, builtin: bool = False) -> None:
     """Start the child that will render the template while the weights are loaded."""
     if not reading.trust_template and (reading.chat_template is not None or not builtin):
-        remote.prepare()
+        renderer.prepare()
 
 
 def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading) -> Loaded:

@@ -1,7 +1,7 @@
 """The options that callers may give by name: for loading, for sampling, for a turn.
 
 Knows: the names and types that editors and type checkers show; every value is checked against them once, here. Does not
-know: defaults and ranges, which the records define that are made here of the options (`engine.runtime.options`,
+know: defaults and ranges, which the records define that are made here of the options (`engine.runtime.config`,
 `engine.types.SamplingParams`).
 """
 
@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast
 
 from pydantic import Field, ValidationError
 
-from engine.agent.options import RunArguments
+from engine.agent.limits import RunArguments
 from engine.errors import RequestError
 from engine.families import FamilyLike
 from engine.hints import unknown_option
-from engine.runtime.options import (
+from engine.runtime.config import (
     CacheType,
     ContextOptions,
     FlashAttention,
@@ -31,7 +31,7 @@ from engine.runtime.options import (
     refusal,
     shown,
 )
-from engine.template.fit import PromptOptions
+from engine.template.overflow import PromptOptions
 from engine.types import (
     AllowedChoice,
     AllowedTools,
@@ -215,7 +215,7 @@ class ChoicesArguments(TypedDict):
 
 
 class AgentOptions(TurnOptions, RunArguments, total=False):
-    """The options of the agent loop: those of its turns, and its own (`engine.agent.options.RunOptions`)."""
+    """The options of the agent loop: those of its turns, and its own (`engine.agent.limits.RunOptions`)."""
 
 
 def refuse_unknown(options: Mapping[str, Any], names: frozenset[str]) -> None:

@@ -25,9 +25,9 @@ from engine.runtime.service import Service, TurnRequest, raw_format, raw_parser,
 from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import conversation_of, without_inline_reasoning
-from engine.template.fit import Fitted, PromptOptions, Prompts
-from engine.template.memory import ReasoningMemory, Restored
+from engine.template.overflow import Fitted, PromptOptions, Prompts
 from engine.template.prompt import Prompt
+from engine.template.reasoning_memory import ReasoningMemory, Restored
 from engine.tools import ToolLike, as_tools
 from engine.types import AllowedTools, Completion, Message, MessagesLike, SamplingParams, Tool, ToolChoice
 

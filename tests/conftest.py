@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from engine import _data
 from engine.diagnose import preflight
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

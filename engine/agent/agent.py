@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from engine.agent.loop import Run, RunStream
-from engine.agent.options import Approve
+from engine.agent.limits import Approve
+from engine.agent.run import Run, RunStream
 from engine.agent.transcript import RunInput, Transcript
 from engine.errors import RequestError
 from engine.tools import RunTool

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
 from engine.agent.callbacks import call, call_async, in_thread
-from engine.agent.options import RunOptions
+from engine.agent.limits import RunOptions
 from engine.errors import CallbackError
 from engine.tools import ToolContext, ToolOutcome, error_text, is_async, run, run_async, unfit
-from engine.tools.values import plain_json
+from engine.tools.json_values import plain_json
 from engine.types import Tool, ToolCall
 
 _GRACE = 1.0

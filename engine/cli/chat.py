@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from engine.agent.loop import RunStream
+from engine.agent.run import RunStream
 from engine.cli.confirm import confirmed
 from engine.cli.prompt import reader
 from engine.cli.screen import Screen

@@ -1,7 +1,7 @@
 """`llama-engine models fit | list | download | remove`: which models fit into memory, and the models on this disk.
 
 Knows: how they are listed, and that nothing is deleted without asking. Does not know: where files are (`engine.hub`),
-how much memory a model takes (`engine.diagnose.fit`).
+how much memory a model takes (`engine.diagnose.quantisations`).
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import ModelLoadError, RequestError
 
 if TYPE_CHECKING:
-    from engine.diagnose.fit import Fit
+    from engine.diagnose.quantisations import Fit
     from engine.llama.plan import Machine
 
 
@@ -57,7 +57,7 @@ def models(options: argparse.Namespace) -> int:
 
 def _fit(options: argparse.Namespace) -> int:
     from engine.cli.screen import Screen
-    from engine.diagnose.fit import Wanted, fits
+    from engine.diagnose.quantisations import Wanted, fits
     from engine.llama.plan import this_machine
 
     machine = this_machine()
@@ -109,7 +109,7 @@ def _common(names: list[str]) -> tuple[str, list[str]]:
 
 def _list(options: argparse.Namespace) -> int:
     from engine.cli.screen import Screen
-    from engine.hub import cache, remote
+    from engine.hub import api, cache
 
     rows = [_Row(model.name, model.size, model.quantization, str(model.paths[0])) for model in cache.models()]
     for folder in options.folders:
@@ -120,7 +120,7 @@ def _list(options: argparse.Namespace) -> int:
     elif rows:
         _show(screen, rows)
     else:
-        screen.line(f"There are no models in {remote.cache_directory()}.")
+        screen.line(f"There are no models in {api.cache_directory()}.")
     return 0
 
 
@@ -148,7 +148,7 @@ def _by_header(path: str) -> str:
 def _download(options: argparse.Namespace) -> int:
     from engine import hub
     from engine.cli.screen import Screen
-    from engine.llama.memory import available_memory
+    from engine.llama.machine import available_memory
 
     name = hub.named(options.name, options.revision)
     if name is None:

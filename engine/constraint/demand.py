@@ -14,7 +14,7 @@ from engine.constraint.json_schema import prepared
 from engine.constraint.lark import Cut
 from engine.constraint.matcher import Marks, Tokens, refusal, regex_refusal
 from engine.constraint.response import Response
-from engine.constraint.turn import Allowed, turn_grammar
+from engine.constraint.turn_grammar import Allowed, turn_grammar
 from engine.errors import RequestError
 from engine.families import Format
 from engine.parsing.grammar import Rules
@@ -31,8 +31,8 @@ _log = logging.getLogger("engine.constraint")
 class Demand:
     """What the options of a turn require of its output.
 
-    - `tools` are those of the prompt; `choice`: whether and which of them are called, each one of `tools`; `parallel=False`: at most one
-      call.
+    - `tools` are those of the prompt; `choice`: whether and which of them are called, each one of `tools`.
+    - `parallel=False`: at most one call.
     - `response`: what an answer must be; None: any text.
     - `strict`: calls are held to the tools' schemas under "auto" too (calls of a strict tool always are).
     - `reserve`: tokens reserved for the answer while the model reasons, half of `max_tokens` at most.

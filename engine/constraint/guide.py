@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from engine.constraint.matcher import Compiler, Matcher, check
 from engine.constraint.trial import Controls
-from engine.constraint.turn import TurnGrammar
+from engine.constraint.turn_grammar import TurnGrammar
 from engine.errors import RequestError
 from engine.parsing.reader import Piece
 

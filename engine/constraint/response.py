@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.constraint.json_schema import Refusal, prepared
 from engine.constraint.matcher import accepts, grammar_of
-from engine.constraint.turn import Answer
+from engine.constraint.turn_grammar import Answer
 from engine.errors import RequestError, shown
 from engine.parsing.grammar import JsonText, Node, OneOf, Pattern, Rule, Words
 from engine.tools.check import described, schema_check

@@ -22,8 +22,8 @@ from engine.diagnose.preflight import Verdict
 from engine.display import visible
 from engine.errors import EngineError
 from engine.llama.lib import Device, LibraryFacts
-from engine.llama.memory import batch_threads, default_threads
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.llama.machine import batch_threads, default_threads
+from engine.runtime.config import ContextOptions, ModelOptions
 
 # Flags of /proc/cpuinfo that determine llama.cpp's speed, x86-64 and then Arm.
 _TELLING = (

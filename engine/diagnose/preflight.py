@@ -38,7 +38,7 @@ from engine.llama.footprint import cells_of, estimate
 from engine.llama.gguf import GgufFile
 from engine.llama.lib import tried
 from engine.llama.own_library import TESTED_VERSION, VARIABLE
-from engine.runtime.options import CACHE_TYPES, ContextOptions, ModelOptions
+from engine.runtime.config import CACHE_TYPES, ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
 Remedy: TypeAlias = Literal["use_extra_bufts", "device_sampling", "flash_attn", "offload_kqv"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelLoadError
-from engine.hub import remote
+from engine.hub import api
 from engine.hub.names import Name
 from engine.hub.variants import File, Variant, is_meant, variants_of
 
@@ -96,7 +96,7 @@ def models() -> list[CachedModel]:
                 name = _name(repo, None if folder.name == main else folder.name, variant, variants)
                 model = CachedModel(repo, str(name), variant.size or 0, paths, folder.name, variant)
                 found.setdefault(tuple(path.resolve() for path in paths), model)
-        for path in (remote.repository_directory(repo) / "blobs").glob(f"*{UNFINISHED}"):
+        for path in (api.repository_directory(repo) / "blobs").glob(f"*{UNFINISHED}"):
             size = path.stat().st_size
             found[path,] = CachedModel(repo, f"{repo} (unfinished download)", size, (path,))
     return sorted(found.values(), key=lambda model: (model.name, model.paths))
@@ -113,7 +113,7 @@ def models_of(name: Name) -> list[CachedModel]:
             found.append(model)
     if not found:
         raise ModelLoadError(
-            f"The cache, {remote.cache_directory()}, has no model {name}; `llama-engine models list` shows what it "
+            f"The cache, {api.cache_directory()}, has no model {name}; `llama-engine models list` shows what it "
             "contains."
         )
     return found
@@ -133,14 +133,14 @@ def remove(unwanted: Collection[CachedModel]) -> None:
         blobs = {path.resolve() for path in model.paths}
         _delete([path for path in _snapshots(model.repo).rglob("*") if path.resolve() in blobs])
     for repo in {model.repo for model in unwanted}:
-        folder = remote.repository_directory(repo)
+        folder = api.repository_directory(repo)
         kept = [path for name in ("snapshots", "blobs") for path in (folder / name).rglob("*") if not path.is_dir()]
         if not kept:
             shutil.rmtree(folder)
 
 
 def _delete(files: Sequence[Path]) -> None:
-    if remote.delete_cached(files):
+    if api.delete_cached(files):
         return
     for file in files:
         blob = file.resolve()
@@ -157,16 +157,16 @@ def _name(repo: str, revision: str | None, variant: Variant, variants: Sequence[
 
 
 def _repositories() -> list[str]:
-    folders = sorted(remote.cache_directory().glob("models--*--*"))
+    folders = sorted(api.cache_directory().glob("models--*--*"))
     return [folder.name.removeprefix("models--").replace("--", "/") for folder in folders]
 
 
 def _snapshots(repo: str) -> Path:
-    return remote.repository_directory(repo) / "snapshots"
+    return api.repository_directory(repo) / "snapshots"
 
 
 def _reference(repo: str, revision: str) -> Path:
-    return remote.repository_directory(repo) / "refs" / revision
+    return api.repository_directory(repo) / "refs" / revision
 
 
 def _known_commit(repo: str, revision: str) -> str | None:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from engine.errors import ModelLoadError
-from engine.hub import cache, remote
-from engine.hub.remote import Blob, Unavailable
+from engine.hub import api, cache
+from engine.hub.api import Blob, Unavailable
 from engine.hub.variants import File, size_text
 
 WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -52,7 +52,7 @@ def unfinished_size(blob: Blob) -> int:
 
 def check_room(missing: int) -> None:
     """Raise ModelLoadError if `missing` bytes do not fit on the cache's disk."""
-    directory = remote.cache_directory()
+    directory = api.cache_directory()
     with on_disk():
         directory.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(directory).free
@@ -87,7 +87,7 @@ def on_disk() -> Generator[None]:
     try:
         yield
     except OSError as error:
-        directory, reason = remote.cache_directory(), error.strerror or str(error)
+        directory, reason = api.cache_directory(), error.strerror or str(error)
         if error.errno in _FULL:
             raise ModelLoadError(
                 f"The disk of {directory} is full ({reason}). The part downloaded so far is kept: free some space "
@@ -108,7 +108,7 @@ def _alone(blob: Blob, at: At, waiting: Callable[[], None]) -> Generator[None]:
         told = False
         while True:
             try:
-                held.enter_context(remote.lock(blob.repo, blob.etag, _POLL))
+                held.enter_context(api.lock(blob.repo, blob.etag, _POLL))
                 break
             except TimeoutError:
                 if not told:
@@ -156,7 +156,7 @@ def _transfer(blob: Blob, file: IO[bytes], here: int, digest: _Digest, at: At) -
     failures, furthest = 0, here
     while here < blob.size:
         try:
-            with remote.opened(blob, here, min(here + _REQUEST, blob.size)) as (start, pieces):
+            with api.opened(blob, here, min(here + _REQUEST, blob.size)) as (start, pieces):
                 if start != here:  # the server sends the whole file
                     file.truncate(0)
                     here, digest = 0, _digest(blob)
@@ -191,7 +191,7 @@ def _append(file: IO[bytes], here: int, data: bytes) -> None:
     several processes."""
     if os.fstat(file.fileno()).st_size != here:
         raise ModelLoadError(
-            f"Another process downloads the same file into {remote.cache_directory()}, whose file system does not "
+            f"Another process downloads the same file into {api.cache_directory()}, whose file system does not "
             "support locks. Wait until that is done, or set HF_HOME to a directory on a local disk."
         )
     file.seek(here)
@@ -204,7 +204,7 @@ def _place(blob: Blob, path: Path) -> None:
     """Move a complete file to its name in the cache, and link it at the commit."""
     path.parent.mkdir(parents=True, exist_ok=True)
     stored, unfinished = _stored(blob), _unfinished(blob)
-    if not remote.has_links():
+    if not api.has_links():
         if _is_whole(stored, blob):
             shutil.copyfile(stored, path)
         else:
@@ -221,7 +221,7 @@ def _is_whole(path: Path, blob: Blob) -> bool:
 
 
 def _stored(blob: Blob) -> Path:
-    return remote.repository_directory(blob.repo) / "blobs" / blob.etag
+    return api.repository_directory(blob.repo) / "blobs" / blob.etag
 
 
 def _unfinished(blob: Blob) -> Path:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import ModelLoadError, RequestError
-from engine.hub import cache, download, remote
+from engine.hub import api, cache, download
+from engine.hub.api import Listing, Unavailable
 from engine.hub.names import Name, parse
 from engine.hub.progress import Progress
-from engine.hub.remote import Listing, Unavailable
 from engine.hub.variants import File, Variant, select, size_text, variants_of
 from engine.offloop import is_unwanted
 from engine.screens import screen_for
@@ -55,7 +55,7 @@ class Found:
 def named(model: str, revision: str | None = None) -> Name | None:
     """Returns the name of a model on the Hub that a text contains; None for the path of a file. Raises ModelLoadError
     for a misspelt name, RequestError for two revisions."""
-    name = parse(model, remote.hosts())
+    name = parse(model, api.hosts())
     if name is None:
         return None
     if revision is not None and name.revision not in (None, revision):
@@ -93,7 +93,7 @@ def fetch(name: Name, *, memory: Memory | None = None, progress: Progress | None
     if found.why:
         _log.info("%s: %s", found.repo, found.why)
     if not found.is_here:
-        shown = progress or Progress(None if remote.is_silent() else screen_for(sys.stderr))
+        shown = progress or Progress(None if api.is_silent() else screen_for(sys.stderr))
         if found.why:
             shown.say(f"{found.repo}: {found.why}")
         try:
@@ -112,28 +112,28 @@ def find(name: Name, memory: Memory | None = None) -> Found:
     if cache.is_commit(name.revision) and (known := _in_cache(name, memory)):
         return known  # a commit does not change
     try:
-        there = remote.listing(name.repo, name.revision)
+        there = api.listing(name.repo, name.revision)
     except Unavailable as error:
         if known := _in_cache(name, memory):
-            return known if remote.is_offline() else _instead(known, error)
+            return known if api.is_offline() else _instead(known, error)
         there = _listing_again(name, error)
     if there.repo != name.repo:
         _log.warning("%s was renamed to %s; the Hub finds it under both names.", name.repo, there.repo)
     return _chosen(name, there, memory)
 
 
-def blobs(found: Found) -> list[remote.Blob]:
+def blobs(found: Found) -> list[api.Blob]:
     """Returns the files of a model on the Hub, in order, to read parts of them without a download. Raises
     ModelLoadError."""
     return [_blob(found, file) for file in found.variant.files]
 
 
-def read(blob: remote.Blob, start: int, length: int) -> bytes:
+def read(blob: api.Blob, start: int, length: int) -> bytes:
     """Returns `length` bytes of a file on the Hub from `start` on, or as many as there are. Raises ModelLoadError."""
     stop = min(start + length, blob.size)
     if stop <= start:
         return b""
-    with remote.opened(blob, start, stop) as (at, pieces):
+    with api.opened(blob, start, stop) as (at, pieces):
         taken = bytearray()
         for piece in pieces:
             taken += piece
@@ -141,7 +141,7 @@ def read(blob: remote.Blob, start: int, length: int) -> bytes:
                 break
     data = bytes(taken[start - at : stop - at])
     if len(data) < stop - start:
-        raise Unavailable(f"{remote.endpoint()} sent {len(data):,} of {stop - start:,} bytes; try again.", passing=True)
+        raise Unavailable(f"{api.endpoint()} sent {len(data):,} of {stop - start:,} bytes; try again.", passing=True)
     return data
 
 
@@ -176,7 +176,7 @@ def _listing_again(name: Name, error: Unavailable) -> Listing:
     try:
         if not error.passing:
             raise error
-        return _patiently(lambda: remote.listing(name.repo, name.revision))
+        return _patiently(lambda: api.listing(name.repo, name.revision))
     except Unavailable as final:
         raise _with_cached(name, final) from final
 
@@ -228,11 +228,11 @@ def _has(found: Found, file: File) -> bool:
     return cache.is_here(found.repo, found.commit, replace(found.variant, files=(file,)))
 
 
-def _blob(found: Found, file: File) -> remote.Blob:
-    blob = _patiently(lambda: remote.blob(found.repo, found.commit, file.path))
+def _blob(found: Found, file: File) -> api.Blob:
+    blob = _patiently(lambda: api.blob(found.repo, found.commit, file.path))
     if file.size not in (None, blob.size):
         raise ModelLoadError(
-            f"{remote.endpoint()} lists {blob.repo}/{blob.path} with {file.size:,} bytes, but serves {blob.size:,}. "
+            f"{api.endpoint()} lists {blob.repo}/{blob.path} with {file.size:,} bytes, but serves {blob.size:,}. "
             "Check HF_ENDPOINT, and whether a proxy is in between."
         )
     return blob

@@ -24,7 +24,7 @@ from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
 from engine.llama.vocab import LlamaVocab
-from engine.runtime.options import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Request, Save, Unpin
 from engine.runtime.state_file import Origin
 

@@ -32,7 +32,7 @@ def decode(order: Order) -> Any:
     tokens of all sequences at once. Returns "ok" if the process survives."""
     from engine.llama.model import Model
     from engine.runtime.backend import Row
-    from engine.runtime.options import ContextOptions, ModelOptions
+    from engine.runtime.config import ContextOptions, ModelOptions
 
     load: dict[str, Any] = order["load"]
     load["tensor_split"] = tuple(load["tensor_split"])
@@ -78,7 +78,7 @@ def try_file(order: Order) -> Any:
     from engine.errors import EngineError
     from engine.llama.model import Model
     from engine.runtime.backend import Row
-    from engine.runtime.options import ContextOptions, ModelOptions
+    from engine.runtime.config import ContextOptions, ModelOptions
 
     _limit_memory(order["room"])
     load: dict[str, Any] = order["load"]

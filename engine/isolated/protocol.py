@@ -13,7 +13,7 @@ from typing import NamedTuple
 from engine.child import write_frame
 from engine.events import Finished
 from engine.runtime.backend import ContextInfo
-from engine.runtime.options import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin
 from engine.types import FinishReason

@@ -28,8 +28,8 @@ from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.backend import ContextInfo, Row, Sampler
+from engine.runtime.config import ContextOptions
 from engine.runtime.logprobs import TokenLogprobs, token_logprobs
-from engine.runtime.options import ContextOptions
 from engine.runtime.state_file import Origin
 from engine.types import SamplingParams
 

@@ -1,6 +1,6 @@
 """Estimates the memory that a model and a context will take from the model's header; the only such estimate.
 
-Knows: what llama.cpp allocates. Does not know: the available memory (`engine.llama.memory`), the choices made by it
+Knows: what llama.cpp allocates. Does not know: the available memory (`engine.llama.machine`), the choices made by it
 (`engine.llama.plan`). It is needed because Linux overcommits and the KV cache is zero-filled: a context that is too
 large gets the process killed instead of raising an error. All sizes are bytes. `tests/bench/memory.py` compares the
 estimates with what models take.
@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from engine.llama.gguf import GgufFile, Layer
-from engine.runtime.options import CACHE_TYPES, ContextOptions
+from engine.runtime.config import CACHE_TYPES, ContextOptions
 
 CELLS = 256
 """llama.cpp rounds a context up to a multiple of this."""

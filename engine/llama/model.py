@@ -19,12 +19,12 @@ from engine.llama.footprint import checkpoint_bytes, copy_cost
 from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
 from engine.llama.lib import forget_errors, last_errors, library
 from engine.llama.lifetime import Shared, made_in_thread
-from engine.llama.memory import anonymous_memory
+from engine.llama.machine import anonymous_memory
 from engine.llama.params import LoadProgress, model_params
 from engine.llama.plan import Machine, check_weights, plan, this_machine
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.backend import ContextInfo
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 _log = logging.getLogger("engine.llama")
 _LOADING = re.compile(

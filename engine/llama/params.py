@@ -20,8 +20,8 @@ from typing import Any
 from engine.errors import RequestError
 from engine.llama.footprint import CELLS, Cells
 from engine.llama.gguf import GgufFile
-from engine.llama.memory import batch_threads, default_threads
-from engine.runtime.options import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
+from engine.llama.machine import batch_threads, default_threads
+from engine.runtime.config import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
 _ROWS, _FEWER_ROWS = 256, 64
 """Rows of a micro-batch on the CPU; the smaller number without flash attention if a conversation is longer than

@@ -1,7 +1,7 @@
 """Plans what fits into memory, before anything is read: the layers on devices, the conversations and their length.
 
 Knows: the order in which options that the caller left open are chosen, and the text of refusals. Does not know: how
-memory is estimated (`engine.llama.footprint`) or measured (`engine.llama.memory`). All sizes are bytes.
+memory is estimated (`engine.llama.footprint`) or measured (`engine.llama.machine`). All sizes are bytes.
 
 The caller's options are kept, or refused with the numbers. The others are chosen in this order: layers on devices, as
 many as fit into their free memory; the number of conversations, four or as many as fit into half of what is free
@@ -15,9 +15,9 @@ from engine.errors import ContextOverflowError, ModelLoadError
 from engine.llama.footprint import CELLS, Cells, Footprint, Weights, cells_of, estimate, layer_caches, weights
 from engine.llama.gguf import GgufFile
 from engine.llama.lib import Device, devices, repacked_types
-from engine.llama.memory import address_space, available_memory
+from engine.llama.machine import address_space, available_memory
 from engine.llama.params import check, on_cpu, position_limit
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 RESERVE = 0.1
 """The share of the memory that is left free, for other processes and the estimate's error."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from engine.tools.values import size
+from engine.tools.json_values import size
 
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage

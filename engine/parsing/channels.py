@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.families import ChannelSyntax
-from engine.parsing.bare import BareCalls, Demands
+from engine.parsing.argument_text import quoted
 from engine.parsing.emitter import CallEmitter, Emitter, Span
 from engine.parsing.grammar import JsonText, Marker, Node, Words, in_order, maybe, one_of
 from engine.parsing.json_reader import JsonReader, Outcome
 from engine.parsing.reader import CONTROL, CUT, WINDOW, Reader, Reading, Spelling, compiled
-from engine.parsing.values import quoted
+from engine.parsing.unmarked import BareCalls, Demands
 from engine.types import Tool
 
 _FIELD = re.compile(rf"[^<\n{CONTROL}]+|[<{CONTROL}]")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 from engine.families import ToolSyntax
-from engine.parsing.values import TEXT, Schemas
+from engine.parsing.argument_text import TEXT, Schemas
 
 Schema: TypeAlias = Mapping[str, Any]
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from engine.errors import RequestError
 from engine.events import Event, Finished, ToolCallEnd, ToolCallStart
 from engine.families import Family, Format, builtin_families
-from engine.parsing.bare import Demands
 from engine.parsing.channels import ChannelTurn
 from engine.parsing.emitter import Emitter
 from engine.parsing.reader import CONTROL, Piece, Reader, Spelling, spelling_of
-from engine.parsing.turn import TextTurn
+from engine.parsing.text_turn import TextTurn
+from engine.parsing.unmarked import Demands
 from engine.tools import as_tools, json_value
 from engine.types import FinishReason, ReasoningFormat, ResponseFormat, Tool, ToolChoice
 

@@ -32,7 +32,7 @@ Send: TypeAlias = Callable[[dict[str, Any]], Chunks | Awaitable[Chunks]]
 
 
 class RemoteRunOptions(RequestOptions, RunArguments, total=False):
-    """Options of the agent loop: those of its requests, and its own (`engine.agent.options.RunOptions`)."""
+    """Options of the agent loop: those of its requests, and its own (`engine.agent.limits.RunOptions`)."""
 
 
 class _Reading:

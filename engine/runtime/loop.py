@@ -17,9 +17,9 @@ from engine.constraint.matcher import Compiler, Mask, masks
 from engine.errors import ContextOverflowError, DecodeError, RequestError
 from engine.events import Event, Finished
 from engine.runtime.backend import Backend
+from engine.runtime.config import LoopOptions
 from engine.runtime.generation import Generation
 from engine.runtime.ngram import NgramDrafter
-from engine.runtime.options import LoopOptions
 from engine.runtime.prefix import Blocked, Pins, PrefixCache
 from engine.runtime.request import Reply, Request, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler

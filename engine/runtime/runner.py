@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from engine.errors import EngineError
 from engine.runtime.backend import Backend, ContextInfo, Vocab
+from engine.runtime.config import LoopOptions
 from engine.runtime.loop import Loop
-from engine.runtime.options import LoopOptions
 from engine.runtime.request import Cancel, Close, Command, EndReasoning, Reply, Request, Save, Submit, Unpin
 from engine.runtime.state_file import Origin
 

@@ -28,11 +28,11 @@ from engine.families import Format, builtin_families
 from engine.parsing import Parser as TextParser
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Backend, ContextInfo, Vocab
+from engine.runtime.config import LoopOptions, check_fields
 from engine.runtime.control_tokens import ControlTokens
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.loop import contained
 from engine.runtime.metrics import Metrics, Tally
-from engine.runtime.options import LoopOptions, check_fields
 from engine.runtime.process import Home
 from engine.runtime.request import Reply, Request, check_fits
 from engine.runtime.runner import RemoteContext, Runner

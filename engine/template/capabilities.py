@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import TemplateError
 from engine.template.env import Template, values
-from engine.template.remote import TemplateStoppedError
+from engine.template.renderer import TemplateStoppedError
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _ID = "p1q2r3s4t"

@@ -30,7 +30,7 @@ from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_bui
 from engine.template.markers import Markers, Span, merged, overlaps
 from engine.template.prompt import Prompt, with_tail
 from engine.template.reasoning import Switch, switch
-from engine.template.remote import SECONDS, TemplateStoppedError
+from engine.template.renderer import SECONDS, TemplateStoppedError
 from engine.template.rendering import Asked, Held, Rendering, Setting
 from engine.template.tool_forms import ToolForms
 from engine.tools import ToolLike, as_tools
@@ -193,7 +193,7 @@ class ChatTemplate:
         tools that the model was trained with ("browser" and "python" of gpt-oss), which the template itself declares;
         give tools of the same names to run their calls. guard: keep control-token text that callers wrote as text.
         System and developer messages are trusted: such text in them becomes control tokens. until: when to stop an
-        untrusted template, on `time.monotonic`'s clock; None: after `engine.template.remote.SECONDS`.
+        untrusted template, on `time.monotonic`'s clock; None: after `engine.template.renderer.SECONDS`.
 
         Raises RequestError for messages, tools or options that are not valid, TemplateError if the template rejects
         them or is stopped.

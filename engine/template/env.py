@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 from engine.errors import TemplateError
-from engine.template.remote import RemoteTemplate
+from engine.template.renderer import RemoteTemplate
 from engine.types import whole_characters
 
 if TYPE_CHECKING:

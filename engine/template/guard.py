@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from engine.errors import RequestError, TemplateError
 from engine.template.markers import Markers, Span, merged
-from engine.template.remote import TemplateStoppedError
+from engine.template.renderer import TemplateStoppedError
 from engine.types import Message
 
 _PRIVATE = range(0xF0000, 0x10FFFE)

@@ -28,7 +28,7 @@ from engine.template.history import (
 from engine.template.markers import Markers, Span
 from engine.template.prompt import Prompt, common, pieces_of, prefix_of, turn_start
 from engine.template.reasoning import Switch, with_words
-from engine.template.remote import TemplateStoppedError
+from engine.template.renderer import TemplateStoppedError
 from engine.template.tool_forms import ToolForms
 from engine.types import Message, Tool
 

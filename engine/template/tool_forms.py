@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 from engine.errors import TemplateError
 from engine.template.conversation import as_mapping
 from engine.template.env import Template, values
-from engine.template.remote import TemplateStoppedError
+from engine.template.renderer import TemplateStoppedError
 from engine.types import Tool
 
 Form: TypeAlias = Mapping[str, Any]

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from engine.child import ends, read_frame, write_frame
-from engine.template.remote import EXHAUSTED, LONGEST_REFUSAL, NAMES, REFUSAL, TEXT
+from engine.template.renderer import EXHAUSTED, LONGEST_REFUSAL, NAMES, REFUSAL, TEXT
 from engine.template.sandbox import Compiled, Surroundings, complaint
 
 MEMORY = 1 << 30

@@ -8,8 +8,8 @@ from engine.tools.call import ToolOutcome, error_text, finish, is_async, run, ru
 from engine.tools.check import described
 from engine.tools.context import ToolContext
 from engine.tools.describe import ToolLike, as_tool, as_tools
+from engine.tools.json_values import DEEPEST, json_value, plain_scalar
 from engine.tools.sources import RunTool, Toolbox, ToolSource
-from engine.tools.values import DEEPEST, json_value, plain_scalar
 
 __all__ = [
     "DEEPEST",

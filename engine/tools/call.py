@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from engine.errors import RequestError
 from engine.tools.check import ModelArguments, described, failed, sentence
 from engine.tools.context import ToolContext
-from engine.tools.values import json_value
+from engine.tools.json_values import json_value
 from engine.types import Tool, whole_characters
 
 

@@ -25,8 +25,8 @@ from pydantic_core import SchemaValidator, core_schema
 from engine.errors import EngineWarning, RequestError
 from engine.tools.context import ToolContext
 from engine.tools.formats import checker
+from engine.tools.json_values import plain_json, size
 from engine.tools.subschemas import form, subschemas
-from engine.tools.values import plain_json, size
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

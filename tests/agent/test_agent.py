@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.agent.loop import Run, RunStream, stream_run
-from engine.agent.options import RunOptions
+from engine.agent.limits import RunOptions
+from engine.agent.run import Run, RunStream, stream_run
 from engine.errors import ContextOverflowError, DecodeError, RequestError
 from engine.events import (
     ContentDelta,

@@ -17,7 +17,7 @@ import pytest
 from engine import BatchInputError, ChatTemplate, DiskFullError, Engine, EngineError, RequestError, batch
 from engine.batch import files, job, lines
 from engine.batch.index import Digests
-from engine.runtime.options import LoopOptions
+from engine.runtime.config import LoopOptions
 from engine.testing import ByteVocab, ScriptedBackend
 
 LONG = "much " * 2000  # more than the context holds

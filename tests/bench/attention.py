@@ -17,7 +17,7 @@ from measuring import Setup, in_a_thread, in_turns, report_turns, timed, words
 from peers import LlamaPython
 
 from engine import Engine, Usage
-from engine.runtime.options import ContextOptions, FlashAttention
+from engine.runtime.config import ContextOptions, FlashAttention
 
 LENGTHS = (500, 2000, 8000)
 

@@ -16,7 +16,7 @@ from measuring import Setup, ask, in_a_thread, replaced, watched, words
 from engine.llama import lib as llama_lib
 from engine.llama.footprint import Cells, estimate
 from engine.llama.gguf import read_gguf
-from engine.runtime.options import ContextOptions
+from engine.runtime.config import ContextOptions
 
 _BURST = 20
 """Tokens an answer of `deep`."""

@@ -18,7 +18,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).res
 from bare import Bare, Drawing  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
-from engine.runtime.options import ContextOptions  # noqa: E402
+from engine.runtime.config import ContextOptions  # noqa: E402
 
 WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
 STREAMS = 16

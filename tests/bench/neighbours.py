@@ -20,7 +20,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine import Engine  # noqa: E402
-from engine.llama.memory import default_threads  # noqa: E402
+from engine.llama.machine import default_threads  # noqa: E402
 
 GREEDY: dict[str, Any] = {"temperature": 0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "ignore_eos": True}
 

@@ -32,7 +32,7 @@ from streams import distinct, shared, single, threads  # noqa: E402
 
 from engine import Engine, Usage, _data  # noqa: E402
 from engine.diagnose import preflight  # noqa: E402
-from engine.runtime.options import ContextOptions, ModelOptions  # noqa: E402
+from engine.runtime.config import ContextOptions, ModelOptions  # noqa: E402
 
 
 def batches(setup: Setup) -> None:

@@ -29,7 +29,7 @@ from measuring import (
 from peers import LlamaPython, LlamaServer, batched_bench
 
 from engine import Engine
-from engine.llama.memory import batch_threads, default_threads
+from engine.llama.machine import batch_threads, default_threads
 
 _RUNS = 3
 """Runs of a single stream in a round: it is short."""

@@ -20,7 +20,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine import _data  # noqa: E402
-from engine.template import remote  # noqa: E402
+from engine.template import renderer  # noqa: E402
 from engine.template.chat_template import ChatTemplate  # noqa: E402
 
 UNKNOWN = (
@@ -97,8 +97,8 @@ def renders(count: int) -> None:
 def _seconds() -> float:
     """Processor time of this process and of the child that renders, where the system tells."""
     seconds = time.process_time()
-    for renderer in remote._idle:  # pyright: ignore[reportPrivateUsage]
-        stat = Path(f"/proc/{renderer.child.process.pid}/schedstat")
+    for process in renderer._idle:  # pyright: ignore[reportPrivateUsage]
+        stat = Path(f"/proc/{process.child.process.pid}/schedstat")
         seconds += int(stat.read_text(encoding="utf-8").split()[0]) / 1e9 if stat.exists() else 0.0
     return seconds
 

@@ -12,7 +12,7 @@ from walking import as_text, byte_compiler, walk
 
 from engine.constraint.lark import GrammarText
 from engine.constraint.matcher import Matcher
-from engine.constraint.turn import calls
+from engine.constraint.turn_grammar import calls
 from engine.events import fold
 from engine.families import Format, builtin_families
 from engine.parsing import Parser

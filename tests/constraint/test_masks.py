@@ -16,7 +16,7 @@ from engine.llama.candidates import all_allowed, allowed_tokens, is_dense
 from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
 from engine.runtime.backend import Row
-from engine.runtime.options import ContextOptions
+from engine.runtime.config import ContextOptions
 from engine.types import SamplingParams
 
 DRAWS = 3000

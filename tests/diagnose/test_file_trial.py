@@ -20,7 +20,7 @@ from engine import Engine
 from engine.diagnose import preflight
 from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.gguf import GgufFile, read_gguf
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 MODEL, CONTEXT = ModelOptions(), ContextOptions(n_ctx=256)
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="POSIX signals, and limits of memory")

@@ -14,7 +14,7 @@ from engine import _data
 from engine.diagnose import preflight
 from engine.diagnose.preflight import Verdict, examine
 from engine.errors import EngineError, EngineWarning
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 MODEL, CONTEXT = ModelOptions(), ContextOptions()
 CURE = "(-fno-dse|-U__AMX_INT8__)"

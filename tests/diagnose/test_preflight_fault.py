@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from engine.diagnose import preflight
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 TEMPLATES = os.environ.get("LLAMA_CPP_TEMPLATES", "")
 COMPILER = shutil.which("g++") or shutil.which("c++")

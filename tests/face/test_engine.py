@@ -20,8 +20,8 @@ from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.options import LoadOptions, SamplingOptions
 from engine.runtime.backend import Row
+from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.loop import Loop
-from engine.runtime.options import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Request
 from engine.runtime.runner import Runner
 from engine.template.conversation import conversation_of

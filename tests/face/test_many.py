@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import ChatTemplate, Completion, ContextOverflowError, Engine, EngineError, Message, RequestError
-from engine.runtime.options import LoopOptions
+from engine.runtime.config import LoopOptions
 from engine.testing import ByteVocab, ScriptedBackend
 
 

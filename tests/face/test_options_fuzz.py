@@ -14,7 +14,7 @@ from engine import Engine, RequestError
 from engine.errors import ContextOverflowError, EngineError, QueueFullError
 from engine.llama.model import Model
 from engine.options import LoadOptions, RawOptions, TurnOptions
-from engine.runtime.options import ContextOptions, LoopOptions, ModelOptions
+from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.service import TurnRequest
 from engine.template.chat_template import ChatTemplate
 from engine.testing import ByteVocab, ScriptedBackend

@@ -19,7 +19,7 @@ from hub_server import Hub, Repo, corrupt_at, cut_after, etag_of, refuse, slowly
 from huggingface_hub import constants
 
 from engine.errors import EngineError, ModelLoadError, RequestError
-from engine.hub import download, fetch, find, located, named, remote
+from engine.hub import api, download, fetch, find, located, named
 from engine.hub.names import Name
 from engine.hub.progress import Progress
 from engine.offloop import off_loop
@@ -47,7 +47,7 @@ def theirs(*, local_files_only: bool = False) -> str:
 
 
 def unfinished() -> list[Path]:
-    return sorted(remote.cache_directory().rglob("*.incomplete"))
+    return sorted(api.cache_directory().rglob("*.incomplete"))
 
 
 class Kept:
@@ -145,7 +145,7 @@ def test_folders_and_names_with_spaces(hub: Hub) -> None:
 
 
 def test_a_disk_without_links(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "has_links", lambda: False)
+    monkeypatch.setattr(api, "has_links", lambda: False)
     path = get("own/repo:Q8_0")
     assert not path.is_symlink()
     assert path.read_bytes() == DATA
@@ -252,7 +252,7 @@ def test_a_download_that_was_given_up_goes_on_with_the_next_call(hub: Hub, repo:
 def test_random_interruptions_always_end_in_the_right_bytes(hub: Hub, repo: Repo) -> None:
     draw = random.Random(3)
     for attempt in range(12):
-        shutil.rmtree(remote.cache_directory(), ignore_errors=True)
+        shutil.rmtree(api.cache_directory(), ignore_errors=True)
         hub.faults = [cut_after(draw.randrange(1, 60_000)) for _ in range(draw.randrange(1, 8))]
         hub.requests.clear()
         assert get("own/repo:Q8_0").read_bytes() == DATA, attempt
@@ -264,7 +264,7 @@ def test_a_stalled_connection(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPa
     hub.faults = [stall_after(70_000, 5)]
     assert get("own/repo:Q8_0").read_bytes() == DATA
     assert hub.content_starts() == [0, 70_000]
-    shutil.rmtree(remote.cache_directory())
+    shutil.rmtree(api.cache_directory())
     monkeypatch.setattr(download, "WAITS", (0.01,))
     hub.faults = [stall_after(70_000, 5), stall_after(0, 5)]
     with pytest.raises(ModelLoadError, match=r"stopped at 70\.0 kB of 300 kB.*timed out"):
@@ -277,7 +277,7 @@ def test_a_corrupted_download_is_refused_and_comes_anew(hub: Hub, data: bytes) -
     hub.faults = [corrupt_at(20)]
     with pytest.raises(ModelLoadError, match=f"arrived damaged: its hash is [0-9a-f]+, but should be {etag_of(data)}"):
         get("own/repo:Q8_0")
-    assert not any(path.is_file() for path in remote.repository_directory("own/repo").rglob("*"))
+    assert not any(path.is_file() for path in api.repository_directory("own/repo").rglob("*"))
     assert get("own/repo:Q8_0").read_bytes() == data
 
 
@@ -445,7 +445,7 @@ def test_a_file_that_went_after_it_was_listed(hub: Hub, repo: Repo, monkeypatch:
     found = find(asked("own/repo:Q8_0"))
     repo.commits[found.commit] = {}
     with pytest.raises(ModelLoadError, match=r"m-Q8_0\.gguf at [0-9a-f]{40} is not there any more"):
-        remote.blob("own/repo", found.commit, Q8)
+        api.blob("own/repo", found.commit, Q8)
 
 
 @pytest.mark.parametrize("arrange", [private, gated])
@@ -551,8 +551,8 @@ def test_a_disk_that_fills_up(hub: Hub, repo: Repo) -> None:
 
 
 def test_a_cache_that_cannot_be_written(hub: Hub, repo: Repo) -> None:
-    remote.cache_directory().parent.mkdir(exist_ok=True)
-    remote.cache_directory().write_text("a file, where a directory should be")
+    api.cache_directory().parent.mkdir(exist_ok=True)
+    api.cache_directory().write_text("a file, where a directory should be")
     with pytest.raises(ModelLoadError, match=r"cannot be used.*HF_HOME"):
         get("own/repo:Q8_0")
 

@@ -9,7 +9,7 @@ import pytest
 from hub_server import Hub
 
 from engine.cli import main
-from engine.diagnose.fit import Fit, Wanted, fits
+from engine.diagnose.quantisations import Fit, Wanted, fits
 from engine.errors import ContextOverflowError, ModelLoadError, RequestError
 from engine.hub import located
 from engine.llama.gguf import read_gguf

@@ -18,7 +18,7 @@ from hub_server import Handler, Hub, Repo, cut_after, etag_of
 from huggingface_hub import constants
 
 from engine.errors import ModelLoadError, RequestError
-from engine.hub import download, fetch, located, named, remote
+from engine.hub import api, download, fetch, located, named
 from engine.hub.progress import Progress
 from engine.hub.variants import File, variants_of
 
@@ -148,8 +148,8 @@ def test_random_answers(hub: Hub, repo: Repo, tmp_path: Path) -> None:
             assert result.isprintable(), drawn
             assert len(result) < 3_000, drawn
             outcomes["refused"] += 1
-        assert [each.name for each in tmp_path.iterdir() if each != remote.cache_directory()] == [], drawn
-        shutil.rmtree(remote.cache_directory(), ignore_errors=True)
+        assert [each.name for each in tmp_path.iterdir() if each != api.cache_directory()] == [], drawn
+        shutil.rmtree(api.cache_directory(), ignore_errors=True)
     assert outcomes["refused"] > 75
     assert outcomes["downloaded"] >= 3
 
@@ -169,8 +169,8 @@ def endless(piece: bytes, seconds: float = 0.0, status: int = 200) -> Callable[[
 
 
 def test_a_listing_without_an_end(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_LARGEST_LISTING", 1 << 20)
-    monkeypatch.setattr(remote, "_LONGEST_ANSWER", 0.3)
+    monkeypatch.setattr(api, "_LARGEST_LISTING", 1 << 20)
+    monkeypatch.setattr(api, "_LONGEST_ANSWER", 0.3)
     hub.instead = endless(b"[" * 100_000)
     with pytest.raises(ModelLoadError, match="more than 1,048,576 bytes about own/repo"):
         get()
@@ -208,7 +208,7 @@ def test_a_listing_that_would_be_inflated(hub: Hub, repo: Repo) -> None:
 def test_a_refusal_without_an_end(
     hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch, route: str, piece: int, seconds: float
 ) -> None:
-    monkeypatch.setattr(remote, "_LONGEST_ANSWER", 0.3)
+    monkeypatch.setattr(api, "_LONGEST_ANSWER", 0.3)
     forever = endless(b"x" * piece, seconds, status=403)
     hub.instead = lambda handler: ROUTES[route](handler) and forever(handler)
     with pytest.raises(ModelLoadError, match="status 403"):
@@ -282,7 +282,7 @@ def test_names_that_would_leave_the_cache_are_refused(hub: Hub, repo: Repo, monk
         monkeypatch.setattr("hub_server.etag_of", lambda _, etag=etag: etag)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         with pytest.raises(ModelLoadError, match="did not answer as the Hugging Face Hub does"):
             get("own/repo:Q8_0")
-    assert list(remote.cache_directory().parent.iterdir()) in ([], [remote.cache_directory()])
+    assert list(api.cache_directory().parent.iterdir()) in ([], [api.cache_directory()])
 
 
 def test_what_a_server_says_cannot_move_the_cursor(hub: Hub, repo: Repo) -> None:

@@ -13,7 +13,7 @@ from hub_server import Hub, cut_after
 
 from engine.cli import confirm, main
 from engine.errors import ModelLoadError
-from engine.hub import located, remote
+from engine.hub import api, located
 
 DATA = random.Random(1).randbytes(30_000)
 SMALL = random.Random(2).randbytes(5_000)
@@ -85,7 +85,7 @@ def test_folders_are_listed_by_name_or_header(hub: Hub, tmp_path: Path, capsys: 
 
 def test_an_empty_cache(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "list"]) == 0
-    assert capsys.readouterr().out == f"There are no models in {remote.cache_directory()}.\n"
+    assert capsys.readouterr().out == f"There are no models in {api.cache_directory()}.\n"
 
 
 def test_download_prints_the_path(filled: Hub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,22 +127,22 @@ def test_remove_lists_and_asks(
 def test_what_is_removed_is_gone_and_nothing_else(filled: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     filled.repos["own/repo"].commit({"m-Q8_0.gguf": DATA})  # the same bytes at two commits
     located("own/repo:Q8_0")
-    blobs = remote.repository_directory("own/repo") / "blobs"
+    blobs = api.repository_directory("own/repo") / "blobs"
     assert len(list(blobs.iterdir())) == 3
     assert main(["models", "remove", "own/repo:Q8_0", "--yes"]) == 0
     assert sorted(path.stat().st_size for path in blobs.iterdir()) == [4_998, 5_000]
-    assert not any("Q8_0" in path.name for path in remote.repository_directory("own/repo").rglob("*"))
+    assert not any("Q8_0" in path.name for path in api.repository_directory("own/repo").rglob("*"))
     assert main(["models", "remove", "own/broken", "own/split", "--yes"]) == 0
-    assert not remote.repository_directory("own/broken").exists()
-    assert not remote.repository_directory("own/split").exists()
+    assert not api.repository_directory("own/broken").exists()
+    assert not api.repository_directory("own/split").exists()
     assert main(["models", "remove", "own/repo", "--yes"]) == 0
-    assert not remote.repository_directory("own/repo").exists()
+    assert not api.repository_directory("own/repo").exists()
     capsys.readouterr()
     assert listed(capsys) == {}
 
 
 def test_other_files_of_a_repository_stay(filled: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = remote.repository_directory("own/split") / "snapshots" / "0" / "config.json"
+    kept = api.repository_directory("own/split") / "snapshots" / "0" / "config.json"
     kept.parent.mkdir()
     kept.write_text("{}")
     assert main(["models", "remove", "own/split", "--yes"]) == 0
@@ -164,9 +164,9 @@ def test_what_is_not_in_the_cache_is_not_removed(
 def test_a_cache_without_links(
     filled: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.rmtree(remote.cache_directory())
-    monkeypatch.setattr(remote, "has_links", lambda: False)
+    shutil.rmtree(api.cache_directory())
+    monkeypatch.setattr(api, "has_links", lambda: False)
     located("own/repo:Q8_0")
     assert [*listed(capsys)] == ["own/repo:Q8_0"]
     assert main(["models", "remove", "own/repo:Q8_0", "--yes"]) == 0
-    assert not remote.repository_directory("own/repo").exists()
+    assert not api.repository_directory("own/repo").exists()

@@ -16,7 +16,7 @@ from hub_server import Hub, cut_after, slowly, wait_until
 
 from engine import Engine
 from engine.errors import RequestError
-from engine.hub import remote
+from engine.hub import api
 
 DATA = random.Random(1).randbytes(400_000)
 LOCATE = "import sys; from engine.hub import located; print(located(sys.argv[1]))"
@@ -72,7 +72,7 @@ def test_a_split_model_is_loaded(hub: Hub, tmp_path: Path) -> None:
     hub.add("own/split", parts)
     with Engine.load("own/split", n_ctx=64, family="hermes") as llm:
         assert llm.info.path.name == f"tiny-F32-00001-of-{len(parts):05}.gguf"
-        assert llm.info.path.is_relative_to(remote.cache_directory())
+        assert llm.info.path.is_relative_to(api.cache_directory())
 
 
 def test_settings_come_from_the_environment(server: Hub, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from engine.diagnose import preflight
 from engine.isolated import preflight_child
 from engine.llama.context import LlamaBackend
 from engine.runtime.backend import Row
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 
 @pytest.mark.parametrize("kv_unified", [False, True])

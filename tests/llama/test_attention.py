@@ -15,7 +15,7 @@ from engine.llama.lib import Device
 from engine.llama.model import Model
 from engine.llama.params import on_cpu
 from engine.llama.plan import Machine
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 SHAPE = model_files.Shape(n_embd=128, n_ff=256, n_head=4, n_head_kv=2, n_ctx=32_768)
 

@@ -14,7 +14,7 @@ from engine.llama.gguf import read_gguf
 from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.runtime.backend import Row
-from engine.runtime.options import ContextOptions
+from engine.runtime.config import ContextOptions
 
 MIB = 1 << 20
 BUFFER = re.compile(r"(KV|RS|compute|output) buffer size = +([\d.]+) MiB")

@@ -23,11 +23,11 @@ from engine.llama import model as llama
 from engine.llama import params as llama_params
 from engine.llama.footprint import Cells, cells_of, estimate
 from engine.llama.gguf import NamedTemplate
-from engine.llama.memory import anonymous_memory
+from engine.llama.machine import anonymous_memory
 from engine.llama.model import Model
 from engine.llama.plan import RESERVE, Machine
 from engine.runtime.backend import Row
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 MIB = 1 << 20
 

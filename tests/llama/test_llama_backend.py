@@ -20,7 +20,7 @@ from engine.llama.model import Model
 from engine.llama.plan import Machine
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Row
-from engine.runtime.options import CacheType, ContextOptions, ModelOptions
+from engine.runtime.config import CacheType, ContextOptions, ModelOptions
 from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.types import SamplingParams
 

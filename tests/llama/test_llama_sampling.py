@@ -15,7 +15,7 @@ from engine.llama.context import LlamaBackend
 from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.runtime.backend import Row
-from engine.runtime.options import ContextOptions
+from engine.runtime.config import ContextOptions
 from engine.types import SamplingParams
 
 SIZE = 8192

@@ -11,7 +11,7 @@ from engine.llama.footprint import cells_of, estimate, layer_caches, weights
 from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.lib import Device
 from engine.llama.plan import RESERVE, Machine, longest, plan
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 MIB = 1 << 20
 

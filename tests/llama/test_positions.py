@@ -10,7 +10,7 @@ from engine.errors import RequestError
 from engine.llama.gguf import read_gguf
 from engine.llama.model import Model
 from engine.llama.params import position_limit
-from engine.runtime.options import ContextOptions
+from engine.runtime.config import ContextOptions
 
 
 def test_a_context_holds_no_more_tokens_than_there_are_positions(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import engine.openai
 from engine import ChatTemplate, Engine, RequestError
 from engine.errors import DecodeError, EngineError
 from engine.events import ContentDelta, Finished
-from engine.runtime.options import LoopOptions
+from engine.runtime.config import LoopOptions
 from engine.testing import ByteVocab, ScriptedBackend
 
 openai = pytest.importorskip("openai")

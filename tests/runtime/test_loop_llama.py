@@ -8,9 +8,9 @@ import pytest
 from engine.events import fold
 from engine.llama.model import Model
 from engine.parsing import Parser, Piece
+from engine.runtime.config import ContextOptions, LoopOptions
 from engine.runtime.generation import Limits
 from engine.runtime.loop import Loop
-from engine.runtime.options import ContextOptions, LoopOptions
 from engine.runtime.request import Reply, Request
 from engine.types import Completion, SamplingParams, Usage
 

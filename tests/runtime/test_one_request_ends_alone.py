@@ -17,7 +17,7 @@ from engine import Engine
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.events import Event
 from engine.parsing import Parser
-from engine.runtime.options import LoopOptions
+from engine.runtime.config import LoopOptions
 from engine.runtime.service import Service, TurnRequest
 from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.template.chat_template import ChatTemplate

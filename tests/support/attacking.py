@@ -13,9 +13,9 @@ import pytest
 from hostile_templates import TRIGGER
 
 from engine.errors import TemplateError
-from engine.template import chat_template, remote
+from engine.template import chat_template, renderer
 from engine.template.chat_template import ChatTemplate
-from engine.template.remote import TemplateStoppedError
+from engine.template.renderer import TemplateStoppedError
 
 _LOOT = re.compile(
     r"root:x?:0|uid=\d|PATH=|<class 'object'>|<module|<frame|<code object|<function eval|_io\.TextIOWrapper"
@@ -83,7 +83,7 @@ def attack(source: str) -> Cost:
 
 def hurry(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Stop templates after so many seconds, at loading and for each turn."""
-    patch.setattr(remote, "SECONDS", seconds)
+    patch.setattr(renderer, "SECONDS", seconds)
     patch.setattr(chat_template, "SECONDS", seconds)
     patch.setattr(chat_template, "_PROBING", 2 * seconds)
 

@@ -14,7 +14,7 @@ from engine.errors import DecodeError
 from engine.llama import lib as llama_lib
 from engine.llama.gguf import read_gguf
 from engine.llama.params import on_cpu
-from engine.runtime.options import FLASH_ATTENTION, ContextOptions
+from engine.runtime.config import FLASH_ATTENTION, ContextOptions
 
 
 @dataclass(frozen=True)

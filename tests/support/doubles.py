@@ -6,9 +6,9 @@ from typing import Any
 
 from engine.events import fold
 from engine.parsing import Parser, Piece
+from engine.runtime.config import LoopOptions
 from engine.runtime.generation import Limits
 from engine.runtime.loop import Loop
-from engine.runtime.options import LoopOptions
 from engine.runtime.request import Reply, Request
 from engine.template.prompt import Prompt
 from engine.testing import ScriptedBackend

@@ -262,7 +262,7 @@ def prepare(cache: Path) -> None:
     warnings.simplefilter("ignore")
     from engine.diagnose import preflight
     from engine.llama.lib import library
-    from engine.runtime.options import ContextOptions, ModelOptions
+    from engine.runtime.config import ContextOptions, ModelOptions
 
     library()
     for name in ("engine.engine", "engine.isolated.preflight_child", "engine.llama.model", "engine.runtime.backend"):

@@ -15,7 +15,7 @@ from engine.llama.context import LlamaBackend
 from engine.llama.model import Model
 from engine.parsing import Piece
 from engine.runtime.backend import Row
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 from engine.template.chat_template import ChatTemplate
 from engine.template.prompt import Prompt
 from engine.types import SamplingParams

@@ -2,7 +2,7 @@
 
 import threading
 
-from engine.template.memory import ReasoningMemory
+from engine.template.reasoning_memory import ReasoningMemory
 from engine.types import Message, ToolCall
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import ChatTemplate, ContextOverflowError, Engine, RequestError
-from engine.runtime.options import LoopOptions
-from engine.template.fit import kept, shortened
+from engine.runtime.config import LoopOptions
+from engine.template.overflow import kept, shortened
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Message, ToolCall
 

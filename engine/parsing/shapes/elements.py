@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from engine.families import ToolSyntax
+from engine.parsing.argument_text import Schemas, coerced, quoted, typed, unwrapped
 from engine.parsing.grammar import (
     NOTHING,
     JsonText,
@@ -38,7 +39,6 @@ from engine.parsing.json_reader import Outcome
 from engine.parsing.reader import CONTROL, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes.pythonic import LiteralReader, Write
 from engine.parsing.shapes.section import Section
-from engine.parsing.values import Schemas, coerced, quoted, typed, unwrapped
 from engine.tools import DEEPEST, json_value
 from engine.types import Tool
 

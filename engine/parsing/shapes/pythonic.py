@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from engine.families import ToolSyntax
+from engine.parsing.argument_text import Schemas, quoted
 from engine.parsing.emitter import CallEmitter
 from engine.parsing.grammar import (
     FORMATS,
@@ -35,7 +36,6 @@ from engine.parsing.grammar import (
 from engine.parsing.json_reader import Outcome
 from engine.parsing.reader import CONTROL, WINDOW, Reader, Reading
 from engine.parsing.shapes.section import Section
-from engine.parsing.values import Schemas, quoted
 from engine.tools import DEEPEST
 from engine.types import Tool
 

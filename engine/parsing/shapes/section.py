@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from engine.families import ToolSyntax
+from engine.parsing.argument_text import Schemas, quoted
 from engine.parsing.emitter import CallEmitter, Emitter
 from engine.parsing.reader import CUT, FIRST_CONTROL, WINDOW, Mark, Markers, Reader, Reading, Spelling, compiled
-from engine.parsing.values import Schemas, quoted
 
 _NAME = re.compile(r"[\w.\-:/$@]+|[\"']")
 _WORD = re.compile(r"[\"']?[\w.\-:/$@]+")

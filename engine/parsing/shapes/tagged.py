@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 
 from engine.families import ToolSyntax
+from engine.parsing.argument_text import ArgumentWriter, Schemas, type_name
 from engine.parsing.emitter import CallEmitter
 from engine.parsing.grammar import (
     NOTHING,
@@ -34,7 +35,6 @@ from engine.parsing.reader import WINDOW, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes.json_calls import JsonShape
 from engine.parsing.shapes.pythonic import PythonNotation
 from engine.parsing.shapes.section import Section
-from engine.parsing.values import ArgumentWriter, Schemas, type_name
 from engine.types import Tool
 
 

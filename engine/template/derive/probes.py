@@ -15,7 +15,7 @@ from engine.families import Gate
 from engine.template.capabilities import Capabilities
 from engine.template.env import Template, values
 from engine.template.prompt import common
-from engine.template.remote import TemplateStoppedError
+from engine.template.renderer import TemplateStoppedError
 from engine.types import Tool
 
 ASK, SAID, WHY, LATER, RESULT = "ASKQTEXT", "SAIDQTEXT", "WHYQTEXT", "LATERQTEXT", "RESULTQTEXT"

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from engine.agent import callbacks
 from engine.agent.execution import Job, answers, answers_async
-from engine.agent.options import RunOptions
+from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
 from engine.display import Block, ending, figures, page_html, page_markdown, short
 from engine.errors import ContextOverflowError, EngineError, RequestError

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 
 from engine.families import Format
-from engine.parsing.bare import BareCalls, Demands
 from engine.parsing.emitter import Emitter, Span
 from engine.parsing.reader import CUT, WINDOW, Mark, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes import SectionReader
 from engine.parsing.trial import MOST, Trial
+from engine.parsing.unmarked import BareCalls, Demands
 
 _SPACE = re.compile(r"\s+")
 _TOKEN = re.compile(r"<[^<>\s]+>|\[/?[^\[\]\s]+\]")

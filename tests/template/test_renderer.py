@@ -17,9 +17,9 @@ from hostile_templates import TRIGGER, late
 
 from engine import ChatTemplate, Engine, TemplateError
 from engine.child import Child
-from engine.template import chat_template, remote, sandbox
+from engine.template import chat_template, renderer, sandbox
 from engine.template.env import Template
-from engine.template.remote import TemplateStoppedError
+from engine.template.renderer import TemplateStoppedError
 from engine.testing import ScriptedBackend
 
 PLAIN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
@@ -32,20 +32,20 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.fixture(autouse=True)
 def own_children(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Children of this test alone."""
-    monkeypatch.setattr(remote, "_idle", children())
+    monkeypatch.setattr(renderer, "_idle", children())
     yield
-    for renderer in remote._idle:  # pyright: ignore[reportPrivateUsage]
-        renderer.child.kill()
+    for process in renderer._idle:  # pyright: ignore[reportPrivateUsage]
+        process.child.kill()
 
 
-def children() -> "remote.deque[remote._Renderer]":  # pyright: ignore[reportPrivateUsage]
-    return remote.deque()
+def children() -> "renderer.deque[renderer._Renderer]":  # pyright: ignore[reportPrivateUsage]
+    return renderer.deque()
 
 
 def the_child() -> Child:
     """The only one that waits for orders."""
-    (renderer,) = remote._idle  # pyright: ignore[reportPrivateUsage]
-    return renderer.child
+    (process,) = renderer._idle  # pyright: ignore[reportPrivateUsage]
+    return process.child
 
 
 def soon() -> float:
@@ -102,7 +102,7 @@ def test_every_filter_and_method_that_is_listed_works_there() -> None:
 def test_a_template_of_ours_needs_no_child_and_neither_does_one_that_is_trusted() -> None:
     ChatTemplate(None, family="qwen3").render("Hi")
     ChatTemplate(PLAIN, trust_template=True).render("Hi")
-    assert not remote._idle  # pyright: ignore[reportPrivateUsage]
+    assert not renderer._idle  # pyright: ignore[reportPrivateUsage]
     ChatTemplate(PLAIN).render("Hi")
     ChatTemplate(PLAIN + " ").render("Hi")
     assert the_child().alive, "one for all"
@@ -235,7 +235,7 @@ def test_an_interrupted_render_leaves_no_answer_to_the_next(monkeypatch: pytest.
 
 
 def test_a_worn_child_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_TEMPLATES", 2)
+    monkeypatch.setattr(renderer, "_TEMPLATES", 2)
     templates = [Template("{{ x }}" + "." * number) for number in range(5)]
     for number, template in enumerate(templates * 2):
         assert template.render({"x": "x"}) == "x" + "." * (number % 5)
@@ -271,8 +271,8 @@ def test_whatever_a_compromised_child_sends_is_an_error(
         encoding="utf-8",
     )
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    monkeypatch.setattr(remote, "WORKER", module)
-    monkeypatch.setattr(remote, "SECONDS", 1.0)
+    monkeypatch.setattr(renderer, "WORKER", module)
+    monkeypatch.setattr(renderer, "SECONDS", 1.0)
     with pytest.raises(TemplateError):
         Template(PLAIN)
     assert not (tmp_path / "ran").exists()
@@ -292,7 +292,7 @@ def test_where_no_child_can_start_the_way_out_is_named(
 
 
 def test_a_child_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "WORKER", "engine.template.no_such_module")
+    monkeypatch.setattr(renderer, "WORKER", "engine.template.no_such_module")
     with pytest.raises(TemplateError, match=r"No module named 'engine.template.no_such_module'.*trust_template=True"):
         ChatTemplate(PLAIN)
 
@@ -314,17 +314,17 @@ def run(script: str) -> "subprocess.CompletedProcess[str]":
 def test_a_fork_has_children_of_its_own() -> None:
     done = run(
         """
-        from engine.template import remote
+        from engine.template import renderer
         template = Template(PLAIN)
-        first = remote._idle[0].child.process.pid
+        first = renderer._idle[0].child.process.pid
         template._compiled.lock.acquire()  # as a thread might that the fork does not have
         if not os.fork():
             text = template.render({"messages": USER})
-            print("Hi" in text, remote._idle[0].child.process.pid != first, flush=True)
+            print("Hi" in text, renderer._idle[0].child.process.pid != first, flush=True)
             sys.exit(0)
         os.wait()
         template._compiled.lock.release()
-        print("Hi" in template.render({"messages": USER}), remote._idle[0].child.process.pid == first)
+        print("Hi" in template.render({"messages": USER}), renderer._idle[0].child.process.pid == first)
         """
     )
     assert (done.stdout.split(), done.stderr) == (["True"] * 4, "")
@@ -333,9 +333,9 @@ def test_a_fork_has_children_of_its_own() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_child_ends_with_its_parent_whatever_forks_and_loops_remain() -> None:
     script = """
-        from engine.template import remote
+        from engine.template import renderer
         template = Template("{{ x }}")
-        print(remote._idle[0].child.process.pid, flush=True)
+        print(renderer._idle[0].child.process.pid, flush=True)
         if not (fork := os.fork()):
             os.closerange(0, 3)
             time.sleep(60)

@@ -14,8 +14,8 @@ from typing import Any, get_args
 
 from engine.errors import RequestError
 from engine.template.chat_template import ChatTemplate
-from engine.template.memory import Restored
 from engine.template.prompt import Prompt
+from engine.template.reasoning_memory import Restored
 from engine.tools import ToolLike
 from engine.types import AllowedChoice, DocumentLike, Message, Overflow, Reasoning, Tool
 

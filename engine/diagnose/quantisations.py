@@ -17,7 +17,7 @@ from engine.llama.gguf import GgufFile, described, read_gguf
 from engine.llama.gguf_header import read_header_by_ranges
 from engine.llama.params import position_limit
 from engine.llama.plan import MODEST_CONTEXT, Machine, longest, plan
-from engine.runtime.options import ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 
 if TYPE_CHECKING:
     from engine import hub
