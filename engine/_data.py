@@ -1,8 +1,4 @@
-"""The only place that finds the files shipped with the code: models.toml, templates/, the built-in model.
-
-Knows: that they are at the repository's root in a checkout or an editable install, and inside the package in a wheel.
-Does not know: their contents.
-"""
+"""The only place that finds the files shipped with the code: models.toml, templates/, the built-in model."""
 
 from functools import cache
 from pathlib import Path

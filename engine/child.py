@@ -1,9 +1,7 @@
 """Child processes that run Python code of ours: all started alike, spoken to in frames, and reliably ended.
 
-Knows: the interpreter's flags and environment, which modules a child may import, frames, time limits, forks, and how to
-interpret a child's end. Does not know: the content of orders and answers. Both sides are here: `Child` is the parent's,
-`ends` and `read_frame` are the child's. A frame is its length (8 bytes, big-endian) and that many bytes, whose meaning
-the two sides define; but a parent never unpickles what a child sends.
+Both sides are here: `Child` is the parent's, `ends` and `read_frame` are the child's. A frame is its length (8 bytes,
+big-endian) and that many bytes, whose meaning the two sides define; but a parent never unpickles what a child sends.
 
 All children start alike. With `-P` and a cleaned environment, no module is imported from the current directory or from
 PYTHONPATH's empty entries. The module path is the standard library, then the folder of this package, then this

@@ -1,7 +1,7 @@
 """Deadlines of this process: one thread that sleeps until the next deadline, and calls its function.
 
-Knows: times and functions. Does not know: what is late. `threading.Timer` would take a thread per deadline; this thread
-is woken only for a deadline that is nearer than all others, so that setting and cancelling one costs microseconds.
+`threading.Timer` would take a thread per deadline; this thread is woken only for a deadline that is nearer than all
+others, so that setting and cancelling one costs microseconds.
 """
 
 import os

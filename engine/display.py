@@ -1,8 +1,6 @@
 """Records as HTML, Markdown and short text: plain functions, text in and text out.
 
-Knows: that a model's text must never become live HTML, a script, a remote image or a control code, and how much of a
-very long text is worth showing. Does not know: records, events, IPython. The only importer of markdown_it; imported
-late, as it takes a moment.
+The only importer of markdown_it; imported late, as it takes a moment.
 """
 
 import re

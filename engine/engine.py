@@ -1,7 +1,4 @@
-"""`Engine`: the class that users work with. Every method only calls the packages below.
-
-Knows: which package does what, and the options that a caller may give. Does not know: how any of it works.
-"""
+"""`Engine`: the class that users work with. Every method only calls the packages below."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,8 +1,7 @@
 """Every error the engine raises on purpose.
 
-Knows: the closed set of error classes a caller can catch. Does not know: where they are raised. Each message says what
-is wrong (with the numbers) and what to do next. Bad *model output* never raises; it arrives as data on the events (see
-`engine.events.ToolCallEnd`).
+Each message says what is wrong (with the numbers) and what to do next. Bad *model output* never raises; it arrives as
+data on the events (see `engine.events.ToolCallEnd`).
 """
 
 from collections.abc import Iterable

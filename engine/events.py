@@ -1,8 +1,6 @@
 """Events: the closed union of what a model's output is parsed into, and their fold into a completion.
 
-Knows: the order of events (a part ends before the next begins; nothing emitted is ever retracted; each state of a
-call's arguments is a prefix of the next). Does not know: what makes them. Plain frozen dataclasses, since there are one
-or more for every token.
+Plain frozen dataclasses, since there are one or more for every token.
 """
 
 from collections.abc import Iterable

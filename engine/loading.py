@@ -1,8 +1,4 @@
-"""Loads weights, context and template of a file, or for the weights of an open `llama_cpp.Llama`.
-
-Knows: the order of the checks before anything is loaded, and what to undo if a later step fails. Does not know: turns,
-services.
-"""
+"""Loads weights, context and template of a file, or for the weights of an open `llama_cpp.Llama`."""
 
 import logging
 import warnings

@@ -1,8 +1,4 @@
-"""Many conversations at once: a list of answers, or answers as they finish.
-
-Knows: how many rows run at a time, how an error of one row affects the others, and that a row may have its own options.
-Does not know: how a turn is made; callers pass a function that starts one.
-"""
+"""Many conversations at once: a list of answers, or answers as they finish."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence

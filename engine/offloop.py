@@ -1,8 +1,4 @@
-"""Runs blocking work of the engine in a worker thread while an event loop continues.
-
-Knows: that the waiting task may be cancelled before the work is done, and that its result must then be undone. Does not
-know: what the work is.
-"""
+"""Runs blocking work of the engine in a worker thread while an event loop continues."""
 
 import asyncio
 from collections.abc import Callable

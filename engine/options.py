@@ -1,9 +1,4 @@
-"""The options that callers may give by name: for loading, for sampling, for a turn.
-
-Knows: the names and types that editors and type checkers show; every value is checked against them once, here. Does not
-know: defaults and ranges, which the records define that are made here of the options (`engine.runtime.config`,
-`engine.types.SamplingParams`).
-"""
+"""The options that callers may give by name: for loading, for sampling, for a turn."""
 
 import math
 import time

@@ -1,7 +1,6 @@
 """Progress displays: a terminal's line, the output of a notebook's cell, or plain lines.
 
-Knows: one line that is overwritten on a terminal, a display that is updated in a notebook, plain lines every few
-seconds anywhere else, and when a load is worth showing. Does not know: whose progress it is. Times are seconds.
+Times are seconds.
 """
 
 import importlib

@@ -1,8 +1,4 @@
-"""Converts messages from the forms that callers use into the fields of `engine.types.Message`.
-
-Knows: dictionaries and SDK objects in OpenAI's form, the three names of the reasoning field, content as a list of
-parts, results that are not text, and which unknown fields may be dropped. Does not know: records, templates.
-"""
+"""Converts messages from the forms that callers use into the fields of `engine.types.Message`."""
 
 import json
 from collections.abc import Mapping, Sequence

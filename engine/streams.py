@@ -1,7 +1,4 @@
-"""The base classes of all streams of events: read with `for`, `async for` or `await`, cancelled by leaving a `with`.
-
-Knows: the sync and async ways of reading a stream. Does not know: where events come from.
-"""
+"""The base classes of all streams of events: read with `for`, `async for` or `await`, cancelled by leaving a `with`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator

@@ -1,10 +1,8 @@
 """Test doubles for a model: a vocabulary of bytes, and a backend with scripted replies.
 
-Knows: the backend's protocol, and the bookkeeping of a KV cache (which sequence holds which positions, which cells are
-shared, when it is full). Does not know: weights, or where the replies come from. It is for users' tests as well as
-ours: an agent runs on it in milliseconds, through the same scheduler, prefix cache, parser and streams as on real
-weights. Each draw checks what the engine decoded: the sequence must hold exactly the prompt and the tokens accepted
-since.
+It is for users' tests as well as ours: an agent runs on it in milliseconds, through the same scheduler, prefix cache,
+parser and streams as on real weights. Each draw checks what the engine decoded: the sequence must hold exactly the
+prompt and the tokens accepted since.
 """
 
 import json

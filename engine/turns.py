@@ -1,8 +1,4 @@
-"""Makes turns of messages and options: checks them once, renders, constrains, submits.
-
-Knows: the order of these steps, and what they need of an engine: the service, the template, the memory of reasoning,
-the seed. Does not know: the methods that callers use (`engine.engine`), how the steps work.
-"""
+"""Makes turns of messages and options: checks them once, renders, constrains, submits."""
 
 import secrets
 from collections.abc import Callable, Sequence

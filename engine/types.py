@@ -1,8 +1,6 @@
 """The public records: messages and their parts, tools and calls, sampling, usage, the completion.
 
-Knows: fields, and how the forms that callers use (OpenAI dictionaries, the three names of the reasoning field) become
-one. Does not know: templates, tokens, models. All records are immutable pydantic models, validated once, when they are
-made.
+All records are immutable pydantic models, validated once, when they are made.
 """
 
 import json

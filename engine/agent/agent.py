@@ -1,7 +1,4 @@
-"""`Agent`: instructions, tools, the form of the answer and limits as one record, run by any engine.
-
-Knows: what its fields mean for a run. Does not know: models; it runs on any object with `stream_run`.
-"""
+"""`Agent`: instructions, tools, the form of the answer and limits as one record, run by any engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,4 @@
-"""Calls the caller's functions in a run (`approve=`, `save=`), sync or async, from sync and from async code.
-
-Knows: threads, and that errors of these functions name them. Does not know: what the functions are for.
-"""
+"""Calls the caller's functions in a run (`approve=`, `save=`), sync or async, from sync and from async code."""
 
 import asyncio
 import inspect

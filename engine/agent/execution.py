@@ -1,8 +1,4 @@
-"""Runs the calls of one turn: one after the other or several at once, each after approval and within its time limit.
-
-Knows: threads and tasks, and what is left running when a run is left. Does not know: turns, conversations; it reports
-what happens to each call to a `Book`.
-"""
+"""Runs the calls of one turn: one after the other or several at once, each after approval and within its time limit."""
 
 import asyncio
 import json

@@ -1,7 +1,4 @@
-"""The options of a run beyond those of its turns: limits, approval, the tools' context, where the transcript is saved.
-
-Knows: the options and their valid values. Does not know: how they are applied.
-"""
+"""The options of a run beyond those of its turns: limits, approval, the tools' context, where the transcript is saved."""
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

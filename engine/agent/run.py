@@ -1,8 +1,4 @@
-"""The agent loop: generates a turn, runs its calls, feeds their results back, until the model answers.
-
-Knows: how calls become tool messages, when the loop ends, how it is left early, how a transcript is resumed. Does not
-know: models, templates, sampling: it gets a function from messages to a running generation.
-"""
+"""The agent loop: generates a turn, runs its calls, feeds their results back, until the model answers."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence

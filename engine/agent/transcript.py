@@ -1,7 +1,4 @@
-"""A run as JSON: saved while it goes on, loaded another day, resumed in the middle of a step.
-
-Knows: what another process needs to resume a run. Does not know: how a run works.
-"""
+"""A run as JSON: saved while it goes on, loaded another day, resumed in the middle of a step."""
 
 from pathlib import Path
 from typing import Literal, Self, TypeAlias

@@ -1,8 +1,4 @@
-"""Converts the bodies of OpenAI's requests into turns, and finished turns into the bodies of responses in a file.
-
-Knows: what a batch adds to `engine.openai`, which reads and writes the fields: defaults for all rows, what an
-independent row cannot use, and `timings`, as llama.cpp's server has them. Does not know: batches, files, engines.
-"""
+"""Converts the bodies of OpenAI's requests into turns, and finished turns into the bodies of responses in a file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

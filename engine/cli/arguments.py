@@ -1,7 +1,4 @@
-"""The command line's arguments, and how errors are reported.
-
-Knows: options, and that an error is one line on stderr. Does not know: what the commands do (`engine.cli.commands`).
-"""
+"""The command line's arguments, and how errors are reported."""
 
 import argparse
 import importlib.metadata

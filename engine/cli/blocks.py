@@ -1,7 +1,7 @@
 """Cuts a stream of Markdown into blocks, each as soon as later text cannot change it.
 
-Knows: which lines begin and end blocks. Does not know: what a block looks like, terminals. Lines of code and items of a
-list are blocks of their own, so that a long one is not held back as a whole. Cost is linear in the text.
+Lines of code and items of a list are blocks of their own, so that a long one is not held back as a whole. Cost is
+linear in the text.
 """
 
 import re

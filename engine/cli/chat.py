@@ -1,8 +1,4 @@
-"""`llama-engine chat`: a conversation at a prompt or from a pipe.
-
-Knows: the commands that begin with a slash, the history and its file, when an answer is stopped, which calls need
-confirmation. Does not know: options of the command line, how events are styled.
-"""
+"""`llama-engine chat`: a conversation at a prompt or from a pipe."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,4 @@
-"""The commands: demo, chat, run, inspect, explain, doctor.
-
-Knows: what each command requests from the engine, and the order of its output. Does not know: how options are spelt, or
-styles.
-"""
+"""The commands: demo, chat, run, inspect, explain, doctor."""
 
 import argparse
 import contextlib

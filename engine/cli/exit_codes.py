@@ -1,7 +1,4 @@
-"""The exit codes of all commands, as one table.
-
-Knows: what each means. Does not know: when it is returned.
-"""
+"""The exit codes of all commands, as one table."""
 
 from types import MappingProxyType
 

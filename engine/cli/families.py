@@ -1,7 +1,4 @@
-"""`llama-engine families [list | show | check]`: the known formats, and checks of a user's own file.
-
-Knows: how families are listed. Does not know: what a row means, how it is checked (`engine.diagnose.family_check`).
-"""
+"""`llama-engine families [list | show | check]`: the known formats, and checks of a user's own file."""
 
 import argparse
 import sys

@@ -1,10 +1,8 @@
 """Draws an answer's Markdown on a terminal while it comes: each finished block once, below it the open one.
 
-Knows: how blocks look, and how the open one is redrawn without a trace. Does not know: where blocks end (`blocks`),
-events. Only the last rows of the open block are shown, and the cursor waits on the first of them: whatever a resize
-does to the rows below, erasing from there removes all of them and nothing else. Meanwhile typed characters are not
-shown, since they would move the cursor, and the terminal does not wrap lines, since it may consider a character wider
-than we do.
+Only the last rows of the open block are shown, and the cursor waits on the first of them: whatever a resize does to the
+rows below, erasing from there removes all of them and nothing else. Meanwhile typed characters are not shown, since
+they would move the cursor, and the terminal does not wrap lines, since it may consider a character wider than we do.
 """
 
 import sys

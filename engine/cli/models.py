@@ -1,8 +1,4 @@
-"""`llama-engine models fit | list | download | remove`: which models fit into memory, and the models on this disk.
-
-Knows: how they are listed, and that nothing is deleted without asking. Does not know: where files are (`engine.hub`),
-how much memory a model takes (`engine.diagnose.quantisations`).
-"""
+"""`llama-engine models fit | list | download | remove`: which models fit into memory, and the models on this disk."""
 
 import argparse
 import json

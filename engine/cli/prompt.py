@@ -1,8 +1,7 @@
 """Reads what a user types at a prompt: lines with editing and history, pastes of many lines as one text.
 
-Knows: prompt_toolkit, and what to do without it. Does not know: what is asked, commands. Its only importer; imported
-late, as that takes a moment. Without it, or if input or output is not a terminal that it can use, Python's own `input`
-reads single lines.
+The only importer of prompt_toolkit; imported late, as that takes a moment. Without it, or if input or output is not a
+terminal that it can use, Python's own `input` reads single lines.
 """
 
 import importlib

@@ -1,8 +1,4 @@
-"""Prints what the command line shows: events as they come, figures, errors.
-
-Knows: styles on a terminal, plain text elsewhere, and that neither contains control codes from the model. Does not
-know: models, commands, how Markdown is drawn.
-"""
+"""Prints what the command line shows: events as they come, figures, errors."""
 
 import re
 import textwrap

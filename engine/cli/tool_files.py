@@ -1,8 +1,4 @@
-"""Tools from a Python file or an MCP server that a user names.
-
-Knows: which names in a file are tools, how a server is written, and how something is done around each call. Does not
-know: what tools are made of.
-"""
+"""Tools from a Python file or an MCP server that a user names."""
 
 import importlib.util
 import inspect

@@ -1,8 +1,4 @@
-"""Makes the constraint that a turn's options demand of its output, in the family's own syntax.
-
-Knows: tool choices, which calls are held to their schemas, how markers are cut into tokens, when reasoning may still
-open. Does not know: when the grammar is active (`guide`), drawn tokens.
-"""
+"""Makes the constraint that a turn's options demand of its output, in the family's own syntax."""
 
 import logging
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""Decides when a turn's grammar is active: not while the model reasons, but from where its answer, or a call, begins.
-
-Knows: whether the parser is inside reasoning or a call, and which tokens came since the answer began. Does not know:
-logits, the content of the grammar, how calls are read.
-"""
+"""Decides when a turn's grammar is active: not while the model reasons, but from where its answer, or a call, begins."""
 
 from collections import deque
 from dataclasses import dataclass

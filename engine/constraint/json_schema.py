@@ -1,8 +1,6 @@
 """Prepares JSON Schemas for a grammar: what it enforces, what is checked afterwards, what is refused.
 
-Knows: the keywords of JSON Schema (draft 2020-12 and the older spellings), which of them llguidance cannot enforce, and
-where subschemas occur. Does not know: llguidance (callers pass a function that tests a schema), tools, answers. Source:
-json-schema.org, "JSON Schema: A Media Type for Describing JSON Documents" and "Validation"; llguidance's
+Source: json-schema.org, "JSON Schema: A Media Type for Describing JSON Documents" and "Validation"; llguidance's
 docs/json_schema.md.
 """
 

@@ -1,8 +1,4 @@
-"""Writes grammar nodes as the text that llguidance reads: rules in its variant of Lark, with JSON Schemas.
-
-Knows: the syntax (llguidance's docs/syntax.md), and that rules refer to control tokens by number, while text goes into
-terminals. Does not know: what a grammar is for, llguidance itself.
-"""
+"""Writes grammar nodes as the text that llguidance reads: rules in its variant of Lark, with JSON Schemas."""
 
 import json
 import re

@@ -1,8 +1,4 @@
-"""Enforces grammars: the vocabulary's table, compiled grammars, matchers. The only importer of llguidance.
-
-Knows: llguidance's calls, that none of them raises for a bad grammar, and that two threads may not use one matcher.
-Does not know: what a grammar means, when it is active.
-"""
+"""Enforces grammars: the vocabulary's table, compiled grammars, matchers. The only importer of llguidance."""
 
 import json
 import re

@@ -1,8 +1,4 @@
-"""Turns every form of `response_format` into a grammar, and a reader of the finished answer.
-
-Knows: Python types (by pydantic), OpenAI's `response_format`, JSON Schemas, choices, regular expressions, Lark and GBNF
-grammars. Does not know: families, when a grammar is active.
-"""
+"""Turns every form of `response_format` into a grammar, and a reader of the finished answer."""
 
 import json
 from collections.abc import Callable, Collection, Mapping

@@ -1,8 +1,4 @@
-"""The grammar of a whole turn: reasoning that may open, then an answer or calls, in the family's own syntax.
-
-Knows: which markers enclose an answer and where calls may begin. Does not know: the inside of a call (each shape of
-`engine.parsing` states its own), when a grammar is active (`guide`), llguidance.
-"""
+"""The grammar of a whole turn: reasoning that may open, then an answer or calls, in the family's own syntax."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

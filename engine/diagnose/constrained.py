@@ -1,7 +1,5 @@
-"""A turn's constraint, and its effect on an output: where its grammar came into force, what it forced, what it refuses.
-
-Knows: that an output which is run again through the turn's own generation meets the same grammar at the same places.
-Does not know: what a grammar says, when it is in force.
+"""A turn's constraint, and its effect on an output: where its grammar came into force, what it forced, what it
+refuses.
 """
 
 import json

@@ -1,8 +1,7 @@
 """Facts about this machine's installation: library and build, CPU, offload, preflight, the command that rebuilds,
 caches.
 
-Knows: where each fact is found, and the layout of the report. Does not know: models, requests. A child process asks
-llama.cpp, so that a build which dies while loading still gets a report.
+A child process asks llama.cpp, so that a build which dies while loading still gets a report.
 """
 
 import importlib.metadata

@@ -1,9 +1,6 @@
 """Explains how a conversation was understood, piece by piece: the prompt and who wrote what in it, its tokens, the
-format and the origin of each of its fields, the parser's state at the prompt's end, the turn's constraint, and how an
-output is parsed.
-
-Knows: which room provides each fact, what evidence for a field a template and a vocabulary can give, and the layout of
-the report. Does not know: how any of it was decided; nothing is decided here.
+format and the origin of each of its fields, the parser's state at the prompt's end, the turn's constraint, and how
+an output is parsed.
 """
 
 from bisect import bisect_right

@@ -1,8 +1,5 @@
 """Checks a file of families: what each row states and inherits, and whether the turns it describes are parsed
 correctly.
-
-Knows: which turns are tried, and the layout of the report. Does not know: how rows are read, templates rendered, turns
-parsed.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Everything that the engine understood about a model, as one record.
-
-Knows: where each fact is found, and the layout of the report. Does not know: how the facts were decided.
-"""
+"""Everything that the engine understood about a model, as one record."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

@@ -1,9 +1,5 @@
 """Tries in a child process whatever may fault, because a native fault would end the caller's process.
 
-Knows: what a child has to try (the built-in model with the caller's options, or a file whose header is not verified),
-what its end means, which remedy to try, and where verdicts are kept between processes. Does not know: how a child is
-started and ended (`engine.child`), what it does (`engine.isolated.preflight_child`), nor llama.cpp.
-
 The known fault: llama.cpp compiled by gcc 12 for a CPU with AMX dies in the first decode of a batch with several rows;
 weights that are not repacked (`use_extra_bufts=False`) never reach that code. That compiler assumes that `ldtilecfg`
 reads 8 of its 64 bytes (amxtileintrin.h, `_tile_loadconfig`) and removes the stores of the others as dead; with dead

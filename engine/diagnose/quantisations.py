@@ -1,8 +1,7 @@
 """Finds which quantisations of a model fit into this machine's memory, from headers alone: of a file here, or of files
 on the Hub before any download.
 
-Knows: that all quantisations of a model have the same shapes, so that one header and the files' sizes suffice for all
-of them. Does not know: how memory is planned (`engine.llama.plan`). Sizes are bytes, contexts tokens.
+Sizes are bytes, contexts tokens.
 """
 
 import sys

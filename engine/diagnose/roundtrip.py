@@ -1,8 +1,5 @@
 """Renders messages with a chat template and parses them back: checks whether a family's row reads what its template
 writes.
-
-Knows: messages that together use every part of a format, and which part of an output is the turn. Does not know: files
-of families, reports.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Which family a model belongs to: rules over its chat template, or over architecture and name if it has none.
-
-Knows: the rules' order, and how rows of a table become records. Does not know: what a field of a format means.
-"""
+"""Which family a model belongs to: rules over its chat template, or over architecture and name if it has none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""pydantic's errors for a row, in the terms of the file: the key, its value, and what to write.
-
-Knows: pydantic's kinds of errors, and the keys of each table. Does not know: files, lines.
-"""
+"""pydantic's errors for a row, in the terms of the file: the key, its value, and what to write."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches

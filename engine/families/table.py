@@ -1,8 +1,4 @@
-"""Reads files of families: the rows, what one row inherits from another, and the line of a mistake.
-
-Knows: TOML, base rows, `like` and `respell`, which decisions every row must state, and on which line a field is. Does
-not know: what a field means; `detect` makes records of the rows.
-"""
+"""Reads files of families: the rows, what one row inherits from another, and the line of a mistake."""
 
 import re
 import tomllib

@@ -1,8 +1,7 @@
 """The Hugging Face Hub: the files of a repository, their bytes, and the errors if it refuses them.
 
-Knows: huggingface_hub, whose settings apply here (HF_ENDPOINT, HF_TOKEN and the token of `hf auth login`,
-HF_HUB_OFFLINE, HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT, HF_HOME, HF_HUB_CACHE). The room's only importer of it.
-Does not know: GGUF, what is kept on disk.
+The room's only importer of huggingface_hub, whose settings apply here (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE,
+HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT, HF_HOME, HF_HUB_CACHE).
 """
 
 import importlib.metadata

@@ -1,8 +1,4 @@
-"""The Hub's cache: the files of a repository at a commit, all models, and how they are removed.
-
-Knows: the layout that huggingface_hub documents (`blobs`, `snapshots`, `refs`), and our own unfinished downloads. Does
-not know: the network.
-"""
+"""The Hub's cache: the files of a repository at a commit, all models, and how they are removed."""
 
 import os
 import re

@@ -1,8 +1,5 @@
 """Downloads one file of the Hub into the cache: resumed where it stopped, checked, and only then given its name.
 
-Knows: what may go wrong in a download, and how to resume it. Does not know: which files are wanted, or how progress is
-shown.
-
 huggingface_hub's own download (2.4, and 1.x since the middle of 2026) starts again after every interruption, and
 compares only the length. Here an unfinished file stays beside the cache's blobs, and its bytes are hashed: the cache
 names a large file by its SHA-256, so a file with that name has been checked once. Bytes come over HTTP even where the

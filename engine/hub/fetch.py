@@ -1,7 +1,4 @@
-"""Turns a name into a path: asks the Hub or looks in the cache, and downloads missing files.
-
-Knows: the order of these steps, and what the caller is told. Does not know: HTTP, GGUF, the machine.
-"""
+"""Turns a name into a path: asks the Hub or looks in the cache, and downloads missing files."""
 
 import logging
 import re

@@ -1,8 +1,4 @@
-"""The names that a caller may write for a model on the Hugging Face Hub, and what they mean.
-
-Knows: the spellings: `owner/repo`, `owner/repo:Q4_K_M`, `owner/repo/file.gguf` (or a glob), each also with `@revision`
-after the repository, after `hf://`, and as the address of a page. Does not know: which models the Hub or this disk has.
-"""
+"""The names that a caller may write for a model on the Hugging Face Hub, and what they mean."""
 
 import re
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,6 @@
 """Shows a download: bytes, speed and the remaining time.
 
-Knows: the text shown for a download, and how often it changes. Does not know: the screen, what is downloaded, or from
-where. Sizes are bytes, times seconds.
+Sizes are bytes, times seconds.
 """
 
 import time

@@ -1,8 +1,6 @@
 """Finds which GGUF files of a repository belong together, and which of them a name means.
 
-Knows: how file names contain quantisations and the parts of split models, which files are not chat models, and which
-quantisation to take if the caller names none: by file sizes, before any header is read (the loader plans its memory
-exactly). Does not know: where the files are, or how they are fetched. Sizes are bytes.
+Sizes are bytes.
 """
 
 import re

@@ -4,8 +4,6 @@ A frame is JSON, followed by the bytes values that occur in it (a saved state ma
 values. Pydantic makes each record from its class's annotations, and only the classes listed here are made. A restricted
 unpickler would be shorter and was rejected: reading a pickle calls what it names and sets attributes, those of classes
 too, so that each class on the list would have to be proved harmless.
-
-Knows: the classes of replies and of their parts. Does not know: who sends or reads them.
 """
 
 import builtins

@@ -1,8 +1,6 @@
 """A model in a child process: takes the place of `llama` and `runner` in this process.
 
-Knows: which parts of a request stay here (callables), and what happens to requests when the child does not reply. Does
-not know: how a child is started and ended (`engine.child`), what it does with an order (`engine.isolated.worker`). A
-native fault ends only the child. Python threads of the caller cannot slow its decodes down, since it has its own GIL.
+A native fault ends only the child. Python threads of the caller cannot slow its decodes down, since it has its own GIL.
 The child can execute nothing here: its replies are read as plain data (`engine.isolated.answers`).
 """
 

@@ -1,7 +1,6 @@
 """The preflight's child process: decodes on the built-in model, tries a file, or returns facts about the library.
 
-Knows: the orders, one for each child, and their replies; both are JSON. Does not know: what is done with the reply
-(`engine.diagnose.preflight`, `engine.diagnose.doctor`). A native fault here ends only the child.
+A native fault here ends only the child.
 """
 
 import json

@@ -1,7 +1,6 @@
 """The records and pipes between a process and the child that its model runs in, in addition to requests and replies.
 
-Knows: the records, and that no sender waits. Orders are pickles: the child trusts its parent. Replies are not, see
-`engine.isolated.answers`. Does not know: which process is at which end.
+Orders are pickles: the child trusts its parent. Replies are not, see `engine.isolated.answers`.
 """
 
 import threading

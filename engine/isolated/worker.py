@@ -1,8 +1,6 @@
 """The child process that a model runs in: takes orders on standard input, sends replies on standard output.
 
-Knows: the sequence of orders (load, open, start, then requests), and that orders are pickles and replies are not. Does
-not know: who sends orders (`engine.isolated.parent`), what a step does. The process ends when its orders end, so that
-it never outlives its parent.
+The process ends when its orders end, so that it never outlives its parent.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """Finds the few tokens that a first top-k or top-p keeps in a few passes over the array of logits, and passes only
 these to llama.cpp's samplers.
 
-Knows: top-k and top-p. Does not know: samplers. llama.cpp first makes a record of every token: for 152,000 tokens a
-top-p takes 0.4 ms here and 2 ms there, an argmax 45 and 190 microseconds. Other filters were not faster here.
+llama.cpp first makes a record of every token. Filters other than top-k and top-p were not faster here.
 """
 
 import ctypes

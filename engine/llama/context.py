@@ -1,8 +1,7 @@
 """One llama.cpp context: batches in, logits out, and the memory of its sequences. Implements
 `engine.runtime.backend.Backend`.
 
-Knows: the C structures of a context and of a batch, and their return codes. Does not know: requests, scheduling,
-prefixes, files. A single thread calls it; only `abort` may be called from another.
+A single thread calls it; only `abort` may be called from another.
 """
 
 import ctypes

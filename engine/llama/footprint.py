@@ -1,9 +1,8 @@
 """Estimates the memory that a model and a context will take from the model's header; the only such estimate.
 
-Knows: what llama.cpp allocates. Does not know: the available memory (`engine.llama.machine`), the choices made by it
-(`engine.llama.plan`). It is needed because Linux overcommits and the KV cache is zero-filled: a context that is too
-large gets the process killed instead of raising an error. All sizes are bytes. `tests/bench/memory.py` compares the
-estimates with what models take.
+It is needed because Linux overcommits and the KV cache is zero-filled: a context that is too large gets the process
+killed instead of raising an error. All sizes are bytes. `tests/bench/memory.py` compares the estimates with what models
+take.
 
 Exact: weights, KV caches, recurrent states, outputs. Compute buffers hold the widest point of the graph; the candidates
 for it are computed from the sizes in the header, which was accurate to a few MiB for the architectures measured.

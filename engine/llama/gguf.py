@@ -1,8 +1,6 @@
 """Reads what a GGUF says about itself before llama.cpp sees it, so that a bad file is refused with a reason.
 
-Knows: the file format (the GGUF specification, github.com/ggml-org/ggml/blob/master/docs/gguf.md), and which files are
-not chat models. Does not know: what makes llama.cpp end the process (`gguf_rules`, `gguf_vocab`), memory. Reads the
-header only; the tensor table gives the length that the file must have.
+Reads the header only; the tensor table gives the length that the file must have.
 """
 
 import hashlib

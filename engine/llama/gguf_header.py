@@ -1,8 +1,7 @@
 """The header of one GGUF file: its metadata and its tensor table.
 
-Knows: the binary layout, enum ggml_type with its block sizes (ggml.h, ggml-common.h) and enum llama_ftype (llama.h).
-Does not know: what any key means. Every length is checked against the file before it is used, so a damaged file raises
-ModelLoadError. Of long arrays only the length is kept, except for those of the vocabulary.
+Every length is checked against the file before it is used, so a damaged file raises ModelLoadError. Of long arrays only
+the length is kept, except for those of the vocabulary.
 
 llama.cpp reads texts as C strings, so text after a NUL is ignored here too.
 """

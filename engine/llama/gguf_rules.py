@@ -1,9 +1,5 @@
 """Refuses headers that violate what llama.cpp assumes without checking, which would end the process.
 
-Knows: the assertions of llama.cpp that a header's numbers reach (llama-model.cpp, `load_hparams`; the graphs of the
-architectures in `_DENSE`; the operations of ggml-cpu), as tables of keys, types and ranges. Does not know: texts of
-tokens, shapes of tensors: llama.cpp itself checks each tensor's shape against the numbers, and returns an error.
-
 There are two steps. A header that is certain to end the process, in any architecture, is refused (`check_numbers`). Any
 other is either verified, if every number that its architecture uses is checked here, or there are `doubts`, and a child
 process has to try the file.

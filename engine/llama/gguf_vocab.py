@@ -1,9 +1,4 @@
-"""Refuses vocabularies over which llama.cpp would end the process, naming the token.
-
-Knows: what llama.cpp's tokenizers assume without checking (llama-vocab.cpp): unique texts, texts of bounded length
-(some structures grow quadratically with it, others recurse once per character), a token for each byte with which others
-begin, replacement maps that stay inside their arrays. Does not know: the rest of a header, llama.cpp itself.
-"""
+"""Refuses vocabularies over which llama.cpp would end the process, naming the token."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,10 +1,7 @@
 """The only importer of llama_cpp: its low-level functions, facts about the library, its log and its return codes.
 
-Knows: how the shared library is found, tried and set up once per process (log routing, backends); the levels of log
-lines, and that a line may arrive in parts; the codes of llama_init_from_model and llama_decode. Does not know: models,
-contexts. llama_cpp is imported on the first call of `library`, never when this module is imported. Nothing is printed
-unless the user configures logging: the logger "engine.llama" has a NullHandler, which keeps Python from printing
-warnings by itself.
+Nothing is printed unless the user configures logging: the logger "engine.llama" has a NullHandler, which keeps Python
+from printing warnings by itself.
 """
 
 import atexit

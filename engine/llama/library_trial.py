@@ -1,8 +1,4 @@
-"""The child process that loads a library of the caller's own before this process does.
-
-Knows: how to load it, with the parent's own `lib.load`, and the form of its answer. Does not know: whether models run
-on the library, which the preflight tests.
-"""
+"""The child process that loads a library of the caller's own before this process does."""
 
 from engine.child import ends, write_frame
 from engine.errors import EngineError

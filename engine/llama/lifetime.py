@@ -1,7 +1,4 @@
-"""The lifetime of C objects: made so that Ctrl-C works, used by several threads, never freed while one uses them.
-
-Knows: threads, interrupts, the interpreter's end, forks. Does not know: what the objects are.
-"""
+"""The lifetime of C objects: made so that Ctrl-C works, used by several threads, never freed while one uses them."""
 
 import atexit
 import threading

@@ -1,7 +1,6 @@
 """The memory and cores that this process may use.
 
-Knows: /proc and cgroups on Linux, resource limits, os.sysconf elsewhere. Does not know: what takes the memory
-(`engine.llama.footprint`), devices. All sizes are bytes.
+All sizes are bytes.
 """
 
 import os

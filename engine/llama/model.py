@@ -1,7 +1,6 @@
 """A model's weights in this process: loading them, facts about them, and contexts over them.
 
-Knows: the llama_model handle and what must be freed before it; the memory of this machine. Does not know: requests,
-templates, sampling. `gguf` checks a file before llama.cpp sees it.
+`gguf` checks a file before llama.cpp sees it.
 """
 
 import logging

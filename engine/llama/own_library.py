@@ -1,10 +1,6 @@
 """A library of the caller's own instead of llama-cpp-python's (`LLAMA_CPP_LIB_PATH`): finds it, and compares its
 structures with llama_cpp's.
 
-Knows: the possible file names, the default parameters that llama.cpp returns at the tested version, the libraries that
-are known to differ from it, and how; that a child tries it first. Does not know: how llama_cpp is imported (`lib`),
-what the child does (`library_trial`).
-
 llama_cpp describes llama.cpp's structures by hand, for one version of its headers. A field that only one side has
 shifts those after it, and llama.cpp then reads numbers as pointers. The functions that return default parameters reveal
 this: their values are known, so each must be found where llama_cpp has its field, and nothing may be written after the

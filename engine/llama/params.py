@@ -1,8 +1,5 @@
 """Load and context options as llama.cpp's structures, and the default choice of attention on the CPU.
 
-Knows: the field of each option, and which attention is the better default for a layout. Does not know: what is loaded
-or made with them.
-
 On the CPU, llama.cpp's flash attention processes prompts in tiles, but a few rows one key at a time (ggml-cpu/ops.cpp):
 a token after 2,000 others took about twice as long with it as without, while prompts took up to 40 % longer without it.
 It skips cells that a row must not see, though, which matters if many sequences share a pool; and only it can read

@@ -1,7 +1,6 @@
 """Plans what fits into memory, before anything is read: the layers on devices, the conversations and their length.
 
-Knows: the order in which options that the caller left open are chosen, and the text of refusals. Does not know: how
-memory is estimated (`engine.llama.footprint`) or measured (`engine.llama.machine`). All sizes are bytes.
+All sizes are bytes.
 
 The caller's options are kept, or refused with the numbers. The others are chosen in this order: layers on devices, as
 many as fit into their free memory; the number of conversations, four or as many as fit into half of what is free

@@ -1,10 +1,8 @@
 """Draws tokens from rows of logits: plans the steps for sampling parameters, and builds chains of llama.cpp's samplers.
 
-Knows: which filters are on and in what order, which of them are faster over the array of logits (`candidates`), biases
-and processors, seeds, who frees what. Does not know: contexts, batches, sequences. llama.cpp makes every random draw,
-so a seed means the same random stream for any vocabulary. A greedy sampler needs no chain: an argmax costs a fraction
-of passing the whole vocabulary to llama.cpp. The DRY sampler is made once for each setting and then copied, since
-searching all tokens of a large vocabulary for a breaker takes tens of milliseconds.
+A greedy sampler needs no chain: an argmax costs a fraction of passing the whole vocabulary to llama.cpp. The DRY
+sampler is made once for each setting and then copied, since searching all tokens of a large vocabulary for a breaker
+takes tens of milliseconds.
 """
 
 import ctypes

@@ -1,8 +1,5 @@
 """Checks a saved sequence before llama.cpp loads it: negative positions could never be removed again, and values that
 are not numbers would spoil cells permanently, since attention multiplies masked values by zero.
-
-Knows: how llama.cpp writes the KV cache of one sequence (llama-kv-cache.cpp, `state_write`). Does not know: contexts,
-recurrent states, positions of several dimensions; it leaves what it cannot read to llama.cpp.
 """
 
 import struct

@@ -1,7 +1,5 @@
 """The tokens of a model: their bytes and kinds, and the tokenization of a prompt in which callers cannot forge tokens.
 
-Knows: llama.cpp's tokeniser and its quirks. Does not know: templates, contexts, sampling.
-
 Four quirks matter. llama_tokenize turns the text of *user-defined* tokens into those tokens even with
 `parse_special=False`, so callers' text is cut inside every such spelling. And vocabularies with a space prefix put a
 space before each separately tokenised text, so a text that continues another is tokenised after an anchor, whose tokens

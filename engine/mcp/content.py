@@ -1,7 +1,4 @@
-"""Converts the result of an MCP tool into the text that a model reads.
-
-Knows: the kinds of content, and how much of a result is shown. Does not know: servers, calls.
-"""
+"""Converts the result of an MCP tool into the text that a model reads."""
 
 import json
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""`MCP`: a server of the Model Context Protocol as a source of tools.
-
-Knows: the names of its tools here and what the model reads of their results, who uses the connection and when to
-reconnect. Does not know: the protocol (`connection`), the agent loop.
-"""
+"""`MCP`: a server of the Model Context Protocol as a source of tools."""
 
 import asyncio
 import json

@@ -1,7 +1,6 @@
 """A stream of events as it comes, in the output of a notebook's cell: one display, updated until the stream ends.
 
-Knows: how events become the parts of a page, how often a page is worth drawing, and what becomes of an interrupt. Does
-not know: where events come from. IPython is imported only where it runs already.
+IPython is imported only where it runs already.
 """
 
 import importlib

@@ -1,7 +1,4 @@
-"""A cell that loads a model, run again: the engine that it made before is still open while the new one is loaded.
-
-Knows: the names of the notebook that this process is the kernel of. Does not know: how a model is loaded.
-"""
+"""A cell that loads a model, run again: the engine that it made before is still open while the new one is loaded."""
 
 import sys
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""Routes requests: methods and paths, models by name, and the endpoints that this process serves.
-
-Knows: OpenAI's paths, and what a body must be before an endpoint reads it. Does not know: HTTP libraries, threads,
-event loops: `engine.openai.transport` carries requests and responses.
-"""
+"""Routes requests: methods and paths, models by name, and the endpoints that this process serves."""
 
 import time
 import warnings

@@ -1,7 +1,6 @@
 """The `openai` package's own clients, over engines in this process.
 
-Knows: which arguments of the SDK's clients need other defaults without a server. Does not know: what the SDK sends, or
-how it is served. The `openai` package is optional and imported when a client is made.
+The `openai` package is optional and imported when a client is made.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""Chat Completions: reads a request's body into engine options, and writes turns as chunks or as one object.
-
-Knows: OpenAI API reference, "Create chat completion", "The chat completion object" and "The chat completion chunk
-object"; and `reasoning_content`, the field that DeepSeek's API added for reasoning. Does not know: transports, models.
-"""
+"""Chat Completions: reads a request's body into engine options, and writes turns as chunks or as one object."""
 
 import json
 import secrets

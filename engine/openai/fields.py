@@ -1,9 +1,4 @@
-"""Which fields of a request are honoured, ignored or refused: one table for each endpoint, as data.
-
-Knows: the names and types of OpenAI's parameters (API reference, "Create chat completion"), which of them mean
-something for a text model in this process, and the engine's own options, which a request may use too. Does not know:
-how a field's value becomes an option (`engine.openai.completions`, `engine.openai.responses`).
-"""
+"""Which fields of a request are honoured, ignored or refused: one table for each endpoint, as data."""
 
 import json
 from collections.abc import Collection, Mapping

@@ -1,8 +1,4 @@
-"""Converts the items of a Responses request into messages, and into the form in which they are stored.
-
-Knows: OpenAI API reference, "Create a model response", the input items that a local text model can honour. Does not
-know: the other fields, responses, models.
-"""
+"""Converts the items of a Responses request into messages, and into the form in which they are stored."""
 
 import base64
 import secrets

@@ -1,7 +1,4 @@
-"""The parameters that Chat Completions and Responses share: tools, tool choice, and the form of an answer.
-
-Knows: how OpenAI's API spells each of them in both endpoints. Does not know: the rest of a body.
-"""
+"""The parameters that Chat Completions and Responses share: tools, tool choice, and the form of an answer."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias, cast, get_args

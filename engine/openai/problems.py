@@ -1,8 +1,4 @@
-"""Errors in the form of OpenAI's API: a status, a message, and the parameter at fault.
-
-Knows: the shape of OpenAI's error object (API reference, "Error codes"), the codes of it that apply here, and which
-code each of the engine's errors gets. Does not know: transports, requests.
-"""
+"""Errors in the form of OpenAI's API: a status, a message, and the parameter at fault."""
 
 import re
 from collections.abc import Mapping

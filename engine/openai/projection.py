@@ -1,8 +1,4 @@
-"""Starts the turns of a request and combines their events into one response.
-
-Knows: what an engine must provide for that (`EngineLike`), and how a turn's events, errors and ends reach a projection.
-Does not know: the endpoint, how a response travels, threads or event loops.
-"""
+"""Starts the turns of a request and combines their events into one response."""
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""Responses: reads a request's body into engine options, and writes a turn as events or as one object.
-
-Knows: OpenAI API reference, "Create a model response", "The response object" and "Streaming events": which events come
-in which order. Does not know: transports, models, where responses are stored.
-"""
+"""Responses: reads a request's body into engine options, and writes a turn as events or as one object."""
 
 import json
 import secrets

@@ -1,7 +1,4 @@
-"""Stores responses for `previous_response_id`: the most recently used, in this process's memory.
-
-Knows: counts and sizes. Does not know: what is in a response.
-"""
+"""Stores responses for `previous_response_id`: the most recently used, in this process's memory."""
 
 import json
 import threading

@@ -1,9 +1,7 @@
 """An HTTP client's transport that ends in this process: takes requests, returns responses, uses no socket.
 
-Knows: what httpx and httpx2 require of a transport (the same), and how threads and event loops read a response, with a
-read timeout, and leave it early. Does not know: endpoints, the `openai` package. The engine's own thread generates. The
-reader of a body waits for that thread's queue, so closing the body, or cancelling the task that waits, cancels the
-turns at once: there is no other thread or task in between.
+The engine's own thread generates. The reader of a body waits for that thread's queue, so closing the body, or
+cancelling the task that waits, cancels the turns at once: there is no other thread or task in between.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """Turns argument text that models write in markup into JSON fragments under the tool's schema.
 
-Knows: which schemas take text literally, how other values are read (JSON first, then text), and how text becomes the
-inside of a JSON string. Does not know: markers. Rules: a pure string schema never coerces ("02134" stays text); a
-nullable or union schema tries JSON first and falls back to text; a schema without strings coerces text that can mean
-only one value of its type ("007" for an integer), even if the markup calls the value text, but never if it calls it
-JSON.
+Rules: a pure string schema never coerces ("02134" stays text); a nullable or union schema tries JSON first and falls
+back to text; a schema without strings coerces text that can mean only one value of its type ("007" for an integer),
+even if the markup calls the value text, but never if it calls it JSON.
 """
 
 import ast

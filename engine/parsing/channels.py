@@ -1,7 +1,6 @@
 """Turns made of messages with a header: a role, a channel, maybe a recipient, then a body.
 
-Knows: how a header is read and how its channel and recipient decide what the body is. Does not know: formats whose
-parts follow one another in a single text (`turn`). Source of the format: OpenAI's harmony response format (gpt-oss).
+Source of the format: OpenAI's harmony response format (gpt-oss).
 """
 
 import re

@@ -1,6 +1,5 @@
-"""Turns classified text into events: numbers the parts, drops markup's white space at the edges, gives calls their ids.
-
-Knows: the order rules of `engine.events` and what a span of text is. Does not know: markers, shapes, readers.
+"""Turns classified text into events: numbers the parts, drops markup's white space at the edges, gives calls their
+ids.
 """
 
 import hashlib

@@ -1,9 +1,4 @@
-"""Grammars as data: the nodes in which each shape states, next to its reader, how a family writes calls.
-
-Knows: the few kinds of nodes, and how a value under a JSON Schema is written in a notation that is not JSON. Does not
-know: vocabularies, the library that enforces grammars (`engine.constraint` writes the nodes in its syntax), what
-surrounds the calls.
-"""
+"""Grammars as data: the nodes in which each shape states, next to its reader, how a family writes calls."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

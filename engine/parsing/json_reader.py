@@ -1,8 +1,6 @@
 """Reads JSON incrementally: passes a value's text through and finds its end.
 
-Knows: as much of JSON's syntax as finding the end of a value needs, and two things that models do: raw control
-characters inside strings (passed on escaped) and arguments wrapped as a JSON string (passed on unwrapped). Does not
-know: what a value is for. Values nested deeper than `DEEPEST` are malformed. Source of the syntax: RFC 8259.
+Values nested deeper than `DEEPEST` are malformed. Source of the syntax: RFC 8259.
 """
 
 import json

@@ -1,9 +1,5 @@
 """`Parser`: pieces of a model's output in, events out; the public interface of this package. `ParserRecipe` is a
 picklable record from which another process can make a parser.
-
-Knows: how a turn reader is set up for a format, seeded with the prompt's tail, how `reasoning_format` changes the view
-of its events, and what cannot be sent to another process (the functions of tools). Does not know: models, vocabularies
-beyond the set of their control tokens, prompts, threads, clocks.
 """
 
 import re

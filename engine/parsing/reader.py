@@ -1,9 +1,7 @@
 """The incremental reader: text arrives in chunks of any size, and generators read it as straight-line code.
 
-Knows: pieces, a buffer of what is not yet consumed, markers compiled for one vocabulary, and that a bare `yield` means
-"need more". Does not know: formats, events. Every method that may wait is a generator; each looks at a character a
-bounded number of times, and decided text leaves the buffer at once, so the cost of a feed does not grow with the text
-read before.
+Every method that may wait is a generator; each looks at a character a bounded number of times, and decided text leaves
+the buffer at once, so the cost of a feed does not grow with the text read before.
 
 A control token is one character in the buffer (a lone surrogate, which decoded text cannot contain), so that searching
 for markers is plain text search, and the same characters in ordinary tokens do not match.

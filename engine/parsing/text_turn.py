@@ -1,8 +1,5 @@
 """Reads one assistant turn whose parts follow one another in a single text: content, reasoning spans, sections of
 calls.
-
-Knows: where each kind of part may begin and what ends it. Does not know: the inside of a call (`shapes`), formats
-made of messages with headers (`channels`).
 """
 
 import re

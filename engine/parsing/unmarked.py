@@ -1,10 +1,4 @@
-"""Calls without any markers: JSON, or a pythonic list, that names a declared tool.
-
-Knows: what the caller demanded of the turn, how much text must be seen to decide, the wrapped forms (`{"tool_calls":
-[..]}`), the generic form's answer (`{"response": ..}`), and what else is a call if the caller demanded one: JSON in a
-code fence, a list, the bare arguments of a named tool. Does not know: the inside of a call (`shapes`), how a demand is
-enforced.
-"""
+"""Calls without any markers: JSON, or a pythonic list, that names a declared tool."""
 
 import re
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """The operations that the loop needs from a model: the interface between the engine's loop and llama.cpp.
 
-Knows: the operations, as protocols. Does not know: ctypes, threads, requests. `engine.llama.context` implements them
-for real weights, `engine.testing` for scripts, without weights.
+`engine.llama.context` implements them for real weights, `engine.testing` for scripts, without weights.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """How a model is loaded, how its context is made, and how the loop serves requests: three records, checked when built.
 
-Knows: names, types and ranges, and llama.cpp's enumerations of them. Does not know: ctypes, files, memory. Raises
-RequestError for a value that is not valid, before anything is loaded.
+Raises RequestError for a value that is not valid, before anything is loaded.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,7 @@
 """Finds the control tokens in a prompt, and refuses to send one that came from callers' text.
 
-Knows: pieces and who wrote them, tokens and their bytes. Does not know: templates, how the pieces became tokens, where
-tokens come from. This is the last check of a prompt. It relies on no earlier step: not on how texts were marked, cut or
-tokenised, nor on what was remembered of earlier turns.
+This is the last check of a prompt. It relies on no earlier step: not on how texts were marked, cut or tokenised, nor on
+what was remembered of earlier turns.
 """
 
 from bisect import bisect_right

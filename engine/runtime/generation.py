@@ -1,8 +1,6 @@
 """The life of one sequence: takes tokens one by one and returns events, until something ends the generation.
 
-Knows: how bytes become text, what ends a generation (end tokens, stop strings, the token limit), and when the engine
-has to close reasoning. Does not know: logits, batches, memory, other sequences. This is the one place where
-detokeniser, parser, stop strings, budgets and grammars meet.
+This is the one place where detokeniser, parser, stop strings, budgets and grammars meet.
 """
 
 import codecs

@@ -1,8 +1,4 @@
-"""Log-probabilities of tokens, computed from one row of logits, and the record of them that callers get.
-
-Knows: the softmax over the whole vocabulary, before any filter, bias or temperature. Does not know: where the row came
-from.
-"""
+"""Log-probabilities of tokens, computed from one row of logits, and the record of them that callers get."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple

@@ -1,9 +1,6 @@
 """The engine's loop without its thread: each call of `step` advances all requests that can run by one batch. It
 collects the replies, at most one for each request.
 
-Knows: how scheduler, prefix cache, backend and generations work together, what happens to each when a decode fails, and
-that nothing follows a final reply. Does not know: threads, queues, who reads the replies.
-
 Whatever a request brings along (a parser, a logits processor, a saved state) and whatever that raises, even SystemExit,
 ends only that request: hence the handlers of BaseException here.
 """

@@ -1,7 +1,4 @@
-"""What an engine has done so far, in numbers: sums over its finished requests, and their Prometheus text.
-
-Knows: usage figures and how they add up. Does not know: requests, threads, web servers: the caller serves the text.
-"""
+"""What an engine has done so far, in numbers: sums over its finished requests, and their Prometheus text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

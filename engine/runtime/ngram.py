@@ -1,8 +1,6 @@
 """Guesses at the next tokens, copied from the tokens that a sequence already holds: prompt-lookup speculation.
 
-Knows: one sequence's tokens, where each run of three occurred last, and how often guesses were right. Does not know:
-how guesses are verified (`loop`), models. Agents copy much from their context: arguments from the request, answers from
-results.
+Agents copy much from their context: arguments from the request, answers from results.
 """
 
 from collections.abc import Sequence

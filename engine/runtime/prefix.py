@@ -1,11 +1,9 @@
 """Tracks which sequence of the KV cache already holds which tokens, so that no prefix is evaluated twice; also the
 prefixes that callers pinned.
 
-Knows: the tokens and cells of each sequence, who is using it and how many tokens its user may still add; how to
-continue a sequence (cut), share one (copy), pin one, shift one, and forget the least recently used. A memory that
-cannot be cut (recurrent layers) is taken back to checkpoints instead. Does not know: requests, steps, llama.cpp, files.
-A prompt is never reused in full: its last token is evaluated again, for its logits. A pinned prefix occupies a
-sequence, and at least one sequence must stay for requests.
+A memory that cannot be cut (recurrent layers) is taken back to checkpoints instead. A prompt is never reused in full:
+its last token is evaluated again, for its logits. A pinned prefix occupies a sequence, and at least one sequence must
+stay for requests.
 """
 
 import logging

@@ -1,7 +1,4 @@
-"""The process that a loaded model belongs to: a fork of it has its memory, but none of its threads.
-
-Knows: process ids. Does not know: what is loaded.
-"""
+"""The process that a loaded model belongs to: a fork of it has its memory, but none of its threads."""
 
 import os
 

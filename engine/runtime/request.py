@@ -1,7 +1,4 @@
-"""What crosses the border to the thread that owns the context: requests one way, replies the other.
-
-Knows: plain picklable records. Does not know: who reads them; the loop may also run in another process.
-"""
+"""What crosses the border to the thread that owns the context: requests one way, replies the other."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,4 @@
-"""The one thread that owns the context: takes commands from a queue and delivers replies once per step.
-
-Knows: threads, and that callers come from any of them. Does not know: what a step does (`loop`), who reads the replies.
-"""
+"""The one thread that owns the context: takes commands from a queue and delivers replies once per step."""
 
 import logging
 import threading

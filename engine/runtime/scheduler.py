@@ -1,8 +1,6 @@
 """Decides what the next step evaluates: decodes first, then prefill in chunks, under one budget of rows.
 
-Knows: the order of requests (priority, then first come first served), which of them holds a sequence, and how many
-prompt rows a step may take. Does not know: threads, memory, llama.cpp; its caller decides which requests may start. A
-preempted request is evaluated again like any prompt, so preemption needs no code of its own.
+A preempted request is evaluated again like any prompt, so preemption needs no code of its own.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A request under way, as the loop keeps it: its tokens, how many of them are evaluated, and what the next reply
 contains.
-
-Knows: its fields, and figures derived from them. Does not know: what the loop does with them.
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,5 @@
 """Submit a turn, get a stream of events; from any thread, and from asyncio. Also handles raw text and tokens, without a
 chat template.
-
-Knows: the callers' side of the border to the thread that owns the context; that the writer of a raw prompt is trusted
-with control tokens. Does not know: messages, templates, tools; it takes a rendered prompt and the parser that its turn
-needs.
 """
 
 import asyncio

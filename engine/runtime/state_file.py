@@ -1,8 +1,5 @@
 """A file with the memory of a sequence: its tokens, its state, and the model and settings that both belong to.
 
-Knows: the file's layout, and that a state is useless with another model, with other settings or with a bit missing.
-Does not know: contexts, or what is in a state.
-
 Layout: the magic bytes, the length of a JSON head (4 bytes, little-endian), the head with the origin and the tokens,
 the state, and the SHA-256 of all that.
 

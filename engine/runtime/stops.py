@@ -1,8 +1,4 @@
-"""Stop strings: finds where they begin, in the content or in the whole output.
-
-Knows: that only text which may still become a stop string is held back; that each character is looked at a bounded
-number of times, however long a stop string is. Does not know: tokens, parsers.
-"""
+"""Stop strings: finds where they begin, in the content or in the whole output."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

@@ -1,8 +1,4 @@
-"""One turn as its reader sees it: a stream of events, for threads and for asyncio.
-
-Knows: the queue in which the engine's thread leaves replies, and how all kinds of readers wait for them. Does not know:
-requests, models, or anything about events except that `Finished` comes last.
-"""
+"""One turn as its reader sees it: a stream of events, for threads and for asyncio."""
 
 import asyncio
 import threading

@@ -1,8 +1,7 @@
 """Remembers what was generated as tokens, so that the next prompt continues in the KV cache instead of diverging from
 it.
 
-Knows: prompts, the tokens they were sent as, the tokens that followed. Does not know: caches, requests, templates. A
-model's output may retokenise to other tokens. If a later prompt begins with the text of an earlier prompt and its
+A model's output may retokenise to other tokens. If a later prompt begins with the text of an earlier prompt and its
 output, the very tokens of that turn replace the retokenised ones. This may only change how ordinary text is cut into
 tokens, never where control tokens are: a caller's text that looks like an earlier turn stays text.
 """

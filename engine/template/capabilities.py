@@ -1,8 +1,4 @@
-"""What a chat template can do, found out by rendering probes with it.
-
-Knows: a handful of probe conversations and what to look for in their renders. Does not know: families' declarations; a
-model's own template may differ from them, and then the template is right.
-"""
+"""What a chat template can do, found out by rendering probes with it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

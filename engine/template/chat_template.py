@@ -1,8 +1,5 @@
 """`ChatTemplate`: a chat template with its family, and the parser that its prompts need; this package's public
 interface.
-
-Knows: the order of work (check, adapt, guard, render, cut) and which template a model gets. Does not know: how these
-steps work, token ids, models.
 """
 
 import time

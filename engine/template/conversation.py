@@ -1,8 +1,4 @@
-"""Checks and completes callers' conversations: every call gets an id, every result belongs to a call.
-
-Knows: the rules that hold for any template, and how an assistant's inline reasoning becomes its reasoning field.
-Does not know: templates, guards, tokens.
-"""
+"""Checks and completes callers' conversations: every call gets an id, every result belongs to a call."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast

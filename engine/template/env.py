@@ -1,8 +1,5 @@
 """A chat template as this package renders it, in this process or in a child, and the variables that every template
 gets.
-
-Knows: which templates are rendered where, that they get copies of plain JSON values, and the names of their variables.
-Does not know: jinja2, messages, families, what the text means.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Tools, calls and results as plain text, for templates that do not support them.
 
-Knows: how a call is written in a family's own syntax, and one generic syntax of ours for families without one. Does not
-know: templates, guards, tokens. The parser of the same syntax reads back what is written here.
+The parser of the same syntax reads back what is written here.
 """
 
 import json

@@ -1,9 +1,8 @@
 """Finds out who wrote which characters of a render, so that callers' text cannot become structure.
 
-Knows: how to mark text so that the marks survive whatever a template does, and how much to mark. Each character that a
-caller wrote is replaced by one stand-in from Unicode's private planes: lengths do not change, nor do white space,
-quotes and backslashes (so trim, split and tojson work as usual). After the render, every stand-in identifies a
-character that a caller wrote. Does not know: how a render is made, what a message is for, token ids.
+Each character that a caller wrote is replaced by one stand-in from Unicode's private planes: lengths do not change, nor
+do white space, quotes and backslashes (so trim, split and tojson work as usual). After the render, every stand-in
+identifies a character that a caller wrote.
 
 The prompt that is sent is a render without marks. A marked render only shows who wrote each character, and it does so
 if its revealed text is the same. A template may examine callers' text (compare a schema's type, split at `</think>`,

@@ -1,10 +1,7 @@
 """Turns messages into the dictionaries that one particular template expects.
 
-Knows: how a template's capabilities and its family's declarations decide roles, fields, ids, the form of arguments, and
-where earlier reasoning goes; the tools that a family's models were trained with, which the template itself declares.
-Does not know: jinja2, guards, tokens. Earlier reasoning is passed for every turn in the template's own field, and the
-template applies its own rule to it; only if it has no such field, the rule is applied here and the reasoning is written
-in the family's markers.
+Earlier reasoning is passed for every turn in the template's own field, and the template applies its own rule to it;
+only if it has no such field, the rule is applied here and the reasoning is written in the family's markers.
 
 Source for built-in tools: the harmony response format: calls of `python`, `browser.search`, .. go to the analysis
 channel, their recipient has no namespace, and `python` gets code, not JSON.

@@ -1,8 +1,4 @@
-"""Finds the texts of control tokens in a text, and the parts of it that could become part of one.
-
-Knows: the texts of a vocabulary's control and user-defined tokens, or what they look like. Does not know: templates,
-who wrote a text, token ids.
-"""
+"""Finds the texts of control tokens in a text, and the parts of it that could become part of one."""
 
 import re
 from bisect import bisect_right

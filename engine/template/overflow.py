@@ -1,9 +1,4 @@
-"""Makes the prompt of a conversation: rendered, and fitted into the context by the caller's overflow policy.
-
-Knows: what may be shortened (all but the newest results of tools), what may be dropped (whole old turns; in the current
-turn whole exchanges of calls and results, except the newest) and what never is (system messages, the last question,
-half an exchange). Does not know: how a template renders, tokens, models; callers pass a function that counts tokens.
-"""
+"""Makes the prompt of a conversation: rendered, and fitted into the context by the caller's overflow policy."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence

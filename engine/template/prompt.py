@@ -1,8 +1,4 @@
-"""The rendered prompt: its text, which spans of it the template wrote, and the tail that seeds the parser.
-
-Knows: how to cut a rendered text into pieces, and where the assistant's turn begins in it. Does not know: jinja2,
-messages, token ids.
-"""
+"""The rendered prompt: its text, which spans of it the template wrote, and the tail that seeds the parser."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -1,8 +1,4 @@
-"""Translates the one switch for reasoning into whatever a template or its model understands.
-
-Knows: a family's gate, the words that some models read instead of a variable, and what to do if there is no gate, if it
-lacks the requested position, or if the template ignores it. Does not know: jinja2, how a conversation is rendered.
-"""
+"""Translates the one switch for reasoning into whatever a template or its model understands."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field

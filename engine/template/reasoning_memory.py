@@ -1,8 +1,6 @@
 """`ReasoningMemory`: reasoning that a client dropped between turns, found again.
 
-Knows: a bounded number of turns, each under a digest of the conversation before it and of its content and calls; never
-by a call's id alone, since some families number their calls alike in every conversation. Does not know: templates,
-which decide what the model sees of it; models. Reasoning that the caller sends always wins.
+Reasoning that the caller sends always wins.
 """
 
 import hashlib

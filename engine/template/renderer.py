@@ -1,9 +1,7 @@
 """Templates rendered in a child process: the parent's side.
 
-Knows: the children, the limits of an order, and how a child is handled that was late, died or ran out of memory. Does
-not know: what the child does with an order (`engine.template.worker`), what a template is. All templates of this
-process share the children. A template uses one at a time, so a hostile one delays only itself, and there is rarely more
-than one. They start on first use and end with this process; a fork of it starts its own.
+All templates of this process share the children. A template uses one at a time, so a hostile one delays only itself,
+and there is rarely more than one. They start on first use and end with this process; a fork of it starts its own.
 """
 
 import hashlib

@@ -1,8 +1,4 @@
-"""One render, from checked messages to a `Prompt`: the order of work, and how a partial answer is continued.
-
-Knows: the steps adapt, mark, render, find the turn's start, cut; and, for a continuation, where the unfinished message
-stops. Does not know: which template or family was chosen, what callers may ask for, parsers.
-"""
+"""One render, from checked messages to a `Prompt`: the order of work, and how a partial answer is continued."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

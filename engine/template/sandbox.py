@@ -1,9 +1,6 @@
 """Compiles and renders chat templates in a sandbox, byte for byte as Hugging Face's libraries do.
 
-Knows: jinja2 (its only importer) and the environment for which chat templates are written: trim_blocks and
-lstrip_blocks, loop controls, `{% generation %}`, `tojson` without HTML escapes, `raise_exception`, `strftime_now`.
-Everything that a template may use is listed: attributes by type, filters, global names; anything else is refused. Does
-not know: messages, where it runs, what a render may cost: `engine.template.worker` runs it under the system's limits.
+Everything that a template may use is listed: attributes by type, filters, global names; anything else is refused.
 Deliberate differences from Hugging Face's: `list.append`, `insert` and `pop` work (templates use them, and see only
 copies), `from_json` exists; `lipsum`, and the filters that no chat template needs, do not.
 """

@@ -1,8 +1,7 @@
 """The child process that renders untrusted templates: orders in, texts out, under limits that the system enforces.
 
-Knows: the orders (JSON), the answers (one letter and a text: nothing that could execute in the parent), and what this
-process may use. Does not know: its callers, what a text means. A template that escapes `engine.template.sandbox` is in
-a process that can open no file, start no process, and use only limited memory and time.
+A template that escapes `engine.template.sandbox` is in a process that can open no file, start no process, and use only
+limited memory and time.
 
 An order is two lines of JSON: `{"key", "length", "seconds"}`, and a body. A text as the body is a template to compile
 and store under that key; a body `{"values", "escapes", "now"}` is to be rendered by the template of that key, in at

@@ -1,8 +1,4 @@
-"""Turns functions, pydantic models and OpenAI dictionaries into `Tool`s, and runs a `Tool` on a model's arguments.
-
-Knows: how a signature and a docstring become a JSON Schema, how arguments are checked and bound, what a model reads
-when a tool fails. Does not know: its callers, templates, models.
-"""
+"""Turns functions, pydantic models and OpenAI dictionaries into `Tool`s, and runs a `Tool` on a model's arguments."""
 
 from engine.tools.call import ToolOutcome, error_text, finish, is_async, run, run_async, unfit
 from engine.tools.check import described

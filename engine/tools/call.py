@@ -1,8 +1,4 @@
-"""Calls a tool with the arguments that a model wrote.
-
-Knows: how arguments are bound to a function, sync or async, and that every failure becomes text that the model reads.
-Does not know: where tools come from, how arguments are validated (`check`), conversations.
-"""
+"""Calls a tool with the arguments that a model wrote."""
 
 import asyncio
 import inspect

@@ -1,7 +1,6 @@
 """Validates the arguments that a model wrote for a tool, with a pydantic model or a JSON Schema.
 
-Knows: pydantic's checks (functions, model classes) and JSON Schema's (dictionaries). Does not know: how a tool is
-called. The only importer of jsonschema, and only when a tool is described by a dictionary.
+The only importer of jsonschema, and only when a tool is described by a dictionary.
 
 The caller wrote the schema, but the model wrote the value, so the cost of a check is bounded: patterns are matched by a
 linear-time engine, and a value that takes too many steps is rejected.

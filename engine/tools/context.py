@@ -1,7 +1,4 @@
-"""The context of a tool's call: a parameter that the model never sees.
-
-Knows: what a tool can see of a run. Does not know: the agent loop that fills it in.
-"""
+"""The context of a tool's call: a parameter that the model never sees."""
 
 import types
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""Makes `Tool` records of functions, pydantic models and dictionaries.
-
-Knows: signatures, OpenAI's dictionary form, and docstrings in the Google ("Args:"), NumPy ("Parameters" underlined)
-and Sphinx (":param name:") conventions. Does not know: how a tool is called.
-"""
+"""Makes `Tool` records of functions, pydantic models and dictionaries."""
 
 import inspect
 import re

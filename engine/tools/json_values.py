@@ -1,6 +1,5 @@
-"""JSON values that models and callers write, with limits on depth and length, so that later code can recurse into them.
-
-Knows: how deep a value may nest, what is not JSON. Does not know: schemas, what a value is for.
+"""JSON values that models and callers write, with limits on depth and length, so that later code can recurse into
+them.
 """
 
 import json

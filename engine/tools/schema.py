@@ -1,7 +1,4 @@
-"""A pydantic model's JSON Schema as tool descriptions show it: no titles, no references, keys in the usual order.
-
-Knows: JSON Schema's keywords, and what pydantic generates. Does not know: tools, functions.
-"""
+"""A pydantic model's JSON Schema as tool descriptions show it: no titles, no references, keys in the usual order."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Sources of tools (MCP servers): connected for the length of a run, during which their tools may change.
-
-Knows: when a source is opened, listed and closed, and that each tool needs a name of its own. Does not know: what a
-source connects to (`engine.mcp`), the agent loop.
-"""
+"""Sources of tools (MCP servers): connected for the length of a run, during which their tools may change."""
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -25,35 +25,35 @@ def test_available_memory_without_cgroups(tmp_path: Path) -> None:
 def test_a_cgroup_of_version_2_limits(tmp_path: Path) -> None:
     put(tmp_path, "proc/meminfo", MEMINFO)
     put(tmp_path, "proc/self/cgroup", "0::/pod/container\n")
-    put(tmp_path, "sys/fs/cgroup/pod/container/machine.max", f"{6 * MIB}\n")
-    put(tmp_path, "sys/fs/cgroup/pod/container/machine.current", f"{4 * MIB}\n")
-    put(tmp_path, "sys/fs/cgroup/pod/container/machine.stat", f"anon 7\ninactive_file {MIB}\n")
+    put(tmp_path, "sys/fs/cgroup/pod/container/memory.max", f"{6 * MIB}\n")
+    put(tmp_path, "sys/fs/cgroup/pod/container/memory.current", f"{4 * MIB}\n")
+    put(tmp_path, "sys/fs/cgroup/pod/container/memory.stat", f"anon 7\ninactive_file {MIB}\n")
     assert machine.available_memory(tmp_path) == 3 * MIB
 
 
 def test_a_parent_cgroup_may_be_the_narrower(tmp_path: Path) -> None:
     put(tmp_path, "proc/meminfo", MEMINFO)
     put(tmp_path, "proc/self/cgroup", "0::/pod/container\n")
-    put(tmp_path, "sys/fs/cgroup/pod/container/machine.max", "max\n")
-    put(tmp_path, "sys/fs/cgroup/pod/container/machine.current", "1\n")
-    put(tmp_path, "sys/fs/cgroup/pod/machine.max", f"{2 * MIB}\n")
-    put(tmp_path, "sys/fs/cgroup/pod/machine.current", f"{MIB}\n")
+    put(tmp_path, "sys/fs/cgroup/pod/container/memory.max", "max\n")
+    put(tmp_path, "sys/fs/cgroup/pod/container/memory.current", "1\n")
+    put(tmp_path, "sys/fs/cgroup/pod/memory.max", f"{2 * MIB}\n")
+    put(tmp_path, "sys/fs/cgroup/pod/memory.current", f"{MIB}\n")
     assert machine.available_memory(tmp_path) == MIB
 
 
 def test_a_cgroup_of_version_1_limits(tmp_path: Path) -> None:
     put(tmp_path, "proc/meminfo", MEMINFO)
     put(tmp_path, "proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/job\n0::/\n")
-    put(tmp_path, "sys/fs/cgroup/memory/job/machine.limit_in_bytes", f"{4 * MIB}\n")
-    put(tmp_path, "sys/fs/cgroup/memory/job/machine.usage_in_bytes", f"{4 * MIB}\n")
-    put(tmp_path, "sys/fs/cgroup/memory/job/machine.stat", f"total_inactive_file {2 * MIB}\n")
+    put(tmp_path, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", f"{4 * MIB}\n")
+    put(tmp_path, "sys/fs/cgroup/memory/job/memory.usage_in_bytes", f"{4 * MIB}\n")
+    put(tmp_path, "sys/fs/cgroup/memory/job/memory.stat", f"total_inactive_file {2 * MIB}\n")
     assert machine.available_memory(tmp_path) == 2 * MIB
 
 
 def test_a_cgroup_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
     put(tmp_path, "proc/self/cgroup", "0::/\n")
-    put(tmp_path, "sys/fs/cgroup/machine.max", "10\n")
-    put(tmp_path, "sys/fs/cgroup/machine.current", "20\n")
+    put(tmp_path, "sys/fs/cgroup/memory.max", "10\n")
+    put(tmp_path, "sys/fs/cgroup/memory.current", "20\n")
     assert machine.available_memory(tmp_path) == 0
 
 

@@ -1,7 +1,4 @@
-"""The shapes of tool calls: each has a class that reads it and emits events while it reads.
-
-Knows: which class reads which shape. Does not know: content, reasoning, or which family a shape serves.
-"""
+"""The shapes of tool calls: each has a class that reads it and emits events while it reads."""
 
 import re
 from collections.abc import Sequence

@@ -1,8 +1,5 @@
 """Calls whose arguments are elements of a tree: a bare dictionary, `call:f{key:<|"|>text<|"|>,n:1}` (Gemma), or nested
 tags, where the parameter's name is the tag, objects nest and arrays are `item`s (MiniMax M3).
-
-Knows: bare keys, strings between quote marks, nested lists and dictionaries; tags and their types under the tool's
-schema. Does not know: the markers around a call.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""Calls written as JSON objects: `{"name": .., "arguments": {..}}`, an array of such, or several.
-
-Knows: the keys in any order, the wrapped and the name-as-key forms, a code fence around the object, and the object as a
-Python dictionary, which some prompts show. Does not know: the text around a section.
-"""
+"""Calls written as JSON objects: `{"name": .., "arguments": {..}}`, an array of such, or several."""
 
 import json
 import re

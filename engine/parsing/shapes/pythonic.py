@@ -1,9 +1,6 @@
 """Calls written as Python calls, `[f(a=1, b="x"), g()]` or one per line, and the literals in them.
 
-Knows: names, keywords, positional arguments (named by the tool's schema), a list around the calls; strings in every
-kind of quotes with their escapes, numbers, True/False/None and true/false/null, lists, tuples, sets, dictionaries, all
-read incrementally and passed on as JSON fragments; that models leave quotes inside strings unescaped. Does not know:
-the text around a section. Source of the syntax: the Python language reference, "Literals".
+Source of the syntax: the Python language reference, "Literals".
 """
 
 import json

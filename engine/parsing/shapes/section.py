@@ -1,8 +1,4 @@
-"""A section of calls: its markers, and the steps that all shapes share in reading one.
-
-Knows: where a section begins and ends, and how bad output is handled: its raw text becomes the arguments of a malformed
-call, and reading resumes at the next marker. Does not know: the inside of a call (the other modules of this folder).
-"""
+"""A section of calls: its markers, and the steps that all shapes share in reading one."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -1,8 +1,5 @@
 """Calls whose name is in markup: with JSON arguments (`<function=f>{..}</function>` and the like) or with arguments in
 markup too (`<function=f><parameter=k>v</parameter></function>` and the like).
-
-Knows: names and ids, the JSON and its fence; keys, values typed by the tool's schema or by the markup itself, and when
-a closing marker is part of a value. Does not know: the text around a call.
 """
 
 import json

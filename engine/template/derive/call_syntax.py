@@ -1,8 +1,4 @@
-"""Guesses the syntax of calls in a template's turns from where the probes' texts occur in them.
-
-Knows: the shapes of calls, and how each would appear in turns that differ in one known text. Does not know: templates,
-reasoning, whether a guess is right: the caller tests it by reading the turns back.
-"""
+"""Guesses the syntax of calls in a template's turns from where the probes' texts occur in them."""
 
 import json
 import re

@@ -1,8 +1,4 @@
-"""Derives a `Format` for a template of no known family by comparing renders; accepted only if it round-trips.
-
-Knows: how to find a turn's parts by comparing renders that differ in one known text, and how to test a guess by reading
-the renders with it. Does not know: families, what any marker means, the shapes of calls (`call_syntax`).
-"""
+"""Derives a `Format` for a template of no known family by comparing renders; accepted only if it round-trips."""
 
 import json
 import re

@@ -1,8 +1,4 @@
-"""Renders a set of probe messages: the renders from which a format is derived.
-
-Knows: the probes, their texts, which occur in no template, and how one turn is cut out of a render. Does not know: what
-a turn's text means, formats, parsers.
-"""
+"""Renders a set of probe messages: the renders from which a format is derived."""
 
 import json
 import re
