@@ -1,4 +1,4 @@
-"""Decides when a turn's grammar is active: not while the model reasons, but from where its answer, or a call, begins."""
+"""Decides when a turn's grammar is active: not while the model reasons, but from where its answer or a call begins."""
 
 from collections import deque
 from dataclasses import dataclass
