@@ -1,5 +1,6 @@
 """`Engine`: the class that users work with. Every method only calls the packages below."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from engine.diagnose.inspect import Inspection, inspect_model
 from engine.display import page_markdown, table_html, visible
 from engine.errors import EngineError, MissingTemplateError, RequestError
 from engine.families import Family, FamilyLike
+from engine.families.embedding import prefixes
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
@@ -23,9 +25,11 @@ from engine.options import (
     AgentOptions,
     ChoicesArguments,
     ContextLoadOptions,
+    EmbedOptions,
     FreeTurnOptions,
     LoadOptions,
     RawOptions,
+    RerankOptions,
     TurnOptions,
     check_arguments,
     checked,
@@ -35,15 +39,19 @@ from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
-from engine.runtime.service import PinnedPrefix, Service, Stream, detokenize, tokenize
+from engine.runtime.service import PendingVectors, PinnedPrefix, Service, Stream, detokenize, tokenize
+from engine.runtime.vectors import Vectors
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.prompt import Prompt
 from engine.tools import RunTool, Toolbox, ToolLike, as_tools
 from engine.turns import Turns
 from engine.types import Completion, Message, MessagesLike
+from engine.vectors import Embedder, Ranked, matrix, ranking
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from engine.types import ParsedCompletion
 
 Answer = TypeVar("Answer")
@@ -68,6 +76,7 @@ class Engine:
         self._service = Service(backend, options)
         self._turns = Turns(self._service, template, seed)
         self._model = model
+        self._embedder = _embedder(self._service, model)
 
     @classmethod
     def load(
@@ -372,6 +381,41 @@ class Engine:
         """`restore` for an event loop."""
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
 
+    def embed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
+        """Returns the vector of a text, shape (d,), or the vectors of several, shape (n, d), as float32; see
+        `EmbedOptions`. Vectors are made between the steps of turns, as many texts in one decode as fit.
+
+        An embedding model is loaded by `Engine.load` like any other. A chat model makes vectors too, in a context of
+        its own, but an embedding model's are far better. Raises RequestError for texts or options that are not valid
+        and for a reranker, ContextOverflowError if the context does not fit into memory, EngineError if the engine is
+        closed.
+        """
+        numbers = matrix(self._embedder.start(texts, options).result(), options)
+        return numbers[0] if isinstance(texts, str) else numbers
+
+    async def aembed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
+        """`embed` for an event loop; cancelling the task cancels the request."""
+        numbers = matrix(await self._awaited(lambda: self._embedder.start(texts, options)), options)
+        return numbers[0] if isinstance(texts, str) else numbers
+
+    def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
+        """Returns the documents in the order in which they answer the query, the best first, as their places and
+        scores; see `RerankOptions`. Needs a reranking model. Raises what `embed` raises."""
+        return ranking(self._embedder.start_rank(query, documents, options).result(), options)
+
+    async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
+        """`rerank` for an event loop; cancelling the task cancels the request."""
+        return ranking(await self._awaited(lambda: self._embedder.start_rank(query, documents, options)), options)
+
+    @staticmethod
+    async def _awaited(start: Callable[[], PendingVectors]) -> Vectors:
+        pending = await off_loop(start, PendingVectors.cancel)
+        try:
+            return await off_loop(pending.result, lambda _: None)
+        except asyncio.CancelledError:
+            pending.cancel()
+            raise
+
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
         token first, if this model's prompts have one."""
@@ -526,3 +570,11 @@ class Engine:
             ]
         closed = [("state", "closed: load it again")] if self.closed else []
         return [*facts, ("family", self.family.title), ("context", f"{self.n_ctx:,} tokens a conversation"), *closed]
+
+
+def _embedder(service: Service, model: Model | IsolatedModel | None) -> Embedder:
+    if model is None:
+        return Embedder(service, None, None)
+    info = model.info
+    template = next((each.source for each in info.named_templates if each.name == "rerank"), None)
+    return Embedder(service, prefixes(info.name, info.path.name), template)

@@ -19,8 +19,10 @@ from engine.llama.lib import library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model, ModelInfo
 from engine.llama.plan import Machine, plan, this_machine
+from engine.llama.vectors import vector_options
 from engine.options import Settings, settings
 from engine.runtime.config import ContextOptions, ModelOptions
+from engine.runtime.service import NOT_CHAT
 from engine.template import renderer
 from engine.template.chat_template import ChatTemplate
 
@@ -66,7 +68,8 @@ def load(
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
     file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
-    made = plan(file, options.model, options.context, machine())
+    context = vector_options(file, options.context) if file.embeds else options.context
+    made = plan(file, options.model, context, machine())
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
     if preflight:
@@ -117,8 +120,9 @@ def _prepare(reading: Reading, *, builtin: bool = False) -> None:
 def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading) -> Loaded:
     with ExitStack() as undo:
         undo.callback(weights.close)
-        template = _template(weights, reading)
-        loaded = Loaded(weights, weights.backend(context), template)
+        backend = weights.backend(context)
+        template = _template(weights, reading) if backend.info.generates else MissingTemplateError(NOT_CHAT)
+        loaded = Loaded(weights, backend, template)
         undo.pop_all()
         return loaded
 

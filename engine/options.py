@@ -21,6 +21,7 @@ from engine.runtime.config import (
     FlashAttention,
     LoopOptions,
     ModelOptions,
+    Pooling,
     SplitMode,
     check_value,
     refusal,
@@ -69,6 +70,8 @@ class ContextLoadOptions(TypedDict, total=False):
     rope_freq_scale: float
     device_sampling: bool
     checkpoint_mib: int
+    pooling: Pooling | None
+    embedding_tokens: int | None
     max_waiting: int
     prefill_seconds: float
 
@@ -83,6 +86,37 @@ class LoadOptions(ContextLoadOptions, total=False):
     use_mlock: bool
     use_extra_bufts: bool
     check_tensors: bool
+
+
+class EmbedOptions(TypedDict, total=False):
+    """How texts become vectors.
+
+    - `input_type`: "query" or "document": put before each text what this model wants there (`[embedding]` in
+      models.toml). `prefix`: put this text before each instead.
+    - `dimensions`: only the first numbers of each vector, for models that were trained so (Matryoshka).
+    - `normalize`: make each vector's length 1 (default).
+    - `truncate`: read only the beginning of a text that is too long, instead of raising an error.
+    """
+
+    input_type: Literal["query", "document"] | None
+    prefix: str | None
+    dimensions: Annotated[int, Field(ge=1)] | None
+    normalize: bool
+    truncate: bool
+
+
+class RerankOptions(TypedDict, total=False):
+    """How documents are ranked.
+
+    - `top_n`: the most documents to return. `truncate`: read only the beginning of a document that is too long.
+    - `normalize`: scores from 0 to 1 (default); False: as the classifier gives them.
+    - `template`: the text around `{query}` and `{document}`, instead of the file's own.
+    """
+
+    top_n: Annotated[int, Field(ge=1)] | None
+    truncate: bool
+    normalize: bool
+    template: str | None
 
 
 class LoadArguments(TypedDict, total=False):

@@ -8,7 +8,9 @@ prompt and the tokens accepted since.
 import json
 import random
 import re
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +22,7 @@ from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.prefix import common_prefix
 from engine.runtime.state_file import Origin
+from engine.runtime.vectors import VectorInfo
 from engine.types import SamplingParams
 
 
@@ -84,6 +87,14 @@ class ByteVocab:
     def is_end(self, token: int) -> bool:
         return token in self._ends
 
+    @property
+    def closing(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def between(self) -> tuple[int, ...]:
+        return tuple(b"\n")
+
     def text(self, tokens: Sequence[int]) -> str:
         """Returns the text of tokens, including control tokens."""
         return b"".join(self._bytes[token] for token in tokens).decode(errors="replace")
@@ -137,6 +148,29 @@ class ScriptedSampler:
         self.closed = True
 
 
+class ScriptedVectors:
+    """Vectors without weights: each word of a text adds to the number that its digest chooses, so texts that share
+    words are near each other. `texts` lists what was embedded, for assertions."""
+
+    def __init__(self, vocab: ByteVocab, size: int, longest: int) -> None:
+        self.info = VectorInfo("mean", size, longest, rows=512, sequences=64)
+        self.texts: list[str] = []
+        self._vocab = vocab
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> list[bytes]:
+        return [self._vector(self._vocab.text(text)) for text in texts]
+
+    def _vector(self, text: str) -> bytes:
+        self.texts.append(text)
+        numbers = [0.0] * self.info.size
+        for word in text.lower().split() or [""]:
+            numbers[zlib.crc32(word.strip(".,;:!?").encode()) % self.info.size] += 1.0
+        return struct.pack(f"<{len(numbers)}f", *numbers)
+
+    def abort(self) -> None:
+        """Do nothing: a decode takes no time."""
+
+
 class ScriptedBackend:
     """A `Backend` with scripted replies.
 
@@ -167,6 +201,7 @@ class ScriptedBackend:
         before_decode: Callable[[Sequence[Row]], None] | None = None,
         delay: float = 0.0,
         trimmable: bool = True,
+        dimensions: int = 256,
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
         self.info = ContextInfo(
@@ -194,6 +229,10 @@ class ScriptedBackend:
         self._cells: list[list[_Cell]] = [[] for _ in range(self.info.n_sequences)]
         self._rows: Sequence[Row] = ()
         self._aborted = threading.Event()
+        self._vectors = ScriptedVectors(self.vocab, dimensions, n_ctx)
+
+    def vectors(self) -> ScriptedVectors:
+        return self._vectors
 
     def tokens(self, sequence: int) -> list[int]:
         """Returns the tokens of a sequence, for assertions."""

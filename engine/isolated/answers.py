@@ -27,6 +27,7 @@ from engine.runtime.backend import ContextInfo
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin, SavedState
+from engine.runtime.vectors import Vectors
 from engine.types import Usage
 
 _EVENTS: tuple[type, ...] = get_args(Event)
@@ -47,6 +48,7 @@ _RECORDS: Mapping[str, type[Any]] = {
             Reply,
             SavedState,
             TokenLogprobs,
+            Vectors,
         ),
         Usage,
     )

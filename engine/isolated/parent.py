@@ -25,6 +25,7 @@ from engine.llama.vocab import LlamaVocab
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Request, Save, Unpin
 from engine.runtime.state_file import Origin
+from engine.runtime.vectors import Embed
 
 _Answer = TypeVar("_Answer")
 _log = logging.getLogger("engine.isolation")
@@ -185,6 +186,10 @@ class IsolatedRunner:
     def save(self, id_: int, pin: int) -> None:
         """Ask for the state of the prefix that request `pin` pinned. Raises EngineError like `submit`."""
         self._accept(Save(id_, pin), id_, _Kept())
+
+    def embed(self, request: Embed) -> None:
+        """Ask for vectors. Raises EngineError like `submit`."""
+        self._accept(request, request.id, _Kept())
 
     def unpin(self, id_: int) -> None:
         """Allow what a request pinned to be forgotten."""

@@ -24,6 +24,7 @@ from engine.isolated.protocol import (
     refusal,
 )
 from engine.runtime.request import Cancel, EndReasoning, Reply, Save, Unpin
+from engine.runtime.vectors import Embed
 
 
 class _Forwarding(logging.Handler):
@@ -75,6 +76,8 @@ class _Worker:
                         runner.submit(_opened(request))
                     case Save(id, pin):
                         runner.save(id, pin)
+                    case Embed():
+                        runner.embed(order)
                     case Cancel(id):
                         runner.cancel(id)
                     case EndReasoning(id):

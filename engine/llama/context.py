@@ -7,9 +7,10 @@ A single thread calls it; only `abort` may be called from another.
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import DecodeError, EngineError, RequestError
+from engine.llama.batch import Column, LlamaBatch
 from engine.llama.footprint import Cells
 from engine.llama.lib import (
     brief,
@@ -25,11 +26,13 @@ from engine.llama.lifetime import made_in_thread
 from engine.llama.params import context_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
+from engine.llama.vectors import LlamaVectors, pool
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.config import ContextOptions
 from engine.runtime.logprobs import TokenLogprobs, token_logprobs
 from engine.runtime.state_file import Origin
+from engine.runtime.vectors import VectorInfo
 from engine.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -37,9 +40,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from engine.constraint.matcher import Mask
-
-
-Column: TypeAlias = tuple[int, ...]  # one field of all rows
 
 
 def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n_sequences: int, n_tokens: int) -> None:
@@ -57,52 +57,6 @@ def check_rows(rows: Sequence[Row], columns: Sequence[Column], n_outputs: int, n
             f"{bad} is not possible here: sequences run from 0 to {n_sequences - 1}, tokens from 0 to {n_tokens - 1}.",
             "invalid",
         )
-
-
-class LlamaBatch:
-    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column."""
-
-    def __init__(self, lib: Any, capacity: int) -> None:
-        self._tokens = (ctypes.c_int32 * capacity)()
-        self._positions = (ctypes.c_int32 * capacity)()
-        self._sequences = (ctypes.c_int32 * capacity)()
-        self._counts = (ctypes.c_int32 * capacity)(*([1] * capacity))
-        self._outputs = (ctypes.c_int8 * capacity)()
-        int32_p = ctypes.POINTER(ctypes.c_int32)
-        base = ctypes.addressof(self._sequences)
-        self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
-        self._filled = 0
-        self._struct = lib.llama_batch(
-            n_tokens=0,
-            token=ctypes.cast(self._tokens, int32_p),
-            embd=None,
-            pos=ctypes.cast(self._positions, int32_p),
-            n_seq_id=ctypes.cast(self._counts, int32_p),
-            seq_id=ctypes.cast(self._lists, ctypes.POINTER(int32_p)),
-            logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
-        )
-
-    def fill(self, tokens: Column, positions: Column, sequences: Column, outputs: Column) -> Any:
-        """Fill the arrays and return the struct to pass to llama_decode, by value."""
-        count = len(tokens)
-        self._tokens[:count] = tokens
-        self._positions[:count] = positions
-        self._sequences[:count] = sequences
-        self._outputs[:count] = outputs
-        self._filled = self._struct.n_tokens = count
-        return self._struct
-
-    def forget(self) -> None:
-        """Mark all rows as without logits, after a failed decode."""
-        self._filled = 0
-
-    def has_logits(self, row: int) -> bool:
-        """Whether the row was decoded with `output`."""
-        return 0 <= row < self._filled and bool(self._outputs[row])
-
-    def sequence(self, row: int) -> int:
-        """Returns the sequence of a row."""
-        return self._sequences[row]
 
 
 _CACHED_VIEWS = 1024
@@ -125,16 +79,29 @@ class Weights(Protocol):
         """A digest that identifies these weights."""
         ...
 
+    def vectors(self, options: ContextOptions) -> LlamaVectors:
+        """Make a context for vectors beside one with these options. Raises ContextOverflowError if it does not fit."""
+        ...
+
 
 class LlamaBackend:
     """A context over one model, which it keeps alive; made by `Model.backend`.
 
     `options` are complete, with nothing left to choose, and `cells` follow from them; `info` tells the loop their
-    limits. `window`: the number of tokens that the model's sliding-window layers see, 0 for none.
+    limits. `window`: the number of tokens that the model's sliding-window layers see, 0 for none. `vectors`: this is
+    the only context of an embedding model, and makes vectors of this kind; it does not generate.
     """
 
     def __init__(
-        self, model: Weights, options: ContextOptions, cells: Cells, info: ContextInfo, *, window: int = 0
+        self,
+        model: Weights,
+        options: ContextOptions,
+        cells: Cells,
+        info: ContextInfo,
+        *,
+        window: int = 0,
+        vectors: VectorInfo | None = None,
+        causal: bool = True,
     ) -> None:
         self._lib = lib = library()
         self._model = model
@@ -147,6 +114,7 @@ class LlamaBackend:
         self._abort = ctypes.create_string_buffer(2)
         forget_errors()
         params = context_params(lib, options, cells, self._abort)
+        params = params if vectors is None else pool(params, vectors)
         context = made_in_thread(lambda: lib.llama_init_from_model(model.handle, params), lib.llama_free)
         if not context:
             raise init_error(info.n_ctx)
@@ -156,7 +124,7 @@ class LlamaBackend:
         self._remove, self._copy = map(brief, ("llama_memory_seq_rm", "llama_memory_seq_cp"))
         self._newest, self._oldest = map(brief, ("llama_memory_seq_pos_max", "llama_memory_seq_pos_min"))
         self._waits = any(device.is_gpu for device in devices())
-        if not self._memory:
+        if not self._memory and vectors is None:
             lib.llama_free(context)
             raise EngineError(
                 "This model keeps no memory between tokens, so it cannot generate text; use a chat model."
@@ -168,6 +136,10 @@ class LlamaBackend:
         self._attached: dict[int, LlamaSampler] = {}
         self._batch = LlamaBatch(lib, info.n_batch)
         self._views: dict[int, NDArray[np.float32]] = {}
+        self._vectors: LlamaVectors | None = None
+        if vectors is not None:
+            size, rows = self._vocab.size, info.n_batch
+            self._vectors = LlamaVectors(lib, context, size, vectors, causal=causal, n_batch=rows, abort=self.abort)
 
     @property
     def vocab(self) -> LlamaVocab:
@@ -213,6 +185,13 @@ class LlamaBackend:
         """Make the running decode, or else the next one, stop with DecodeError("aborted"). Callable from any thread;
         works on the CPU only."""
         self._abort[0] = b"\x01"
+
+    def vectors(self) -> LlamaVectors:
+        """Returns the context for vectors, made on first use. Raises ContextOverflowError if it does not fit."""
+        self._handle()
+        if self._vectors is None:
+            self._vectors = self._model.vectors(self._options)
+        return self._vectors
 
     def logits(self, row: int) -> "NDArray[np.float32]":
         """Returns the logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a
@@ -425,6 +404,8 @@ class LlamaBackend:
         for sampler in list(self._samplers):
             sampler.close()
         self._dry.close()
+        if self._vectors is not None:
+            self._vectors.close()
         self._context = None
         self._views.clear()
         self._batch.forget()

@@ -16,18 +16,20 @@ from engine.llama.gguf_rules import check_numbers, doubts
 from engine.llama.gguf_vocab import check_vocabulary
 
 # Architectures that encode text, or are parts of a model; llama.cpp loads them and then cannot generate.
+_ENCODERS = frozenset(
+    ("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert",
+     "gemma-embedding")
+)  # fmt: skip
+"""Architectures that see a text in both directions and make vectors of it."""
 _NOT_CHAT = {
-    **dict.fromkeys(
-        ("bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert",
-         "t5encoder", "gemma-embedding", "llama-embed"),
-        "an embedding model",
-    ),
     "t5": "an encoder-decoder model",
+    "t5encoder": "the encoder of an encoder-decoder model",
     "clip": "a vision or audio projector (mmproj)",
     "wavtokenizer-dec": "an audio decoder",
-}  # fmt: skip
+}
 _NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projector", "imatrix": "an importance matrix"}
-_NO_POOLING = (0, 2**32 - 1)  # none, and -1: not said, as llama.cpp saves it
+_POOLING = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
+"""Values of enum llama_pooling_type; 0 is none, and -1 (as 2**32 - 1) not said, as llama.cpp saves it."""
 _BOTH_WAYS = ("dream", "llada", "llada-moe", "rnd1")
 """Architectures of diffusion models, which are refused as such once they are loaded."""
 _SAMPLES, _SAMPLE = 32, 1 << 16  # the number of samples of a file for its digest, and their length in bytes
@@ -79,8 +81,9 @@ class GgufFile:
     bytes of matrices by tensor type; `output`: bytes of the output matrix; `tied`: the same if that is also the
     embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none.
     `n_positions`: the number of learned position embeddings, beyond which llama.cpp ends the process (0: positions are
-    computed). `unverified`: why it is not certain that llama.cpp survives this header ("": it is certain), as a part of
-    a sentence.
+    computed). `pooling`: how an embedding model makes one vector of a text ("" for other models); `is_causal`: each
+    token sees only those before it. `unverified`: why it is not certain that llama.cpp survives this header ("": it is
+    certain), as a part of a sentence.
     """
 
     path: Path
@@ -109,6 +112,13 @@ class GgufFile:
     named_templates: tuple[NamedTemplate, ...]
     n_positions: int = 0
     unverified: str = ""
+    pooling: str = ""
+    is_causal: bool = True
+
+    @property
+    def embeds(self) -> bool:
+        """Whether this is an embedding model or a reranker, which makes vectors and does not generate."""
+        return bool(self.pooling) or not self.is_causal
 
 
 def read_gguf(path: str | Path) -> GgufFile:
@@ -127,7 +137,7 @@ def described(parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
     file, header = parts[0], headers[0]
     for part, each in zip(parts, headers, strict=True):
         _check_whole(part, each)
-    _check_chat_model(file, header, sum(len(each.tensors) for each in headers))
+    _check_model(file, header, sum(len(each.tensors) for each in headers))
     check_numbers(file, headers)
     return _describe(file, parts, headers, check_vocabulary(file, header) or doubts(headers))
 
@@ -201,7 +211,7 @@ def _check_whole(file: Path, header: Header) -> None:
         )
 
 
-def _check_chat_model(file: Path, header: Header, tensors: int) -> None:
+def _check_model(file: Path, header: Header, tensors: int) -> None:
     kind, architecture = header.text("general.type"), header.text("general.architecture")
     if kind in _NOT_MODEL:
         raise ModelLoadError(f"{file} is {_NOT_MODEL[kind]}, not a model; pass the model's own GGUF.")
@@ -211,16 +221,10 @@ def _check_chat_model(file: Path, header: Header, tensors: int) -> None:
         )
     if tensors == 0:
         raise ModelLoadError(f"{file} holds a vocabulary only, no weights; pass the model's full GGUF.")
-    if architecture not in _BOTH_WAYS and header.number(f"{architecture}.attention.causal", 1) == 0:
+    if architecture in _NOT_CHAT:
         raise ModelLoadError(
-            f"{file} looks at a text in both directions ({architecture}.attention.causal is false), as embedding "
-            "models do: it cannot generate text; pass the GGUF of a chat model."
-        )
-    pooled = header.integer(f"{architecture}.pooling_type", 0) not in _NO_POOLING
-    if pooled or architecture in _NOT_CHAT or architecture.endswith("-embedding"):
-        what = _NOT_CHAT.get(architecture, "an embedding model")
-        raise ModelLoadError(
-            f"{file} is {what} ({architecture}): it cannot generate text; pass the GGUF of a chat model."
+            f"{file} is {_NOT_CHAT[architecture]} ({architecture}): it neither generates text nor makes vectors; pass "
+            "the GGUF of a chat model or of an embedding model."
         )
 
 
@@ -260,7 +264,15 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], 
         ),
         n_positions=next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0),
         unverified=unverified,
+        pooling=_POOLING.get(header.integer(f"{architecture}.pooling_type", 0), ""),
+        is_causal=_is_causal(header, architecture),
     )
+
+
+def _is_causal(header: Header, architecture: str) -> bool:
+    if architecture in _ENCODERS:
+        return False
+    return architecture in _BOTH_WAYS or header.number(f"{architecture}.attention.causal", 1) != 0
 
 
 def _quantization(header: Header, headers: tuple[Header, ...]) -> str:

@@ -3,6 +3,7 @@
 `gguf` checks a file before llama.cpp sees it.
 """
 
+import ctypes
 import logging
 import os
 import re
@@ -16,11 +17,12 @@ from engine.errors import ModelLoadError
 from engine.llama.context import LlamaBackend
 from engine.llama.footprint import checkpoint_bytes, copy_cost
 from engine.llama.gguf import GgufFile, NamedTemplate, read_gguf, sample_digest
-from engine.llama.lib import forget_errors, last_errors, library
+from engine.llama.lib import forget_errors, init_error, last_errors, library
 from engine.llama.lifetime import Shared, made_in_thread
 from engine.llama.machine import anonymous_memory
-from engine.llama.params import LoadProgress, model_params
+from engine.llama.params import LoadProgress, context_params, model_params
 from engine.llama.plan import Machine, check_weights, plan, this_machine
+from engine.llama.vectors import LlamaVectors, pool, vector_info, vector_options
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.backend import ContextInfo
 from engine.runtime.config import ContextOptions, ModelOptions
@@ -184,12 +186,14 @@ class Model:
         """Make a context over this model. Raises ContextOverflowError, with the numbers, if it would not fit into
         memory."""
         options = options or ContextOptions()
-        _ = self.handle
+        handle = self.handle
+        if self._file.embeds:
+            options = vector_options(self._file, options)
         machine = self._machine()
         layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)  # where they are now
         made = plan(self._file, layers, options, machine, held=self._held)
         ready, n_ctx, cells, n_sequences = made.context, made.n_ctx, made.cells, made.cells.sequences
-        if 0 < self._file.n_ctx_train < n_ctx:
+        if 0 < self._file.n_ctx_train < n_ctx and not self._file.embeds:
             _log.warning(
                 "n_ctx=%d is above the training length of %d tokens; beyond it answers get worse",
                 n_ctx,
@@ -208,10 +212,38 @@ class Model:
             can_share=not is_stateful,
             copy_cost=copy_cost(self._file, ready, cells),
             checkpoint_bytes=checkpoint_bytes(self._file, ready, n_sequences) if is_stateful else 0,
+            generates=not self._file.embeds,
         )
-        backend = LlamaBackend(self, ready, cells, info, window=self._file.sliding_window)
+        made_for = vector_info(library(), handle, self._file, ready) if self._file.embeds else None
+        window, causal = self._file.sliding_window, self._file.is_causal
+        backend = LlamaBackend(self, ready, cells, info, window=window, vectors=made_for, causal=causal)
         self._backends.add(backend)
         return backend
+
+    def vectors(self, options: ContextOptions) -> LlamaVectors:
+        """Make a context for vectors beside one with these options. Raises ContextOverflowError, with the numbers, if
+        it would not fit into memory."""
+        lib, handle, file = library(), self.handle, self._file
+        wanted = vector_options(file, options)
+        layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)
+        made = plan(file, layers, wanted, self._machine(), held=self._held)
+        info = vector_info(lib, handle, file, made.context)
+        abort = ctypes.create_string_buffer(2)
+        params = pool(context_params(lib, made.context, made.cells, abort), info)
+        forget_errors()
+        context = made_in_thread(lambda: lib.llama_init_from_model(handle, params), lib.llama_free)
+        if not context:
+            raise init_error(made.n_ctx)
+
+        def stop() -> None:
+            abort[0] = b"\x01"
+
+        free = weakref.finalize(self, lib.llama_free, context)
+        free.atexit = False
+        rows = min(made.context.n_batch, made.cells.total)
+        return LlamaVectors(
+            lib, context, self._vocab.size, info, causal=file.is_causal, n_batch=rows, abort=stop, free=free
+        )
 
     def close(self) -> None:
         """Free the contexts, then the weights. Can be called more than once."""

@@ -49,7 +49,7 @@ def check(model: GgufFile, options: ContextOptions) -> None:
 def position_limit(model: GgufFile, options: ContextOptions) -> int | None:
     """Returns the longest conversation for which a model has learned positions; None if positions are computed.
     llama.cpp ends the process at a token beyond the last position. Raises RequestError if a longer one is requested."""
-    if not model.n_positions:
+    if not model.n_positions or model.embeds:  # a context for vectors takes no text that is longer
         return None
     most = model.n_positions // CELLS * CELLS
     if not most or (options.n_ctx or 0) > most:

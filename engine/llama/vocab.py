@@ -59,6 +59,9 @@ class LlamaVocab:
         self._forgeable = Spellings(text for text in texts.values() if len(text) > 1 and text.strip(" \t\r\n▁"))
         self._bos = int(lib.llama_vocab_bos(vocab)) if lib.llama_vocab_get_add_bos(vocab) else -1
         kind = int(lib.llama_vocab_type(vocab))
+        eos, sep = (int(token) for token in (lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)))
+        self._eos = ((eos if eos >= 0 else sep),) if lib.llama_vocab_get_add_eos(vocab) else ()
+        self._sep = (sep,) if sep >= 0 and lib.llama_vocab_get_add_sep(vocab) else ()
         self._in_windows = kind in (_BYTE_PAIRS, _SENTENCEPIECE)
         self._spellable = self._find_spellable(attributes) if kind == _SENTENCEPIECE else None
         self._whole_tokens: dict[bool, re.Pattern[str]] = {}
@@ -85,6 +88,15 @@ class LlamaVocab:
     def adds_bos(self) -> bool:
         """Whether a prompt of this model begins with the BOS token."""
         return self._bos >= 0
+
+    @property
+    def closing(self) -> tuple[int, ...]:
+        """EOS or, for WordPiece, SEP, if the vocabulary adds one."""
+        return self._eos or self._sep
+
+    @property
+    def between(self) -> tuple[int, ...]:
+        return self._eos + self._sep
 
     @property
     def handle(self) -> int:

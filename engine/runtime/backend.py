@@ -11,6 +11,7 @@ from engine.constraint.matcher import Mask
 from engine.parsing.reader import Piece
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import Origin
+from engine.runtime.vectors import VectorContext
 from engine.types import SamplingParams
 
 
@@ -37,6 +38,7 @@ class ContextInfo:
       nothing.
     - `copy_cost`: number of tokens whose evaluation takes about as long as one `copy`; 0 if sequences share cells.
     - `checkpoint_bytes`: maximum size of all checkpoints together; 0 if none are needed.
+    - `generates`: it can continue a text. False for embedding models, which only make vectors.
     """
 
     n_ctx: int
@@ -48,6 +50,7 @@ class ContextInfo:
     can_share: bool = True
     copy_cost: int = 0
     checkpoint_bytes: int = 0
+    generates: bool = True
 
     @property
     def cells(self) -> int:
@@ -86,6 +89,16 @@ class Vocab(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends generation."""
+        ...
+
+    @property
+    def closing(self) -> tuple[int, ...]:
+        """The tokens that close a text of which a vector is made."""
+        ...
+
+    @property
+    def between(self) -> tuple[int, ...]:
+        """The tokens between a query and a document that are read together."""
         ...
 
 
@@ -179,6 +192,11 @@ class Backend(Protocol):
     def rewind(self, sequence: int, position: int, state: bytes) -> bool:
         """Take the sequence back to its first `position` positions, at which `checkpoint` returned `state`. Returns
         False if that fails; the sequence is then unusable until it is trimmed to 0."""
+        ...
+
+    def vectors(self) -> VectorContext:
+        """Returns the context that makes vectors of this model; it is made on first use. Raises EngineError if that
+        fails."""
         ...
 
     def close(self) -> None: ...

@@ -14,6 +14,8 @@ from engine.errors import RequestError, shown
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
 FlashAttention: TypeAlias = Literal["auto", "on", "off"]
+Pooling: TypeAlias = Literal["mean", "cls", "last"]
+"""How the vectors of a text's tokens become one: their mean, the first token's, or the last token's."""
 CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 # The values of enum ggml_type (ggml.h), and the bytes that one element takes, for the types a KV cache may have.
@@ -120,6 +122,9 @@ class ContextOptions:
     - `checkpoint_mib`: MiB for checkpoints of recurrent and hybrid models, with which a prompt that was edited or is
       sent again need not be evaluated from its beginning; 0 for none.
     - `check_memory`: refuse what would not fit into memory.
+    - `pooling`: how `embed` makes one vector of those of a text's tokens; None: as the file says, else their mean.
+      `embedding_tokens`: the longest text that it takes; None: what `n_ctx` or the training length allow, but 2,048 at
+      most (8,192 if only the last token counts), since a text is computed at once.
     """
 
     n_ctx: Count | None = None
@@ -142,6 +147,8 @@ class ContextOptions:
     device_sampling: bool = False
     checkpoint_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
     check_memory: bool = True
+    pooling: Pooling | None = None
+    embedding_tokens: Count | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from engine.constraint.guide import Guide
 from engine.constraint.matcher import Compiler, Mask, masks
-from engine.errors import ContextOverflowError, DecodeError, RequestError
+from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.events import Event, Finished
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
@@ -22,6 +22,7 @@ from engine.runtime.request import Reply, Request, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler
 from engine.runtime.sequence import SequenceState
 from engine.runtime.state_file import SavedState
+from engine.runtime.vectors import Embed, VectorQueue, Vectors
 from engine.types import FinishReason
 
 _STRIKES = 3
@@ -56,6 +57,10 @@ class Replies:
     def hand_over(self, id_: int, saved: SavedState) -> None:
         """Reply with the state that `Save` asked for under this id."""
         self._replies.append(Reply(id_, (Finished("stop"),), final=True, saved=saved))
+
+    def give(self, id_: int, vectors: Vectors) -> None:
+        """Reply with the vectors that `Embed` asked for under this id."""
+        self._replies.append(Reply(id_, (Finished("stop"),), final=True, vectors=vectors))
 
     def end(
         self,
@@ -117,6 +122,7 @@ class Loop:
         self._clock = clock
         self._states: dict[int, SequenceState] = {}
         self._deadlines: dict[int, float] = {}
+        self._vectors = VectorQueue()
         self._replies = Replies()
         self._decoding: Sequence[Chunk] = []
         self._admit_again = False
@@ -128,7 +134,7 @@ class Loop:
     @property
     def busy(self) -> bool:
         """Whether a step has anything to do."""
-        return bool(self._states)
+        return bool(self._states) or bool(self._vectors)
 
     def submit(self, request: Request) -> None:
         """Accept a request. If making its parser or its options fails, the request ends with that error."""
@@ -167,8 +173,17 @@ class Loop:
         except BaseException as error:  # noqa: BLE001 - a failure (no memory for the state) ends this request only
             self._replies.refuse(id_, contained(error))
 
+    def embed(self, request: Embed) -> None:
+        """Accept a request for vectors, which are made between the steps of turns."""
+        try:
+            self._vectors.add(request, self._backend.vectors().info)
+        except BaseException as error:  # noqa: BLE001 - a context that cannot be made ends this request only
+            self._replies.refuse(request.id, contained(error))
+
     def cancel(self, id_: int) -> None:
         """End a request with reason "cancelled"; does nothing if it is over or unknown."""
+        if self._vectors.cancel(id_):
+            self._replies.refuse(id_, EngineError("The request for vectors was cancelled."))
         if (state := self._states.get(id_)) is not None:
             self._finish(state, "cancelled")
 
@@ -178,6 +193,9 @@ class Loop:
         chunks = self._decoding
         if chunks and (id_ is None or all(chunk.state.request.id == id_ for chunk in chunks)):
             self._backend.abort()
+        embedding = self._vectors.running
+        if embedding and (id_ is None or embedding == frozenset((id_,))):
+            self._backend.vectors().abort()
 
     def end_reasoning(self, id_: int) -> None:
         """Close a request's reasoning after its next token."""
@@ -187,12 +205,16 @@ class Loop:
     def cancel_all(self) -> None:
         for state in list(self._states.values()):
             self._finish(state, "cancelled")
+        for id_ in self._vectors.clear():
+            self._replies.refuse(id_, EngineError("The engine was closed before the vectors were made."))
 
     def abandon(self, error: Exception) -> None:
         """End every request with this error, because the loop is broken. Uses neither the backend nor the cache."""
         for state in self._states.values():
             self._replies.abandon(state, error)
         self._states.clear()
+        for id_ in self._vectors.clear():
+            self._replies.refuse(id_, error)
 
     def drain(self) -> list[Reply]:
         """Returns the replies since the last drain, at most one for each request."""
@@ -204,6 +226,15 @@ class Loop:
             if not self._decode(batch):
                 break
             self._advance(batch)
+        if self._vectors:
+            self._make_vectors()
+
+    def _make_vectors(self) -> None:
+        for id_, result in self._vectors.step(self._backend.vectors()):
+            if isinstance(result, Vectors):
+                self._replies.give(id_, result)
+            else:
+                self._replies.refuse(id_, result)
 
     def _plan(self) -> list[list[Chunk]]:
         """Returns the next batches, after making room for them: idle prefixes are forgotten first, then the least

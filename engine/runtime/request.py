@@ -10,6 +10,7 @@ from engine.events import Event
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import SavedState
+from engine.runtime.vectors import Embed, Vectors
 from engine.types import SamplingParams
 
 
@@ -62,8 +63,8 @@ class Reply(NamedTuple):
     `final`: this is the last reply; `error` says why the request failed, if it did; `output` are the generated tokens
     without the end token (none if the context was shifted, since they do not follow the prompt). `logprobs` are those
     of the tokens drawn since the last reply, if requested. `prefilled`: number of prompt tokens evaluated so far, if
-    requested. `saved` is the reply to a `Save`. `checkpoints`, of a turn that is over: number and size in bytes of the
-    checkpoints of recurrent memories.
+    requested. `saved` is the reply to a `Save`, `vectors` to an `Embed`. `checkpoints`, of a turn that is over: number
+    and size in bytes of the checkpoints of recurrent memories.
     """
 
     id: int
@@ -75,6 +76,7 @@ class Reply(NamedTuple):
     prefilled: int = 0
     saved: SavedState | None = None
     checkpoints: tuple[int, int] | None = None
+    vectors: Vectors | None = None
 
 
 class Submit(NamedTuple):
@@ -112,4 +114,4 @@ class Close(NamedTuple):
     """Cancel everything and stop."""
 
 
-Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Close
+Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Embed | Close

@@ -12,6 +12,7 @@ from engine.runtime.config import LoopOptions
 from engine.runtime.loop import Loop
 from engine.runtime.request import Cancel, Close, Command, EndReasoning, Reply, Request, Save, Submit, Unpin
 from engine.runtime.state_file import Origin
+from engine.runtime.vectors import Embed
 
 _log = logging.getLogger("engine.runner")
 
@@ -23,6 +24,7 @@ class LoopHandle(Protocol):
     def closed(self) -> bool: ...
     def submit(self, request: Request) -> None: ...
     def save(self, id_: int, pin: int) -> None: ...
+    def embed(self, request: Embed) -> None: ...
     def unpin(self, id_: int) -> None: ...
     def cancel(self, id_: int) -> None: ...
     def end_reasoning(self, id_: int) -> None: ...
@@ -74,11 +76,15 @@ class Runner:
         `submit`."""
         self._accept(Save(id_, pin))
 
+    def embed(self, request: Embed) -> None:
+        """Ask for vectors; the reply has the request's id. Raises EngineError like `submit`."""
+        self._accept(request)
+
     def unpin(self, id_: int) -> None:
         """Allow what a request pinned to be forgotten."""
         self._inbox.put(Unpin(id_))
 
-    def _accept(self, command: Submit | Save) -> None:
+    def _accept(self, command: Submit | Save | Embed) -> None:
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
@@ -154,6 +160,8 @@ class Runner:
                 loop.unpin(command.id)
             elif isinstance(command, Save):
                 loop.save(command.id, command.pin)
+            elif isinstance(command, Embed):
+                loop.embed(command)
             else:
                 return False
             if replies := loop.drain():
@@ -172,5 +180,5 @@ class Runner:
             command = self._inbox.get()
             if isinstance(command, Submit):
                 self._loop.refuse(command.request.id, refusal)
-            elif isinstance(command, Save):
+            elif isinstance(command, Save | Embed):
                 self._loop.refuse(command.id, refusal)

@@ -35,6 +35,7 @@ from engine.runtime.runner import RemoteContext, Runner
 from engine.runtime.state_file import read_state, write_state
 from engine.runtime.stream import Ended, OutputQueue, Stream
 from engine.runtime.token_memory import TurnMemory
+from engine.runtime.vectors import Embed, Vectors
 from engine.template.prompt import Prompt
 from engine.types import Progress, SamplingParams
 
@@ -155,6 +156,10 @@ def _text(vocab: Vocab, tokens: Iterable[int]) -> str:
 
 
 _log = logging.getLogger("engine.service")
+NOT_CHAT = (
+    "This is an embedding model or a reranker: it makes vectors or ranks (`embed`, `rerank`) and cannot continue a "
+    "text; load a chat model for that."
+)
 
 
 class Service:
@@ -222,6 +227,8 @@ class Service:
         EngineError when the engine is closed or broken.
         """
         self.check()
+        if not self._info.generates:
+            raise RequestError(NOT_CHAT)
         _check_tokens(turn.sampling, self._vocab.size)
         tokens = self.tokens(turn.prompt) if turn.tokens is None else turn.tokens
         if not tokens:
@@ -273,6 +280,8 @@ class Service:
         EngineError when it was stopped.
         """
         self.check()
+        if not self._info.generates:
+            raise RequestError(NOT_CHAT)
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
@@ -293,6 +302,22 @@ class Service:
         saved = read_state(_path(path), self._origin())
         _known(self._vocab, saved.tokens)
         return self.pin(saved.tokens, state=saved.state)
+
+    def embed(self, texts: Sequence[Sequence[int]], tail: int, *, truncate: bool, ranks: bool) -> "PendingVectors":
+        """Ask for the vectors of texts, given as tokens; see `Embed`. Raises QueueFullError when too many requests wait
+        already, RequestError for a token that the vocabulary does not have, EngineError when the engine is closed."""
+        self.check()
+        id_ = next(self._ids)
+        request = Embed(id_, tuple(_known(self._vocab, tuple(text)) for text in texts), tail, truncate, ranks)
+        queue = self._post.open(id_, OutputQueue(None, ()))
+        pending = PendingVectors(queue, lambda: self._cancel(id_))
+        try:
+            self._runner.embed(request)
+        except BaseException:
+            self._post.shut(id_)
+            self._runner.cancel(id_)
+            raise
+        return pending
 
     def _save(self, pin: int, path: Path) -> None:
         self.check()
@@ -368,6 +393,30 @@ class Service:
             else:
                 others.append(text)
         return frozenset(tokens), tuple(others)
+
+
+class PendingVectors:
+    """Vectors that the engine's thread makes."""
+
+    def __init__(self, queue: OutputQueue, cancel: Callable[[], None]) -> None:
+        self._queue = queue
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """End the request; `result` then raises EngineError."""
+        self._cancel()
+
+    def result(self) -> Vectors:
+        """Wait for the vectors, and return them. Leaving the wait, as by Ctrl-C, cancels the request. Raises what the
+        request failed with."""
+        try:
+            reply = self._queue.replies.get()
+        except BaseException:
+            self.cancel()
+            raise
+        if reply.vectors is None:
+            raise reply.error or EngineError("The vectors were not made.")
+        return reply.vectors
 
 
 class PinnedPrefix:

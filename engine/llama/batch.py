@@ -1,0 +1,53 @@
+"""One reusable llama_batch."""
+
+import ctypes
+from typing import Any, TypeAlias
+
+Column: TypeAlias = tuple[int, ...]
+"""One field of all rows."""
+
+
+class LlamaBatch:
+    """One reusable llama_batch: the arrays are ours, allocated once; filling is one slice assignment per column."""
+
+    def __init__(self, lib: Any, capacity: int) -> None:
+        self._tokens = (ctypes.c_int32 * capacity)()
+        self._positions = (ctypes.c_int32 * capacity)()
+        self._sequences = (ctypes.c_int32 * capacity)()
+        self._counts = (ctypes.c_int32 * capacity)(*([1] * capacity))
+        self._outputs = (ctypes.c_int8 * capacity)()
+        int32_p = ctypes.POINTER(ctypes.c_int32)
+        base = ctypes.addressof(self._sequences)
+        self._lists = (int32_p * capacity)(*(ctypes.cast(base + 4 * index, int32_p) for index in range(capacity)))
+        self._filled = 0
+        self._struct = lib.llama_batch(
+            n_tokens=0,
+            token=ctypes.cast(self._tokens, int32_p),
+            embd=None,
+            pos=ctypes.cast(self._positions, int32_p),
+            n_seq_id=ctypes.cast(self._counts, int32_p),
+            seq_id=ctypes.cast(self._lists, ctypes.POINTER(int32_p)),
+            logits=ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def fill(self, tokens: Column, positions: Column, sequences: Column, outputs: Column) -> Any:
+        """Fill the arrays and return the struct to pass to llama_decode, by value."""
+        count = len(tokens)
+        self._tokens[:count] = tokens
+        self._positions[:count] = positions
+        self._sequences[:count] = sequences
+        self._outputs[:count] = outputs
+        self._filled = self._struct.n_tokens = count
+        return self._struct
+
+    def forget(self) -> None:
+        """Mark all rows as without logits, after a failed decode."""
+        self._filled = 0
+
+    def has_logits(self, row: int) -> bool:
+        """Whether the row was decoded with `output`."""
+        return 0 <= row < self._filled and bool(self._outputs[row])
+
+    def sequence(self, row: int) -> int:
+        """Returns the sequence of a row."""
+        return self._sequences[row]

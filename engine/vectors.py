@@ -1,0 +1,152 @@
+"""Vectors and ranks of texts: the prompts that models want, tokens, and numbers made of what the thread returns."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from engine.errors import RequestError
+from engine.families.embedding import Prefixes
+from engine.options import EmbedOptions, RerankOptions, checked
+from engine.parsing import Piece
+from engine.runtime.service import PendingVectors, Service
+from engine.runtime.vectors import Vectors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_QUERY, _DOCUMENT = "{query}", "{document}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document that a reranker has read: its place in the list that was given, and its score, 0 to 1 unless
+    `normalize=False`."""
+
+    index: int
+    score: float
+
+
+class _Asked(NamedTuple):
+    """Texts as tokens; a text that is cut keeps its last `tail`."""
+
+    texts: list[tuple[int, ...]]
+    tail: int
+
+
+class Embedder:
+    """Makes the vectors of one engine's model. `prefixes`: what the model wants before queries and documents, None if
+    that is not known. `template`: the text around a query and a document, of a reranker whose file has one."""
+
+    def __init__(self, service: Service, prefixes: Prefixes | None, template: str | None) -> None:
+        self._service = service
+        self._prefixes = prefixes
+        self._template = template
+
+    def start(self, texts: str | Iterable[str], options: EmbedOptions) -> PendingVectors:
+        """Ask for the vectors of texts. Raises RequestError for texts and options that are not valid."""
+        checked(options, EmbedOptions)
+        prefix, vocab = self._prefix(options), self._service.vocab
+        several = [texts] if isinstance(texts, str) else _texts(texts, "embed")
+        tokens = [(*vocab.encode([Piece(prefix + text, False)], add_bos=True), *vocab.closing) for text in several]
+        for index, text in enumerate(tokens):
+            if not text:
+                raise RequestError(
+                    f"Text {index} is empty, and this model's vocabulary adds no tokens to it; leave it out."
+                )
+        return self._service.embed(tokens, len(vocab.closing), truncate=options.get("truncate", False), ranks=False)
+
+    def _prefix(self, options: EmbedOptions) -> str:
+        kind, prefix = options.get("input_type"), options.get("prefix")
+        if prefix is not None:
+            if kind is not None:
+                raise RequestError("Both input_type and prefix say what stands before a text; pass one of them.")
+            return prefix
+        if kind is None:
+            return ""
+        if self._prefixes is None:
+            raise RequestError(
+                f'What this model wants before a {kind} is not known; pass it as prefix="..." as its model card has it '
+                '(or prefix="" for nothing).'
+            )
+        return self._prefixes.query if kind == "query" else self._prefixes.document
+
+    def start_rank(self, query: str, documents: Iterable[str], options: RerankOptions) -> PendingVectors:
+        """Ask for the scores of documents. Raises RequestError for texts and options that are not valid."""
+        checked(options, RerankOptions)
+        if not isinstance(cast("object", query), str):
+            raise RequestError(f"The query of rerank() is a text; this is a {type(query).__name__}.")
+        asked = self._pairs(query, _texts(documents, "rerank"), options.get("template") or self._template)
+        return self._service.embed(asked.texts, asked.tail, truncate=options.get("truncate", False), ranks=True)
+
+    def _pairs(self, query: str, documents: Sequence[str], template: str | None) -> _Asked:
+        """Returns each document with the query: in the model's own template, else with its vocabulary's separators."""
+        vocab = self._service.vocab
+        if template is None:
+            head = (*vocab.encode([Piece(query, False)], add_bos=True), *vocab.between)
+            tails = [(*vocab.encode([Piece(document, False)], add_bos=False), *vocab.closing) for document in documents]
+            return _Asked([(*head, *tail) for tail in tails], len(vocab.closing))
+        if template.count(_QUERY) != 1 or template.count(_DOCUMENT) != 1:
+            raise RequestError(f"A template for rerank() holds {_QUERY} and {_DOCUMENT} once each.")
+        before, after = template.split(_DOCUMENT)
+        texts = [
+            (*vocab.encode([*_filled(before, query), Piece(document, False), *_filled(after, query)], add_bos=True),
+             *vocab.closing)
+            for document in documents
+        ]  # fmt: skip
+        return _Asked(texts, len(vocab.encode(_filled(after, query), add_bos=False)) + len(vocab.closing))
+
+
+def _filled(template: str, query: str) -> list[Piece]:
+    before, found, after = template.partition(_QUERY)
+    return [Piece(before, True), *([Piece(query, False)] if found else []), Piece(after, True)]
+
+
+def _texts(texts: Iterable[str], what: str) -> list[str]:
+    """Returns the texts as a list. Raises RequestError if they are not texts, or none."""
+    try:
+        several = list(texts)
+    except TypeError as error:
+        raise RequestError(f"{what}() takes texts; this is a {type(texts).__name__}.") from error
+    if isinstance(texts, str) or not all(isinstance(cast("object", text), str) for text in several):
+        raise RequestError(f"{what}() takes a list of texts; something in it is none.")
+    if not several:
+        raise RequestError(f"{what}() got no texts; pass one at least.")
+    return several
+
+
+def matrix(vectors: Vectors, options: EmbedOptions) -> "NDArray[Any]":
+    """Returns the vectors, shape (texts, numbers), float32: their first `dimensions`, of length 1 unless `normalize` is
+    False. Raises RequestError for more dimensions than there are."""
+    import numpy as np
+
+    numbers = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.size).astype(np.float32)
+    if (dimensions := options.get("dimensions")) is not None:
+        if dimensions > vectors.size:
+            raise RequestError(f"dimensions={dimensions} is more than this model's vectors have: {vectors.size}.")
+        numbers = numbers[:, :dimensions].copy()
+    if options.get("normalize", True):
+        lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
+        numbers /= np.where(lengths == 0, 1, lengths)
+    return numbers
+
+
+def ranking(vectors: Vectors, options: RerankOptions) -> list[Ranked]:
+    """Returns the documents, the best first, `top_n` at most. Raises RequestError for a classifier of other classes."""
+    import numpy as np
+
+    numbers = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.size)
+    column = vectors.labels.index("yes") if "yes" in vectors.labels else 0
+    if vectors.size > 1 and "yes" not in vectors.labels:
+        names = ", ".join(vectors.labels) or f"{vectors.size} without names"
+        raise RequestError(f"This classifier has several classes ({names}), so it does not rank; load a reranker.")
+    scores = [float(score) for score in numbers[:, column]]
+    if vectors.size == 1 and options.get("normalize", True):
+        scores = [_logistic(score) for score in scores]
+    best = sorted((Ranked(index, score) for index, score in enumerate(scores)), key=lambda each: -each.score)
+    return best[: options.get("top_n")]
+
+
+def _logistic(value: float) -> float:
+    """Returns 1 / (1 + exp(-value)), without an overflow."""
+    return 1 / (1 + exp(-value)) if value >= 0 else exp(value) / (1 + exp(value))
