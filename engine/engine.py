@@ -1,6 +1,5 @@
 """`Engine`: the class that users work with. Every method only calls the packages below."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -76,7 +75,8 @@ class Engine:
         self._service = Service(backend, options)
         self._turns = Turns(self._service, template, seed)
         self._model = model
-        self._embedder = _embedder(self._service, model)
+        self.embedder = _embedder(self._service, model)
+        """What `embed` and `rerank` ask for vectors."""
 
     @classmethod
     def load(
@@ -390,31 +390,26 @@ class Engine:
         and for a reranker, ContextOverflowError if the context does not fit into memory, EngineError if the engine is
         closed.
         """
-        numbers = matrix(self._embedder.start(texts, options).result(), options)
+        numbers = matrix(self.embedder.start(texts, options).result(), options)
         return numbers[0] if isinstance(texts, str) else numbers
 
     async def aembed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
         """`embed` for an event loop; cancelling the task cancels the request."""
-        numbers = matrix(await self._awaited(lambda: self._embedder.start(texts, options)), options)
+        numbers = matrix(await self._awaited(lambda: self.embedder.start(texts, options)), options)
         return numbers[0] if isinstance(texts, str) else numbers
 
     def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
         """Returns the documents in the order in which they answer the query, the best first, as their places and
         scores; see `RerankOptions`. Needs a reranking model. Raises what `embed` raises."""
-        return ranking(self._embedder.start_rank(query, documents, options).result(), options)
+        return ranking(self.embedder.start_rank(query, documents, options).result(), options)
 
     async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
         """`rerank` for an event loop; cancelling the task cancels the request."""
-        return ranking(await self._awaited(lambda: self._embedder.start_rank(query, documents, options)), options)
+        return ranking(await self._awaited(lambda: self.embedder.start_rank(query, documents, options)), options)
 
     @staticmethod
     async def _awaited(start: Callable[[], PendingVectors]) -> Vectors:
-        pending = await off_loop(start, PendingVectors.cancel)
-        try:
-            return await off_loop(pending.result, lambda _: None)
-        except asyncio.CancelledError:
-            pending.cancel()
-            raise
+        return await (await off_loop(start, PendingVectors.cancel))
 
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS

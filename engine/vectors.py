@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from engine.errors import RequestError
 from engine.families.embedding import Prefixes
@@ -15,6 +15,7 @@ from engine.runtime.vectors import Vectors
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Text = TypeVar("Text", bound="str | Sequence[int]")
 _QUERY, _DOCUMENT = "{query}", "{document}"
 
 
@@ -43,12 +44,18 @@ class Embedder:
         self._prefixes = prefixes
         self._template = template
 
-    def start(self, texts: str | Iterable[str], options: EmbedOptions) -> PendingVectors:
-        """Ask for the vectors of texts. Raises RequestError for texts and options that are not valid."""
+    def start(self, texts: str | Iterable[str | Sequence[int]], options: EmbedOptions) -> PendingVectors:
+        """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts and
+        options that are not valid."""
         checked(options, EmbedOptions)
         prefix, vocab = self._prefix(options), self._service.vocab
-        several = [texts] if isinstance(texts, str) else _texts(texts, "embed")
-        tokens = [(*vocab.encode([Piece(prefix + text, False)], add_bos=True), *vocab.closing) for text in several]
+        several = [texts] if isinstance(texts, str) else _listed(texts, "embed")
+        tokens = [
+            (*vocab.encode([Piece(prefix + text, False)], add_bos=True), *vocab.closing)
+            if isinstance(text, str)
+            else tuple(text)
+            for text in several
+        ]
         for index, text in enumerate(tokens):
             if not text:
                 raise RequestError(
@@ -76,7 +83,7 @@ class Embedder:
         checked(options, RerankOptions)
         if not isinstance(cast("object", query), str):
             raise RequestError(f"The query of rerank() is a text; this is a {type(query).__name__}.")
-        asked = self._pairs(query, _texts(documents, "rerank"), options.get("template") or self._template)
+        asked = self._pairs(query, _listed(documents, "rerank"), options.get("template") or self._template)
         return self._service.embed(asked.texts, asked.tail, truncate=options.get("truncate", False), ranks=True)
 
     def _pairs(self, query: str, documents: Sequence[str], template: str | None) -> _Asked:
@@ -102,13 +109,14 @@ def _filled(template: str, query: str) -> list[Piece]:
     return [Piece(before, True), *([Piece(query, False)] if found else []), Piece(after, True)]
 
 
-def _texts(texts: Iterable[str], what: str) -> list[str]:
-    """Returns the texts as a list. Raises RequestError if they are not texts, or none."""
+def _listed(texts: Iterable[Text], what: str) -> list[Text]:
+    """Returns the texts as a list. Raises RequestError if they are not texts (or tokens, for vectors), or none."""
+    kinds = (str, Sequence) if what == "embed" else (str,)
     try:
         several = list(texts)
     except TypeError as error:
         raise RequestError(f"{what}() takes texts; this is a {type(texts).__name__}.") from error
-    if isinstance(texts, str) or not all(isinstance(cast("object", text), str) for text in several):
+    if isinstance(texts, str) or not all(isinstance(text, kinds) for text in several):
         raise RequestError(f"{what}() takes a list of texts; something in it is none.")
     if not several:
         raise RequestError(f"{what}() got no texts; pass one at least.")

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from engine.errors import EngineWarning, RequestError, shown
 from engine.openai.completions import ChatAnswer, read_chat
+from engine.openai.embeddings import EmbeddingsAsk, read_embeddings
 from engine.openai.fields import read_body
 from engine.openai.items import messages_of
 from engine.openai.problems import Problem, bad
@@ -19,6 +20,7 @@ from engine.openai.text import TextAnswer, TextAsk, read_text
 SERVED = (
     "POST /chat/completions",
     "POST /completions",
+    "POST /embeddings",
     "POST /responses",
     "GET /responses/{id}",
     "DELETE /responses/{id}",
@@ -50,14 +52,31 @@ class Turn:
     def headers(self) -> dict[str, str]:
         """Warn about fields without effect, and about notes. Returns the headers that tell a client the same. Called
         once the turns have begun."""
-        found: dict[str, str] = {}
-        if self.ignored:
-            names = found["x-ignored-fields"] = ", ".join(self.ignored)
-            _warn(f"These fields of the request have no effect here: {names} (see docs/openai.md for reasons).")
+        found = _ignored(self.ignored)
         if self.ask.notes:
             found["x-note"] = "; ".join(self.ask.notes)
             _warn(f"A field of the request has another effect here: {found['x-note']}.")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A response that holds vectors."""
+
+    ask: EmbeddingsAsk
+    ignored: tuple[str, ...]
+
+    def headers(self) -> dict[str, str]:
+        """As `Turn.headers`."""
+        return _ignored(self.ignored)
+
+
+def _ignored(names: Sequence[str]) -> dict[str, str]:
+    if not names:
+        return {}
+    text = ", ".join(names)
+    _warn(f"These fields of the request have no effect here: {text} (see docs/openai.md for reasons).")
+    return {"x-ignored-fields": text}
 
 
 def _warn(message: str) -> None:
@@ -79,8 +98,8 @@ class Api:
         else:
             self._engines = {model_name(engines): engines}
 
-    def handle(self, method: str, path: str, query: Mapping[str, str], content: bytes) -> Answer | Turn:
-        """Returns the response to a request, or the turn that will give it. Raises Problem for a request that is
+    def handle(self, method: str, path: str, query: Mapping[str, str], content: bytes) -> Answer | Turn | Embedding:
+        """Returns the response to a request, or the work that will give it. Raises Problem for a request that is
         refused."""
         steps = _steps(path)
         match method, steps:
@@ -88,6 +107,10 @@ class Api:
                 return self._chat(read_body(content))
             case "POST", ["completions"]:
                 return self._text(read_body(content))
+            case "POST", ["embeddings"]:
+                request = read_embeddings(read_body(content))
+                name, engine = self._find(request.model)
+                return Embedding(EmbeddingsAsk(engine, request, name), request.ignored)
             case "POST", ["responses"]:
                 return self._responses(read_body(content))
             case "GET", ["responses", id_]:

@@ -173,6 +173,19 @@ _OF_COMPLETIONS = (
 )
 
 
+_OF_EMBEDDINGS = (
+    Field("input", "honoured", str | list[str] | list[int] | list[list[int]], "a text, tokens, or a list of either"),
+    Field("model", "honoured", str, "one engine accepts any name; several are chosen by name, otherwise 404"),
+    Field("dimensions", "honoured", int, "the first numbers of each vector"),
+    Field("encoding_format", "honoured", Literal["float", "base64"], "base64: float32, little-endian"),
+    Field("input_type", "honoured", Literal["query", "document"], "the engine's option"),
+    Field("normalize", "honoured", bool, "the engine's option"),
+    Field("prefix", "honoured", str, "the engine's option"),
+    Field("truncate", "honoured", bool, "the engine's option"),
+    Field("user", "ignored", str, "there is one user"),
+)
+
+
 def _table(*rows: Field, without: Collection[str] = (), of: Any = TurnOptions) -> Table:
     """Returns the rows, and a row for each engine option under its own name."""
     table = {row.name: row for row in rows}
@@ -181,6 +194,7 @@ def _table(*rows: Field, without: Collection[str] = (), of: Any = TurnOptions) -
     return table
 
 
+EMBEDDINGS_FIELDS: Table = {row.name: row for row in _OF_EMBEDDINGS}
 CHAT_FIELDS: Table = _table(*_OF_CHAT, *_OWN, *_OF_SERVERS)
 RESPONSES_FIELDS: Table = _table(
     *_OF_RESPONSES,

@@ -85,6 +85,11 @@ class EngineLike(Protocol):
         ...
 
     @property
+    def embedder(self) -> Any:
+        """Makes vectors: `engine.vectors.Embedder`."""
+        ...
+
+    @property
     def info(self) -> Any: ...
 
     @property

@@ -21,9 +21,10 @@ from typing import Any, TypeAlias, cast
 from engine.deadlines import call_later
 from engine.errors import EngineError
 from engine.offloop import off_loop
-from engine.openai.api import Answer, Api, Turn
+from engine.openai.api import Answer, Api, Embedding, Turn
 from engine.openai.problems import Problem
 from engine.openai.projection import EngineLike, Json, Reading, TurnStream, cancel, whole
+from engine.runtime.service import PendingVectors
 
 _LIBRARIES = ("httpx2", "httpx")
 _More: TypeAlias = Callable[[], Coroutine[Any, Any, Iterable[bytes] | None]]
@@ -66,6 +67,8 @@ class _InProcess:
             found = self._api.handle(request.method, request.url.path, request.url.params, request.read())
             if isinstance(found, Answer):
                 return _json(request, 200, found.body, found.headers)
+            if isinstance(found, Embedding):
+                return _json(request, 200, _embedded(found, found.ask.begin(), timer), found.headers())
             streams = found.ask.begin()
             if found.stream:
                 body = _body_class(timer.library, _Body)(_reading(found, streams), timer)
@@ -82,6 +85,9 @@ class _InProcess:
                 return _json(request, 200, found.body, found.headers)
             try:
                 async with asyncio.timeout(timer.seconds):
+                    if isinstance(found, Embedding):
+                        pending = await off_loop(found.ask.begin, PendingVectors.cancel)
+                        return _json(request, 200, await _aembedded(found, pending), found.headers())
                     streams = await off_loop(found.ask.begin, cancel)
                     if not found.stream:
                         return _json(request, 200, await _acompleted(found, streams), _headers(found, streams))
@@ -114,6 +120,22 @@ class _Timer:
             request=self._request,
         )
         return error
+
+
+def _embedded(embedding: Embedding, pending: PendingVectors, timer: _Timer) -> Json:
+    try:
+        return embedding.ask.body(pending.result(timer.left))
+    except TimeoutError as error:
+        raise timer.late() from error
+    except EngineError as error:
+        raise embedding.ask.problem(error) from error
+
+
+async def _aembedded(embedding: Embedding, pending: PendingVectors) -> Json:
+    try:
+        return embedding.ask.body(await pending)
+    except EngineError as error:
+        raise embedding.ask.problem(error) from error
 
 
 def _completed(turn: Turn, streams: Sequence[TurnStream], timer: _Timer) -> Json:

@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import index
 from pathlib import Path
-from typing import Annotated, Self
+from queue import Empty
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -21,6 +22,7 @@ from engine.constraint.trial import Controls
 from engine.errors import EngineError, QueueFullError, RequestError, shown
 from engine.events import Finished
 from engine.families import Format, builtin_families
+from engine.offloop import keep_awake
 from engine.parsing import Parser as TextParser
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Backend, ContextInfo, Vocab
@@ -406,17 +408,39 @@ class PendingVectors:
         """End the request; `result` then raises EngineError."""
         self._cancel()
 
-    def result(self) -> Vectors:
+    def result(self, timeout: float | None = None) -> Vectors:
         """Wait for the vectors, and return them. Leaving the wait, as by Ctrl-C, cancels the request. Raises what the
-        request failed with."""
+        request failed with, and TimeoutError after `timeout` seconds."""
         try:
-            reply = self._queue.replies.get()
+            reply = self._queue.replies.get(timeout=timeout)
+        except BaseException as error:
+            self.cancel()
+            if isinstance(error, Empty):
+                raise TimeoutError(f"There were no vectors after {timeout} s, so the request was cancelled.") from None
+            raise
+        return _vectors_of(reply)
+
+    def __await__(self) -> Generator[Any, None, Vectors]:
+        """`result` for an event loop."""
+        return self._wait().__await__()
+
+    async def _wait(self) -> Vectors:
+        queue = self._queue
+        queue.future = future = asyncio.get_running_loop().create_future()
+        keep_awake(future)
+        try:
+            if not queue.over.is_set():
+                await future
         except BaseException:
             self.cancel()
             raise
-        if reply.vectors is None:
-            raise reply.error or EngineError("The vectors were not made.")
-        return reply.vectors
+        return _vectors_of(queue.replies.get_nowait())
+
+
+def _vectors_of(reply: Reply) -> Vectors:
+    if reply.vectors is None:
+        raise reply.error or EngineError("The vectors were not made.")
+    return reply.vectors
 
 
 class PinnedPrefix:
