@@ -73,7 +73,10 @@ def load(
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
     if preflight:
-        load_options, context = checks.prepare(load_options, context)
+        if file.embeds:  # with the options of a chat, as the trial generates; only the remedy for the weights matters
+            load_options, _ = checks.prepare(load_options, options.context)
+        else:
+            load_options, context = checks.prepare(load_options, context)
         checks.try_file(file, load_options, context)
     weights = _weights(path, load_options, progress, isolated=isolated)
     planned = replace(context, check_memory=False)  # `plan` has checked it

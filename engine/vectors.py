@@ -116,7 +116,7 @@ def _listed(texts: Iterable[Text], what: str) -> list[Text]:
         several = list(texts)
     except TypeError as error:
         raise RequestError(f"{what}() takes texts; this is a {type(texts).__name__}.") from error
-    if isinstance(texts, str) or not all(isinstance(text, kinds) for text in several):
+    if isinstance(texts, str) or not all(isinstance(cast("object", text), kinds) for text in several):
         raise RequestError(f"{what}() takes a list of texts; something in it is none.")
     if not several:
         raise RequestError(f"{what}() got no texts; pass one at least.")

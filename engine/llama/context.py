@@ -139,7 +139,7 @@ class LlamaBackend:
         self._vectors: LlamaVectors | None = None
         if vectors is not None:
             size, rows = self._vocab.size, info.n_batch
-            self._vectors = LlamaVectors(lib, context, size, vectors, causal=causal, n_batch=rows, abort=self.abort)
+            self._vectors = LlamaVectors(lib, context, size, vectors, causal=causal, n_batch=rows, abort=self._abort)
 
     @property
     def vocab(self) -> LlamaVocab:

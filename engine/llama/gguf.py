@@ -219,13 +219,13 @@ def _check_model(file: Path, header: Header, tensors: int) -> None:
         raise ModelLoadError(
             f"{file} does not name its architecture; convert the model again with llama.cpp's converter."
         )
-    if tensors == 0:
-        raise ModelLoadError(f"{file} holds a vocabulary only, no weights; pass the model's full GGUF.")
     if architecture in _NOT_CHAT:
         raise ModelLoadError(
             f"{file} is {_NOT_CHAT[architecture]} ({architecture}): it neither generates text nor makes vectors; pass "
             "the GGUF of a chat model or of an embedding model."
         )
+    if tensors == 0:
+        raise ModelLoadError(f"{file} holds a vocabulary only, no weights; pass the model's full GGUF.")
 
 
 def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], unverified: str) -> GgufFile:

@@ -235,14 +235,11 @@ class Model:
         if not context:
             raise init_error(made.n_ctx)
 
-        def stop() -> None:
-            abort[0] = b"\x01"
-
         free = weakref.finalize(self, lib.llama_free, context)
         free.atexit = False
         rows = min(made.context.n_batch, made.cells.total)
         return LlamaVectors(
-            lib, context, self._vocab.size, info, causal=file.is_causal, n_batch=rows, abort=stop, free=free
+            lib, context, self._vocab.size, info, causal=file.is_causal, n_batch=rows, abort=abort, free=free
         )
 
     def close(self) -> None:

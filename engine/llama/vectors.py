@@ -76,12 +76,13 @@ def pool(params: Any, info: VectorInfo) -> Any:
 
 class LlamaVectors:
     """Makes vectors in a context with the parameters that `pool` returned. `causal`: each token sees only those before
-    it; if only the last one counts, nothing else has to be an output. `free` frees the context, if that is not
+    it; if only the last one counts, nothing else has to be an output. `abort`: the buffer that stops a decode of this
+    context (see `context_params`). `free` frees the context, if that is not
     another's."""
 
     def __init__(
         self, lib: Any, context: int, vocab_size: int, info: VectorInfo, *, causal: bool, n_batch: int,
-        abort: Callable[[], None], free: Callable[[], object] = int,
+        abort: "ctypes.Array[ctypes.c_char]", free: Callable[[], object] = int,
     ) -> None:  # fmt: skip
         self._lib = lib
         self._context: int | None = context
@@ -91,12 +92,15 @@ class LlamaVectors:
         self._last_only = causal and info.pooling in ("last", "rank")
         self._batch = LlamaBatch(lib, n_batch)
         self._n_batch = n_batch
-        self.abort = abort
+        self._abort = abort
         self._free = free
 
     @property
     def info(self) -> VectorInfo:
         return self._info
+
+    def abort(self) -> None:
+        self._abort[0] = b"\x01"
 
     def embed(self, texts: Sequence[Sequence[int]]) -> list[bytes]:
         """Returns the vector of each text, as float32 numbers. A text is computed in one micro-batch, since llama.cpp
@@ -142,6 +146,7 @@ class LlamaVectors:
         forget_errors()
         run = self._lib.llama_decode if self._memory else self._lib.llama_encode  # an encoder keeps no memory
         if code := int(run(self._context, batch)):
+            self._abort[0] = b"\x00"
             raise decode_error(code, len(rows), ContextInfo(self._info.longest))
 
     def _vector(self, sequence: int) -> bytes:

@@ -24,7 +24,7 @@ from engine.parsing.reader import Piece
 
 # enum llama_token_attr (llama.h)
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1 << 0, 1 << 3, 1 << 4, 1 << 5
-_SENTENCEPIECE, _BYTE_PAIRS = 1, 2  # enum llama_vocab_type
+_SENTENCEPIECE, _BYTE_PAIRS, _WORDPIECE = 1, 2, 3  # enum llama_vocab_type
 _WINDOW = 4096
 """The most characters that are tokenised at once; only runs of one kind of character are longer words."""
 _STEPS = 4
@@ -62,6 +62,8 @@ class LlamaVocab:
         eos, sep = (int(token) for token in (lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)))
         self._eos = ((eos if eos >= 0 else sep),) if lib.llama_vocab_get_add_eos(vocab) else ()
         self._sep = (sep,) if sep >= 0 and lib.llama_vocab_get_add_sep(vocab) else ()
+        if kind == _WORDPIECE and self._eos:  # BERT's SEP is its EOS, and stands once
+            self._sep = ()
         self._in_windows = kind in (_BYTE_PAIRS, _SENTENCEPIECE)
         self._spellable = self._find_spellable(attributes) if kind == _SENTENCEPIECE else None
         self._whole_tokens: dict[bool, re.Pattern[str]] = {}

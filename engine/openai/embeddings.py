@@ -79,10 +79,8 @@ class EmbeddingsAsk:
             numbers = matrix(vectors, cast("Any", self.request.options))
         except EngineError as error:
             raise self.problem(error) from error
-        data = [
-            {"object": "embedding", "index": index, "embedding": self._written(row)}
-            for index, row in enumerate(numbers)
-        ]
+        rows = [self._written(row) for row in numbers]
+        data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
         count = sum(vectors.tokens)
         usage = {"prompt_tokens": count, "total_tokens": count}
         return {"object": "list", "data": data, "model": self.name, "usage": usage}

@@ -115,6 +115,8 @@ class VectorQueue:
         try:
             vectors = context.embed([text for _, texts in parts for text in texts])
         except DecodeError as error:
+            if error.reason == "aborted":  # for a request that was cancelled; the others are decoded again
+                return
             if len(parts) == 1 and self.cancel(parts[0][0].id):
                 yield parts[0][0].id, error
             self._alone = len(parts) > 1

@@ -218,17 +218,18 @@ def test_a_file_that_may_not_be_read(tiny: Path, monkeypatch: pytest.MonkeyPatch
         read_gguf(tiny)
 
 
-def test_an_embedding_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"an embedding model \(bert\)"):
-        read_gguf(model_files.write(tmp_path / "m.gguf", "bert"))
+def test_an_encoder_is_an_embedding_model(tmp_path: Path) -> None:
+    file = read_gguf(model_files.write(tmp_path / "m.gguf", "bert"))
+    assert file.embeds
+    assert not file.is_causal
 
 
 def test_a_chat_architecture_with_pooling_is_an_embedding_model(tmp_path: Path) -> None:
     def pool(writer: gguf.GGUFWriter) -> None:
         writer.add_pooling_type(gguf.PoolingType.LAST)
 
-    with pytest.raises(ModelLoadError, match=r"an embedding model \(qwen3\)"):
-        read_gguf(model_files.write(tmp_path / "m.gguf", "qwen3", change=pool))
+    file = read_gguf(model_files.write(tmp_path / "m.gguf", "qwen3", change=pool))
+    assert (file.embeds, file.pooling, file.is_causal) == (True, "last", True)
 
 
 def test_no_pooling_is_no_embedding_model(tmp_path: Path) -> None:

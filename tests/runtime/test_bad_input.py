@@ -79,11 +79,6 @@ def test_a_truncated_gguf(tiny: Path, tmp_path: Path) -> None:
     refused(ModelLoadError, lambda: load(tmp_path / f"cut-{len(data) - 1}.gguf"), "is cut off", "download it again")
 
 
-def test_an_embedding_model(tmp_path: Path) -> None:
-    path = model_files.write(tmp_path / "bert.gguf", "bert")
-    refused(ModelLoadError, lambda: load(path), "embedding model", "pass the GGUF of a chat model")
-
-
 def test_a_vocabulary_only(tmp_path: Path) -> None:
     path = model_files.write(tmp_path / "vocabulary.gguf", tensors=False)
     refused(ModelLoadError, lambda: load(path), "vocabulary only", "full GGUF")
