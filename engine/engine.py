@@ -40,6 +40,7 @@ from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
 from engine.runtime.service import PendingVectors, PinnedPrefix, Service, Stream, detokenize, tokenize
 from engine.runtime.vectors import Vectors
+from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.prompt import Prompt
@@ -75,6 +76,7 @@ class Engine:
         self._service = Service(backend, options)
         self._turns = Turns(self._service, template, seed)
         self._model = model
+        self._scorer = Scorer(self._service)
         self.embedder = _embedder(self._service, model)
         """What `embed` and `rerank` ask for vectors."""
 
@@ -410,6 +412,48 @@ class Engine:
     @staticmethod
     async def _awaited(start: Callable[[], PendingVectors]) -> Vectors:
         return await (await off_loop(start, PendingVectors.cancel))
+
+    def score(
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
+    ) -> list[Score]:
+        """Returns how likely each continuation is after a prompt, in order. The prompt is read once, and as many
+        continuations at once as there are sequences (`n_sequences`).
+
+        Texts or tokens. A text stays a text: with `special` control-token text in the prompt becomes control tokens, as
+        in a prompt that was rendered. The model's BOS token is put before a text. Raises RequestError for what is not
+        text or tokens, or if nothing stands before the first token that is scored, ContextOverflowError for more tokens
+        than a conversation holds, EngineError if the engine is closed.
+        """
+        return self._scorer.scores(self._scorer.pairs(prompt, continuations, special=special))
+
+    async def ascore(
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
+    ) -> list[Score]:
+        """`score` for an event loop."""
+        return await off_loop(lambda: self.score(prompt, continuations, special=special), bool)
+
+    def classify(
+        self,
+        messages: MessagesLike,
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Classification:
+        """Returns which of these labels the model would answer, with their probabilities among one another: nothing is
+        generated, and nothing else can come out. Ask for one of the labels in the messages. Reasoning is left out.
+        Raises what `score` and `stream` raise."""
+        place = self._turns.answer_place(messages, tools, options)
+        return classification(labels, self._scorer.scores(self._scorer.labels(place, labels)))
+
+    async def aclassify(
+        self,
+        messages: MessagesLike,
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Classification:
+        """`classify` for an event loop."""
+        return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
 
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS

@@ -12,7 +12,7 @@ from engine.constraint.matcher import refusal
 from engine.constraint.response import response_of
 from engine.constraint.trial import finished_by
 from engine.diagnose.explain import Asked
-from engine.errors import MissingTemplateError
+from engine.errors import MissingTemplateError, RequestError
 from engine.events import fold
 from engine.families import Family, builtin_families
 from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
@@ -195,6 +195,20 @@ class Turns:
         if restored.messages[-1].role in ("user", "tool"):
             return self._service.tokens(self._prompts.rendered(restored, known, asked))
         return self._prompts.head(restored.messages, known, asked)
+
+    def answer_place(
+        self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
+    ) -> tuple[int, ...]:
+        """Returns the tokens after which the answer to a conversation begins: without reasoning, which is switched off,
+        or closed where the prompt leaves it open."""
+        try:
+            prompt = self.prompt(messages, tools, {"reasoning": False, **options})
+        except RequestError:
+            if "reasoning" in options:
+                raise
+            prompt = self.prompt(messages, tools, options)  # a template without a switch
+        pieces = (*prompt.pieces, *(self._close() if prompt.in_reasoning else ()))
+        return self._service.tokens(replace(prompt, pieces=pieces, text="".join(piece.text for piece in pieces)))
 
     def asked(
         self,

@@ -7,6 +7,7 @@ ends only that request: hence the handlers of BaseException here.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isnan
 from time import perf_counter
 
 from engine.constraint.guide import Guide
@@ -48,7 +49,11 @@ class Replies:
         """Report the progress of the prefill in the next reply, if the request asked for that."""
         if state.request.reports:
             state.prefilled = state.evaluated
-            self._touched[state] = None
+            self.touch(state)
+
+    def touch(self, state: SequenceState) -> None:
+        """Reply with what the request has so far."""
+        self._touched[state] = None
 
     def refuse(self, id_: int, error: Exception) -> None:
         """End a request with an error before it starts."""
@@ -243,8 +248,7 @@ class Loop:
             self._expire()
         if self._admit_again:
             self._admit()
-        if self._draft_max:
-            self._guess()
+        self._guess()
         while batches := self._scheduler.plan():
             chunks = [chunk for batch in batches for chunk in batch]
             if self._cache.make_room(sum(chunk.size for chunk in chunks)):
@@ -313,6 +317,8 @@ class Loop:
         tokens that were not drawn."""
         if state.request.pin:
             return "stop"
+        if state.request.scored:
+            return self._score(state, row)
         sampler = state.sampler
         assert sampler is not None, "a running request has a sampler"
         if (matcher := state.generation.matcher) is not None:
@@ -331,24 +337,41 @@ class Loop:
             state.tokens.append(token)
         return finish
 
+    def _score(self, state: SequenceState, row: int) -> FinishReason | None:
+        """Record the log-probability of the next token that is to be scored, and let it follow."""
+        scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
+        entry = self._backend.logprobs(row, scored[done], 1)
+        if isnan(entry.drawn.logprob):
+            raise DecodeError("The model's logits are not numbers; the file may be damaged.", "nan")
+        state.logprobs.append(entry)
+        self._replies.touch(state)
+        state.tokens.append(scored[done])
+        return "stop" if done + 1 == len(scored) else None
+
     def _draw_along(self, state: SequenceState, row: int, draft: tuple[int, ...]) -> FinishReason | None:
         """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
         token, so the output is the same as without guesses."""
-        drafter = state.drafter
-        assert drafter is not None, "a request with a draft has a drafter"
         true = 0
         while (finish := self._draw(state, row + true)) is None and true < len(draft):
             if state.pending > true + 1 or state.tokens[-1] != draft[true]:
                 break
             true += 1
-        drafter.judged(len(draft), true)
+        if state.drafter is not None:
+            state.drafter.judged(len(draft), true)
         state.evaluated = self._cache.cut(state.sequence, state.evaluated + true)
         return finish
 
     def _guess(self) -> None:
         """Let each decoding request guess its next tokens, as far as they fit. Wrong guesses are cut off again, so
-        there are none for a memory that cannot be cut."""
+        there are none for a memory that cannot be cut. Tokens that are scored are no guesses: all of them are right."""
         for state in self._scheduler.running:
+            if scored := state.request.scored:
+                state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if state.pending == 1 else ()
+        if not self._draft_max:
+            return
+        for state in self._scheduler.running:
+            if state.request.scored:
+                continue
             state.draft = ()
             # Guesses are verified without updating a grammar's mask in between, so a constrained request has none.
             if state.pending != 1 or self._cache.whole_only or state.request.pin or state.request.constraint:
@@ -401,6 +424,8 @@ class Loop:
             state.started, state.cached = self._clock(), reused
             if state.request.state and self._load(state):
                 self._finish(state, "stop")
+                return
+            if state.request.scored:
                 return
             state.sampler = self._backend.sampler(state.request.sampling, state.tokens)
         self._backend.attach(state.sequence, state.sampler)

@@ -23,6 +23,8 @@ class Request:
     include the `max_tokens` and `stop` of `sampling`. `priority`: higher goes first. `deadline`: seconds from
     submission after which the turn ends with reason "deadline". `offline`: nobody reads its tokens as they come.
 
+    `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
+
     `keep`: when the context is full, tokens after the first `keep` are dropped and the turn goes on; None: it ends.
     `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
     `Backend.save` returned for these tokens, to be loaded instead of evaluating them. `reports`: replies report the
@@ -40,6 +42,7 @@ class Request:
     deadline: float | None = None
     offline: bool = False
     keep: int | None = None
+    scored: tuple[int, ...] = ()
     pin: bool = False
     state: bytes = b""
     reports: bool = False

@@ -82,6 +82,7 @@ class Scheduler:
         self.budget = PrefillBudget(info.n_batch, prefill_seconds)
         self._n_batch = info.n_batch
         self._draft_rows = min(info.n_outputs, _DRAFTING_ROWS)
+        self._n_outputs = min(info.n_outputs, info.n_batch)
         self._separate = info.separate_prefill
         self._waiting: list[SequenceState] = []
         self._running: list[SequenceState] = []
@@ -162,9 +163,10 @@ class Scheduler:
         if beside_prompts:
             room = min(room, self._n_batch // 2 - len(decoding))  # guesses leave prompts their share of a small batch
         chunks: list[Chunk] = []
+        rows = self._n_outputs - len(self._running)
         for state in decoding:
-            draft = state.draft[:room] if room > 0 else ()
-            room -= len(draft)
+            draft = state.draft[: max(0, rows if state.request.scored else min(room, rows))]
+            room, rows = room - len(draft), rows - len(draft)
             chunks.append(Chunk(state, state.evaluated, state.evaluated + 1, draft))
         return chunks
 

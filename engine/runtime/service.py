@@ -109,7 +109,7 @@ def raw_prompt(vocab: Vocab, given: str | Sequence[int]) -> RawPrompt:
     RequestError for a token that the vocabulary does not have."""
     if isinstance(given, str):
         return RawPrompt(Prompt(given, (Piece(given, True),)), None)
-    tokens = _numbers(vocab, given)
+    tokens = known_tokens(vocab, given)
     text = _text(vocab, tokens)
     return RawPrompt(Prompt(text, (Piece(text, True),)), tokens)
 
@@ -135,10 +135,11 @@ def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> lis
 def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:
     """Returns the text of tokens, control tokens as their texts; bytes that are not UTF-8 become U+FFFD. Raises
     RequestError for a token that the vocabulary does not have."""
-    return _text(vocab, _numbers(vocab, tokens))
+    return _text(vocab, known_tokens(vocab, tokens))
 
 
-def _numbers(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
+def known_tokens(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
+    """Returns the tokens. Raises RequestError for what is no list of this vocabulary's tokens."""
     try:
         known = tuple(map(index, tokens))
     except TypeError as error:
@@ -304,6 +305,18 @@ class Service:
         saved = read_state(_path(path), self._origin())
         _known(self._vocab, saved.tokens)
         return self.pin(saved.tokens, state=saved.state)
+
+    def score(self, tokens: tuple[int, ...], scored: tuple[int, ...]) -> Stream:
+        """Read `scored` after `tokens`: the stream's logprobs are those of its tokens. Raises what `submit` raises."""
+        self.check()
+        if not self._info.generates:
+            raise RequestError(NOT_CHAT)
+        if not tokens or not scored:
+            raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
+        _known(self._vocab, (*tokens, *scored))
+        check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
+        request = Request(next(self._ids), tokens, _no_parser, scored=scored, offline=True)
+        return self._start(request, OutputQueue(None, tokens))
 
     def embed(self, texts: Sequence[Sequence[int]], tail: int, *, truncate: bool, ranks: bool) -> "PendingVectors":
         """Ask for the vectors of texts, given as tokens; see `Embed`. Raises QueueFullError when too many requests wait

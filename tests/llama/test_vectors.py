@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,9 @@ def test_many_texts_have_the_vectors_of_each_alone(llm: Engine, files: dict[str,
     vectors = llm.embed(TEXTS, normalize=False)
     assert vectors.shape == (len(TEXTS), 64)
     assert vectors.dtype == np.float32
-    assert min(cosine(made, alone.vector(tokens(llm, text))) for made, text in zip(vectors, TEXTS, strict=True)) > 0.9999
+    assert (
+        min(cosine(made, alone.vector(tokens(llm, text))) for made, text in zip(vectors, TEXTS, strict=True)) > 0.9999
+    )
     assert cosine(vectors[0], vectors[1]) < 0.99  # else the comparison would say nothing
     alone.close()
 
@@ -85,7 +88,12 @@ def test_a_callers_text_becomes_no_control_token(llm: Engine, monkeypatch: pytes
     read: list[tuple[int, ...]] = []
     service = llm._service  # pyright: ignore[reportPrivateUsage]
     embed = service.embed
-    monkeypatch.setattr(service, "embed", lambda texts, *rest, **more: (read.extend(texts), embed(texts, *rest, **more))[1])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+    def watched(texts: Any, tail: int, **options: Any) -> Any:
+        read.extend(texts)
+        return embed(texts, tail, **options)
+
+    monkeypatch.setattr(service, "embed", watched)
     llm.embed(["a [SEP] b", "[CLS][MASK]", "[PAD]"])
     assert [text[0] for text in read] == [CLS] * 3
     assert all(text[-1] == SEP and not set(text[1:-1]) & {0, 2, 3, 4} for text in read)

@@ -180,7 +180,8 @@ class Alone:
         context.embeddings = True
         self._context: Any = llama_cpp.llama_init_from_model(self._model, context)
         ranks = llama_cpp.llama_pooling_type(self._context) == int(gguf.PoolingType.RANK)
-        self._size = llama_cpp.llama_model_n_cls_out(self._model) if ranks else llama_cpp.llama_model_n_embd_out(self._model)
+        size = llama_cpp.llama_model_n_cls_out if ranks else llama_cpp.llama_model_n_embd_out
+        self._size: int = size(self._model)
 
     def vector(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         lib = self._lib

@@ -1,0 +1,120 @@
+"""Log-probabilities of given texts: scores of continuations, and answers classified by them."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import TypeAlias, cast
+
+from engine.errors import EngineError, QueueFullError, RequestError
+from engine.parsing import Piece
+from engine.runtime.service import Service, known_tokens
+from engine.runtime.stream import Stream
+from engine.types import TokenLogprob
+
+TextOrTokens: TypeAlias = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a text is after a prompt: `logprob`, the natural logarithm of its probability, is the sum over its
+    `tokens`, each of which has the most likely token of its place in `top`. `greedy`: each of its tokens is the most
+    likely one."""
+
+    logprob: float
+    tokens: tuple[TokenLogprob, ...]
+    greedy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """The most likely of the labels, and the probability of each; they add up to 1."""
+
+    label: str
+    probabilities: dict[str, float]
+
+
+class Scorer:
+    """Scores texts with one engine's model."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def pairs(
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Returns the tokens before and of each continuation. Two texts are tokenised together: where a token spans
+        both, it belongs to the continuation. Raises RequestError for what is not text or tokens."""
+        if (
+            isinstance(continuations, str)
+            or not isinstance(cast("object", continuations), Sequence)
+            or not continuations
+        ):
+            raise RequestError("score() takes a list of continuations, one at least.")
+        return [self._pair(prompt, each, special=special) for each in continuations]
+
+    def _pair(
+        self, prompt: TextOrTokens, continuation: TextOrTokens, *, special: bool
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        vocab = self._service.vocab
+        if not isinstance(prompt, str):
+            before = known_tokens(vocab, prompt)
+            return before, self._tokens(continuation)
+        pieces = [Piece(prompt, special)]
+        before = tuple(vocab.encode(pieces, add_bos=True))
+        if not isinstance(continuation, str):
+            return before, known_tokens(vocab, continuation)
+        whole = tuple(vocab.encode([*pieces, Piece(continuation, False)], add_bos=True))
+        same = next((at for at, pair in enumerate(zip(before, whole, strict=False)) if pair[0] != pair[1]), len(before))
+        same = min(same, len(whole))
+        return whole[:same], whole[same:]
+
+    def _tokens(self, continuation: TextOrTokens) -> tuple[int, ...]:
+        vocab = self._service.vocab
+        if isinstance(continuation, str):
+            return tuple(vocab.tokenize(continuation, special=False))
+        return known_tokens(vocab, continuation)
+
+    def labels(self, prompt: Sequence[int], labels: Sequence[str]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""
+        if isinstance(labels, str) or len(set(labels)) != len(labels) or len(labels) < 2:
+            raise RequestError("classify() takes a list of two or more labels, each another text.")
+        return [(tuple(prompt), self._tokens(label)) for label in labels]
+
+    def scores(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Score]:
+        """Returns the scores in order. Prompts that begin alike are read once. Raises what `Service.score` raises."""
+        started: deque[Stream] = deque()
+        scores: list[Score] = []
+        try:
+            for before, scored in pairs:
+                while True:
+                    try:
+                        started.append(self._service.score(before, scored))
+                        break
+                    except QueueFullError:
+                        if not started:
+                            raise
+                        scores.append(_score(started.popleft()))
+            while started:
+                scores.append(_score(started.popleft()))
+        finally:
+            for stream in started:
+                stream.cancel()
+        return scores
+
+
+def _score(stream: Stream) -> Score:
+    if stream.result().finish_reason != "stop":
+        raise EngineError("A score was not computed, because the engine was closed; load the model again.")
+    tokens = stream.logprobs
+    greedy = all(token.top[0].token == token.token for token in tokens)
+    return Score(sum(token.logprob for token in tokens), tokens, greedy)
+
+
+def classification(labels: Sequence[str], scores: Sequence[Score]) -> Classification:
+    """Returns the labels' probabilities among one another."""
+    most = max(score.logprob for score in scores)
+    weights = [exp(score.logprob - most) for score in scores]
+    total = sum(weights)
+    probabilities = {label: weight / total for label, weight in zip(labels, weights, strict=True)}
+    return Classification(max(probabilities, key=lambda label: probabilities[label]), probabilities)

@@ -1,0 +1,175 @@
+"""Scores of given texts on real contexts, against one decode of each whole text by llama.cpp's calls alone."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import model_files
+import numpy as np
+import pytest
+
+from engine import Engine
+from engine.errors import ContextOverflowError, DecodeError, RequestError
+
+PROMPT = "The weather result: 21 degrees and"
+TEXTS = [
+    " sunny in Paris",
+    " rainy",
+    " x",
+    " sunny in Oslo and in all the other cities of this list",
+]
+
+
+class Alone:
+    """The log-probability of every token of a text, from one decode in which each row is an output."""
+
+    def __init__(self, path: Path, n_ctx: int = 512) -> None:
+        import llama_cpp
+
+        self._lib: Any = llama_cpp
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = 0
+        self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        context = llama_cpp.llama_context_default_params()
+        context.n_ctx = context.n_batch = context.n_ubatch = n_ctx
+        context.flash_attn_type = 0
+        context.n_seq_max = context.n_threads = context.n_threads_batch = 1
+        self._context: Any = llama_cpp.llama_init_from_model(self._model, context)
+        self._size: int = self._lib.llama_vocab_n_tokens(self._lib.llama_model_get_vocab(self._model))
+
+    def logprobs(self, tokens: Sequence[int]) -> list[float]:
+        lib = self._lib
+        batch = lib.llama_batch_init(len(tokens), 0, 1)
+        for place, token in enumerate(tokens):
+            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, place, 1
+            batch.seq_id[place][0], batch.logits[place] = 0, 1
+        batch.n_tokens = len(tokens)
+        lib.llama_memory_clear(lib.llama_get_memory(self._context), True)
+        assert lib.llama_decode(self._context, batch) == 0
+        sums: list[float] = []
+        for place, token in enumerate(tokens[1:]):
+            logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, place), (self._size,))
+            logits = logits.astype(np.float64)
+            sums.append(float(logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())))
+        lib.llama_batch_free(batch)
+        return sums
+
+    def close(self) -> None:
+        self._lib.llama_free(self._context)
+        self._lib.llama_model_free(self._model)
+
+
+@pytest.fixture(scope="module", params=["builtin", "mamba", "lfm2"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builtin_model_path: Path) -> Path:
+    """The built-in model; one whose memory cannot be cut; one with both kinds of layers."""
+    if request.param == "builtin":
+        return builtin_model_path
+    return model_files.write(tmp_path_factory.mktemp("scores") / f"{request.param}.gguf", request.param)
+
+
+@pytest.fixture(scope="module")
+def llm(model: Path) -> Iterator[Engine]:
+    with Engine.load(model, n_ctx=512, n_sequences=4) as llm:
+        yield llm
+
+
+def test_scores_are_those_of_one_decode_of_each_text(llm: Engine, model: Path) -> None:
+    alone = Alone(model)
+    prompt = llm.tokenize(PROMPT, special=False, add_bos=True)
+    texts = [llm.tokenize(text, special=False) for text in TEXTS]
+    scores = llm.score(prompt, texts)
+    for score, text in zip(scores, texts, strict=True):
+        expected = alone.logprobs([*prompt, *text])[len(prompt) - 1 :]
+        assert [token.token for token in score.tokens] == text
+        assert [token.logprob for token in score.tokens] == pytest.approx(expected, abs=2e-2)
+        assert score.logprob == pytest.approx(sum(expected), abs=2e-2 * len(expected))
+    alone.close()
+
+
+def test_a_long_text_is_scored_from_its_second_token_on(llm: Engine, model: Path) -> None:
+    alone = Alone(model)
+    tokens = [(7 * number) % 250 + 3 for number in range(400)]
+    if model.stem == "mamba":  # whose random weights overflow after some hundred tokens
+        with pytest.raises(DecodeError, match="not numbers"):
+            llm.score(tokens[:1], [tokens[1:]])
+        return
+    (score,) = llm.score(tokens[:1], [tokens[1:]])
+    assert len(score.tokens) == 399
+    assert score.logprob == pytest.approx(sum(alone.logprobs(tokens)), rel=1e-3)
+    alone.close()
+
+
+def test_more_continuations_than_may_wait_are_all_scored(builtin_model_path: Path) -> None:
+    with Engine.load(builtin_model_path, n_sequences=2, max_waiting=3) as llm:
+        scores = llm.score(PROMPT, [f" {number}" for number in range(20)])
+        assert len(scores) == 20
+        again = llm.score(PROMPT, [" 7"])
+        assert again[0].logprob == pytest.approx(scores[7].logprob, abs=2e-2)
+
+
+def test_turns_and_scores_run_side_by_side(builtin_model_path: Path) -> None:
+    with Engine.load(builtin_model_path) as llm:
+        answer = llm.chat("Hello! Who are you?", temperature=0).content
+        alone = llm.score(PROMPT, TEXTS)
+        with llm.stream("Hello! Who are you?", temperature=0) as stream:
+            scores = llm.score(PROMPT, TEXTS)
+            assert stream.result().content == answer
+        assert [score.logprob for score in scores] == pytest.approx([score.logprob for score in alone], abs=0.1)
+
+
+def test_what_the_model_would_write_is_greedy(builtin_model_path: Path) -> None:
+    with Engine.load(builtin_model_path) as llm:
+        written = llm.complete(PROMPT, temperature=0, max_tokens=5)
+        tokens = llm.tokenize(written.content, special=False)
+        greedy, other = llm.score(llm.tokenize(PROMPT, special=False, add_bos=True), [tokens, tokens[::-1]])
+        assert greedy.greedy
+        assert not other.greedy
+        assert greedy.logprob > other.logprob
+
+
+def test_labels_are_classified_and_nothing_is_generated(builtin_model_path: Path) -> None:
+    with Engine.load(builtin_model_path) as llm:
+        done = llm.classify("Say hello.", ["hello.", "zzz", "Paris"])
+        assert done.label == "hello."
+        assert sum(done.probabilities.values()) == pytest.approx(1)
+        assert list(done.probabilities) == ["hello.", "zzz", "Paris"]
+        with pytest.raises(RequestError, match="two or more labels"):
+            llm.classify("Say hello.", ["hello."])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "continuations", "problem"),
+    [
+        (PROMPT, [], "one at least"),
+        (PROMPT, "text", "list of continuations"),
+        (PROMPT, [""], "a token to score"),
+        ([], [[3]], "one before it"),
+        ([3], [[10**9]], "There is no token"),
+        ([3], [5], "Tokens must be a list"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_by_name(
+    builtin_model_path: Path, prompt: Any, continuations: Any, problem: str
+) -> None:
+    with Engine.load(builtin_model_path, n_ctx=256) as llm, pytest.raises(RequestError, match=problem):
+        llm.score(prompt, continuations)
+
+
+def test_a_text_longer_than_a_conversation_is_refused_with_the_numbers(builtin_model_path: Path) -> None:
+    with (
+        Engine.load(builtin_model_path, n_ctx=256) as llm,
+        pytest.raises(ContextOverflowError, match=r"300 .*n_ctx=256"),
+    ):
+        llm.score([3], [[4] * 300])
+
+
+def test_control_token_text_is_text_unless_asked(builtin_model_path: Path) -> None:
+    with Engine.load(builtin_model_path) as llm:
+        control = next(iter(sorted(llm._service.vocab.control_tokens)))  # pyright: ignore[reportPrivateUsage]
+        scorer = llm._scorer  # pyright: ignore[reportPrivateUsage]
+        ((plain, _),) = scorer.pairs(f"a{control}", ["b"], special=False)
+        ((special, scored),) = scorer.pairs(f"a{control}", [f"b{control}"], special=True)
+        vocab = llm._service.vocab  # pyright: ignore[reportPrivateUsage]
+        assert not any(vocab.is_special(token) for token in plain[1:])
+        assert vocab.is_special(special[-1])
+        assert not any(vocab.is_special(token) for token in scored)
