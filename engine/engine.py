@@ -312,8 +312,9 @@ class Engine:
         """`complete` as a stream; all of the output is content.
 
         In a text, control-token text becomes control tokens, and the model's BOS token is put before it unless it is
-        there. Tokens are used unchanged. Raises RequestError for tokens or options that are not valid,
-        ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
+        there. Tokens are used unchanged. With `suffix`, the model fills in the text between the prompt and the suffix;
+        in both, and in `files`, control-token text stays text. Raises RequestError for tokens or options that are not
+        valid, ContextOverflowError for a prompt that is too long, EngineError if the engine is closed.
         """
         return self._turns.start_raw(prompt, options)
 

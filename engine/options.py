@@ -174,9 +174,15 @@ class _FreeRawOptions(SamplingOptions, total=False):
 
 
 class RawOptions(_FreeRawOptions, total=False):
-    """The options for continuing a raw prompt, besides sampling; as in `TurnOptions`."""
+    """The options for continuing a raw prompt, besides sampling; as in `TurnOptions`.
+
+    - `suffix`: the text after a gap that begins where the prompt ends; the model fills the gap in. `files`: other files
+      of the repository by name, which it reads first.
+    """
 
     response_format: Any
+    suffix: str | None
+    files: Mapping[str, str] | None
 
 
 class FreeTurnOptions(_FreeRawOptions, total=False):

@@ -18,7 +18,7 @@ from functools import cached_property
 from engine.constraint.matcher import Mask
 from engine.errors import DecodeError, EngineError, RequestError
 from engine.parsing.reader import Piece
-from engine.runtime.backend import ContextInfo, Row, Sampler
+from engine.runtime.backend import ContextInfo, FimTokens, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.prefix import common_prefix
 from engine.runtime.state_file import Origin
@@ -86,6 +86,12 @@ class ByteVocab:
 
     def is_end(self, token: int) -> bool:
         return token in self._ends
+
+    @property
+    def fim(self) -> FimTokens | None:
+        names = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
+        known = [self._ids.get(name, -1) for name in names]
+        return FimTokens(*known) if min(known[:3]) >= 0 else None
 
     @property
     def closing(self) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """Makes turns of messages and options: checks them once, renders, constrains, submits."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
+from typing import Any
 
 from engine.constraint.demand import RESERVE, Demand, closing, constraint_of, cutter
 from engine.constraint.lark import Cut
@@ -17,7 +18,7 @@ from engine.events import fold
 from engine.families import Family, builtin_families
 from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.parsing import Piece
-from engine.runtime.service import Service, TurnRequest, raw_format, raw_parser, raw_prompt
+from engine.runtime.service import RawPrompt, Service, TurnRequest, infill_prompt, raw_format, raw_parser, raw_prompt
 from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import conversation_of, without_inline_reasoning
@@ -59,7 +60,7 @@ class Turns:
         _ = prompt_options(options)
         return sampling
 
-    def _sampling(self, options: RawOptions) -> SamplingParams:
+    def _sampling(self, options: Mapping[str, Any]) -> SamplingParams:
         """Returns the caller's sampling options over the engine's seed and the family's defaults."""
         return sampling_params(options, {**self.family.sampling, "seed": self._seed})
 
@@ -155,7 +156,7 @@ class Turns:
         """Start a turn without a chat template. Raises what `Engine.stream_complete` raises."""
         self._service.check()
         sampling = self._sampling(checked(options, RawOptions))
-        raw = raw_prompt(self._service.vocab, prompt)
+        raw = self._raw_prompt(prompt, options)
         with finished_by(until(options.get("deadline"))):
             response = response_of(options.get("response_format"), refusal)
             demand = Demand(response=response, max_tokens=sampling.max_tokens)
@@ -172,6 +173,16 @@ class Turns:
                     tokens=raw.tokens,
                 )
             )
+
+    def _raw_prompt(self, prompt: str | Sequence[int], options: RawOptions) -> RawPrompt:
+        vocab, end, files = self._service.vocab, options.get("suffix"), options.get("files")
+        if end is None:
+            if files is not None:
+                raise RequestError("files are read before a text with a gap; pass suffix, the text after the gap, too.")
+            return raw_prompt(vocab, prompt)
+        if not isinstance(prompt, str):
+            raise RequestError("suffix needs a prompt that is text; this one is tokens.")
+        return infill_prompt(vocab, prompt, end, files or {})
 
     def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
         """Returns the prompt that `start` would send."""

@@ -21,6 +21,7 @@ from engine.errors import EngineError, RequestError
 from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.parsing.reader import Piece
+from engine.runtime.backend import FimTokens
 
 # enum llama_token_attr (llama.h)
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1 << 0, 1 << 3, 1 << 4, 1 << 5
@@ -90,6 +91,12 @@ class LlamaVocab:
     def adds_bos(self) -> bool:
         """Whether a prompt of this model begins with the BOS token."""
         return self._bos >= 0
+
+    @property
+    def fim(self) -> FimTokens | None:
+        names = ("pre", "suf", "mid", "rep", "sep")
+        found = [int(getattr(self._lib, f"llama_vocab_fim_{name}")(self.handle)) for name in names]
+        return FimTokens(*found) if min(found[:3]) >= 0 else None
 
     @property
     def closing(self) -> tuple[int, ...]:

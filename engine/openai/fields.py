@@ -168,7 +168,7 @@ _OF_COMPLETIONS = (
     Field("best_of", "refused", int, "use `n`, and choose", (1,)),
     Field("logprobs", "refused", int, "use Chat Completions for log-probabilities", (0,)),
     Field("n_probs", "refused", int, "use Chat Completions for log-probabilities", (0,)),
-    Field("suffix", "refused", str, "text cannot be filled in between a beginning and an end", ("",)),
+    Field("suffix", "honoured", str, "the text after a gap that the model fills in"),
     Field("chat_template_kwargs", "refused", Json, "a prompt is not rendered; use Chat Completions", ({},)),
 )
 

@@ -58,6 +58,17 @@ class ContextInfo:
         return self.kv_tokens or self.n_ctx * self.n_sequences
 
 
+class FimTokens(NamedTuple):
+    """The tokens that mark the parts of a prompt to be filled in: before the beginning, the end and the middle. `repo`
+    before a repository's name and `file` before a file's, -1 if the vocabulary has none."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repo: int = -1
+    file: int = -1
+
+
 class Vocab(Protocol):
     """Tokens and their bytes."""
 
@@ -89,6 +100,11 @@ class Vocab(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends generation."""
+        ...
+
+    @property
+    def fim(self) -> FimTokens | None:
+        """The tokens for filling in the middle of a text; None if the model was not made for that."""
         ...
 
     @property

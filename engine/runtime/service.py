@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import index
@@ -112,6 +112,30 @@ def raw_prompt(vocab: Vocab, given: str | Sequence[int]) -> RawPrompt:
     tokens = known_tokens(vocab, given)
     text = _text(vocab, tokens)
     return RawPrompt(Prompt(text, (Piece(text, True),)), tokens)
+
+
+def infill_prompt(vocab: Vocab, beginning: str, end: str, files: Mapping[str, str]) -> RawPrompt:
+    """Returns the prompt for the text between a beginning and an end, in the order that models of this kind were
+    trained on (llama.cpp's server has the same), behind other files of the repository. Nothing in these texts becomes
+    a control token. Raises RequestError if the model was not made for filling in."""
+    if (fim := vocab.fim) is None:
+        raise RequestError("suffix needs a model made to fill in text; this vocabulary has no tokens for that.")
+    if files and fim.file < 0:
+        raise RequestError("files needs a model that reads repositories; this vocabulary has no token for a file.")
+
+    def text(*parts: str) -> list[int]:
+        return vocab.tokenize("".join(parts), special=False)
+
+    tokens = vocab.encode([], add_bos=True)
+    if files and fim.repo >= 0:
+        tokens += [fim.repo, *text("repository\n")]
+    for name, content in files.items():
+        tokens += [fim.file, *text(name, "\n", content, "" if content.endswith("\n") else "\n")]
+    if files:
+        tokens.append(fim.file)
+    tokens += [fim.prefix, *text(beginning), fim.suffix, *text(end), fim.middle]
+    written = _text(vocab, tokens)
+    return RawPrompt(Prompt(written, (Piece(written, True),)), tuple(tokens))
 
 
 def raw_format() -> Format:
