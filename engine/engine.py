@@ -76,7 +76,8 @@ class Engine:
         self._service = Service(backend, options)
         self._turns = Turns(self._service, template, seed)
         self._model = model
-        self._scorer = Scorer(self._service)
+        self.scorer = Scorer(self._service)
+        """What `score` and `classify` ask for log-probabilities."""
         self.embedder = _embedder(self._service, model)
         """What `embed` and `rerank` ask for vectors."""
 
@@ -425,7 +426,7 @@ class Engine:
         text or tokens, or if nothing stands before the first token that is scored, ContextOverflowError for more tokens
         than a conversation holds, EngineError if the engine is closed.
         """
-        return self._scorer.scores(self._scorer.pairs(prompt, continuations, special=special))
+        return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special))
 
     async def ascore(
         self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
@@ -444,7 +445,7 @@ class Engine:
         generated, and nothing else can come out. Ask for one of the labels in the messages. Reasoning is left out.
         Raises what `score` and `stream` raise."""
         place = self._turns.answer_place(messages, tools, options)
-        return classification(labels, self._scorer.scores(self._scorer.labels(place, labels)))
+        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels)))
 
     async def aclassify(
         self,

@@ -166,7 +166,7 @@ def test_a_text_longer_than_a_conversation_is_refused_with_the_numbers(builtin_m
 def test_control_token_text_is_text_unless_asked(builtin_model_path: Path) -> None:
     with Engine.load(builtin_model_path) as llm:
         control = next(iter(sorted(llm._service.vocab.control_tokens)))  # pyright: ignore[reportPrivateUsage]
-        scorer = llm._scorer  # pyright: ignore[reportPrivateUsage]
+        scorer = llm.scorer
         ((plain, _),) = scorer.pairs(f"a{control}", ["b"], special=False)
         ((special, scored),) = scorer.pairs(f"a{control}", [f"b{control}"], special=True)
         vocab = llm._service.vocab  # pyright: ignore[reportPrivateUsage]
