@@ -11,9 +11,8 @@ from typing import NamedTuple, Protocol
 from engine.constraint.guide import Guide, Reading
 from engine.constraint.matcher import Matcher
 from engine.events import Event, Finished
-from engine.parsing.reader import Piece
 from engine.runtime.backend import Vocab
-from engine.runtime.stops import ContentStops, OutputStops
+from engine.runtime.stops import ContentStops
 from engine.types import FinishReason
 
 _Decoder = codecs.getincrementaldecoder("utf-8")
@@ -36,8 +35,7 @@ class Limits:
     """What ends a generation, or its reasoning.
 
     - `max_tokens`: maximum number of drawn tokens, the end token included; None for no limit.
-    - `stop`: strings that end the generation where they occur in the content; they are not part of it. `stop_anywhere`:
-      the same, for strings anywhere in the output.
+    - `stop`: strings that end the generation where they occur in the content; they are not part of it.
     - `stop_tokens`: tokens that end the generation and are not part of it.
     - `ends`: end tokens in addition to the vocabulary's own; `markers`: end tokens that the parser reads as markers.
     - `ignore_eos`: end tokens do not end the generation and leave no trace.
@@ -46,7 +44,6 @@ class Limits:
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    stop_anywhere: tuple[str, ...] = ()
     stop_tokens: frozenset[int] = frozenset()
     ends: frozenset[int] = frozenset()
     markers: frozenset[int] = frozenset()
@@ -78,7 +75,6 @@ class Generation:
         "_feed",
         "_guide",
         "_limits",
-        "_output_stops",
         "_parser",
         "_stops",
         "_vocab",
@@ -92,8 +88,7 @@ class Generation:
         self._guide = guide
         self._limits = limits
         self._stops = ContentStops(limits.stop) if limits.stop else None
-        self._output_stops = OutputStops(limits.stop_anywhere) if limits.stop_anywhere else None
-        self._feed = self._feed_drawn if self._stops or self._output_stops else parser.feed
+        self._feed = self._filtered_feed if self._stops is not None else parser.feed
         self._decoder = _Decoder("replace")
         self._closing = False
         self.tokens = 0
@@ -139,8 +134,7 @@ class Generation:
     def _after(self, events: list[Event]) -> Advance:
         """Apply stops, limits and the grammar after a token was read."""
         limits, guide = self._limits, self._guide
-        stops, output_stops = self._stops, self._output_stops
-        if (stops is not None and stops.hit) or (output_stops is not None and output_stops.hit):
+        if self._stops is not None and self._stops.hit:
             return Advance(events, (), "stop", dropped=True)
         if guide is not None and guide.is_over:
             return Advance(events, (), "stop")
@@ -182,9 +176,6 @@ class Generation:
         events: list[Event] = []
         if rest := self._decoder.decode(b"", final=True):
             events += self._feed(rest)
-        events += self._flush_held()
-        if self._output_stops is not None and self._output_stops.hit:
-            reason = "stop"
         closing = self._parser.close(reason)
         if self._stops is None:
             return events + closing
@@ -217,19 +208,7 @@ class Generation:
             guide.parsed(token, text, special=special)
         return events
 
-    def _feed_drawn(self, text: str, special: bool = False) -> list[Event]:
-        """Parse what the model wrote, except for text that is or may become a stop string."""
-        stops = self._output_stops
-        if stops is None:
-            return self._parse(text, special)
-        return [event for piece in stops.filter(Piece(text, special)) for event in self._parse(*piece)]
-
-    def _flush_held(self) -> list[Event]:
-        """Parse the text that was held back as a possible stop string."""
-        held = self._output_stops.flush() if self._output_stops is not None else []
-        return [event for piece in held for event in self._parse(*piece)]
-
-    def _parse(self, text: str, special: bool = False) -> list[Event]:
+    def _filtered_feed(self, text: str, special: bool = False) -> list[Event]:
         return self._filtered(self._parser.feed(text, special))
 
     def _filtered(self, events: list[Event]) -> list[Event]:
@@ -243,11 +222,8 @@ class Generation:
             over = over or self._guide.must_close(limits.max_tokens - self.tokens)
         if not (over and limits.reasoning_close and self._parser.in_reasoning) or self._decoder.getstate()[0]:
             return Advance(events)
-        events += self._flush_held()
-        if not self._parser.in_reasoning:
-            return Advance(events)
         self._closing = False
         for token in limits.reasoning_close:
             self.tokens += 1
-            events += self._read(token, self._parse)  # no stop: the model did not write it
+            events += self._read(token, self._feed)
         return Advance(events, limits.reasoning_close)

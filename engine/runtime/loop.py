@@ -263,7 +263,7 @@ class Loop:
         for state, at, draft in due:
             try:
                 finish = self._draw_along(state, at, draft) if draft else self._draw(state, at, masks.get(state))
-                if finish is None and len(state.tokens) > self._n_ctx and not self._shift(state):
+                if finish is None and len(state.tokens) > self._n_ctx:
                     finish = "length"
                 if finish is not None:
                     self._finish(state, finish)
@@ -337,7 +337,7 @@ class Loop:
         self._admit_again = False
         for state in self._scheduler.waiting:
             request = state.request
-            marks = request.turns if self._cache.whole_only and not state.shifted else ()
+            marks = request.turns if self._cache.whole_only else ()
             # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
             lease = self._cache.acquire(
@@ -405,30 +405,6 @@ class Loop:
             "prefixes; release one, or load with a larger kv_tokens= (n_ctx= without a shared pool)."
         )
         self._finish(state, "error", error)
-
-    def _shift(self, state: SequenceState) -> bool:
-        """Make room in a full context by dropping the older half of the tokens after the kept ones, if the request
-        allows it.
-
-        If the memory cannot move the remaining tokens (or others share them), they are evaluated again.
-        """
-        keep = state.request.keep
-        if keep is None:
-            return False
-        stop = keep + (len(state.tokens) - keep) // 2
-        given_up = stop - keep
-        if len(state.tokens) - given_up > self._n_ctx or stop > state.evaluated:
-            return False
-        del state.tokens[keep:stop]
-        if self._cache.shift(state.sequence, keep, stop):
-            state.evaluated -= given_up
-        else:
-            state.evaluated = self._cache.cut(state.sequence, keep)
-        state.marks = ()
-        state.shifted += given_up
-        if state.drafter is not None:
-            state.drafter.restart()
-        return True
 
     def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
         """End the request; what it evaluated stays in the cache for others, unless it failed."""

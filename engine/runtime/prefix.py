@@ -230,25 +230,6 @@ class PrefixCache:
         self.extend(sequence, tokens)
         return True
 
-    def shift(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget tokens `start` to `stop` (exclusive) of a sequence in use, and move later tokens to their place; idle
-        sequences that share moved cells are cut. Returns False if the memory cannot do that, or if another user shares
-        those cells."""
-        slot = self._slots[sequence]
-        moving = set(slot.cells[stop:])
-        others = [index for index in range(len(self._slots)) if index != sequence]
-        sharing = [index for index in others if not moving.isdisjoint(self._slots[index].cells)]
-        if self._whole_only or not all(self._slots[index].spare for index in sharing):
-            return False
-        for index in sharing:
-            cells = self._slots[index].cells
-            self._cut(index, next(place for place, cell in enumerate(cells) if cell in moving))
-        if not self._memory.shift(sequence, start, stop):
-            return False
-        self._give_back(slot.cells[start:stop])
-        del slot.cells[start:stop], slot.tokens[start:stop]
-        return True
-
     def drop(self, sequence: int) -> None:
         """Release the sequence and forget what it holds."""
         self._forget(sequence)

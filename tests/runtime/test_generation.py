@@ -261,52 +261,6 @@ def test_end_reasoning() -> None:
     assert without.advance(ord("b")).forced == ()
 
 
-@pytest.mark.parametrize(
-    ("output", "stop", "reasoning", "content"),
-    [
-        ("<think>\none STOP two\n</think>\n\nno", ("STOP",), "one ", ""),
-        ("<think>\nhm\n</think>\n\none STOP two", ("STOP",), "hm", "one "),
-        ("<think>\nhm\n</think>\n\none", ("</think>\n\no",), "hm\n", ""),
-        ("<think>\nhm ST\n</think>\n\nSTO", ("STOP",), "hm ST", "STO"),
-        ("<think>\nhm\n</think>\n\nca\u00e9b", ("\u00e9",), "hm", "ca"),
-    ],
-)
-def test_stops_may_match_anywhere(output: str, stop: tuple[str, ...], reasoning: str, content: str) -> None:
-    generation = Generation(VOCAB, Parser("qwen3"), Limits(stop_anywhere=stop))
-    completion = run(generation, [*text(output), END])
-    assert (completion.reasoning, completion.content, completion.finish_reason) == (reasoning, content, "stop")
-
-
-def test_a_stop_within_a_call_cuts_it() -> None:
-    generation = Generation(VOCAB, Parser("qwen3"), Limits(stop_anywhere=("Par",)))
-    completion = run(generation, text('<tool_call>\n{"name": "f", "arguments": {"city": "Paris"}}'))
-    (call,) = completion.tool_calls
-    assert (call.error, call.arguments) == ("truncated", '{"city": "')
-
-
-def test_a_control_token_may_be_a_stop_and_is_never_read_in_part() -> None:
-    for stop in ("<|end|>", "nd|>", "a<|e", "a<|end|>"):
-        generation = Generation(
-            VOCAB, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), Limits(stop_anywhere=(stop,))
-        )
-        completion = run(generation, text("<|channel|>analysis<|message|>xa<|end|><|start|>assistant"))
-        assert (completion.reasoning, completion.finish_reason) == ("x" if stop[0] == "a" else "xa", "stop")
-
-
-def test_what_is_forced_is_no_stop() -> None:
-    limits = Limits(stop_anywhere=("</think>", "ab!"), reasoning_budget=2, reasoning_close=CLOSE)
-    generation = Generation(VOCAB, Parser("qwen3", [Piece("<think>\n")]), limits)
-    assert [generation.advance(token).finish for token in b"ab"] == [None, None]
-    completion = run(generation, [*b"answer", END])
-    assert completion.content == "answer"
-
-
-@given(data=st.text("ab<|>", max_size=20), stops=st.lists(st.text("ab<|>", min_size=1, max_size=4), max_size=3))
-def test_stops_anywhere_agree_with_stops_in_content(data: str, stops: list[str]) -> None:
-    anywhere, content = (Limits(stop_anywhere=tuple(stops)), Limits(stop=tuple(stops)))
-    assert run(plain(anywhere), text(data), "length") == run(plain(content), text(data), "length")
-
-
 def test_stop_tokens() -> None:
     token = VOCAB.token("<|channel|>")
     for limits in (Limits(stop_tokens=frozenset({token})), Limits(stop_tokens=frozenset({token}), ignore_eos=True)):
@@ -316,29 +270,22 @@ def test_stop_tokens() -> None:
     assert run(plain(Limits(stop_tokens=frozenset({ord("c")}))), text("abcd")).content == "ab"
 
 
-def folded(stops: list[str], pieces: list[str], *, anywhere: bool) -> tuple[str, bool]:
-    limits = Limits(stop_anywhere=tuple(stops)) if anywhere else Limits(stop=tuple(stops))
-    generation = plain(limits)
-    events: list[Event] = []
-    for piece in pieces:
-        events += generation._feed_drawn(piece)  # pyright: ignore[reportPrivateUsage]
-    completion = fold([*events, *generation.close("length")])
-    return completion.content, completion.finish_reason == "stop"
+def filtered(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
+    search = ContentStops(stops)
+    events = [*search.filter(ContentDelta(piece) for piece in pieces), *search.flush()]
+    return "".join(event.text for event in events if isinstance(event, ContentDelta)), search.hit
 
 
-@pytest.mark.parametrize("anywhere", [True, False])
 @given(
     data=st.text("ab|", max_size=30),
     stops=st.lists(st.text("ab|", min_size=1, max_size=6), min_size=1, max_size=4),
     cuts=st.lists(st.integers(0, 30), max_size=6),
 )
-def test_any_split_of_the_output_stops_at_the_same_place(
-    data: str, stops: list[str], cuts: list[int], anywhere: bool
-) -> None:
+def test_any_split_of_the_output_stops_at_the_same_place(data: str, stops: list[str], cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(places)]
-    whole = folded(stops, [data], anywhere=anywhere)
-    assert folded(stops, pieces, anywhere=anywhere) == folded(stops, list(data), anywhere=anywhere) == whole
+    whole = filtered(stops, [data])
+    assert filtered(stops, pieces) == filtered(stops, list(data)) == whole
     assert whole[1] == any(stop in data for stop in stops)
 
 
