@@ -92,7 +92,7 @@ def constrained(
         for piece in pieces
         for token in (compiler.table.marked(piece.text) if piece.special else compiler.table.tokens(piece.text))
     ]
-    again = _Again(Generation(vocab, parser, Limits(), guide), vocab, tokens)
+    again = _Again(Generation(TokenTable(vocab), parser, Limits(), guide), vocab, tokens)
     again.run()
     return Constrained(
         found.holds,

@@ -4,7 +4,6 @@ This is the one place where detokeniser, parser, stop strings, budgets and gramm
 """
 
 import codecs
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -62,6 +61,19 @@ class Advance(NamedTuple):
     dropped: bool = False
 
 
+class TokenTable(dict[int, tuple[bytes, bool, bool]]):
+    """The bytes of each token, whether it is special and whether it ends generation; read once from a vocabulary."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        super().__init__()
+        self._vocab = vocab
+
+    def __missing__(self, token: int) -> tuple[bytes, bool, bool]:
+        vocab = self._vocab
+        entry = self[token] = vocab.token_bytes(token), vocab.is_special(token), vocab.is_end(token)
+        return entry
+
+
 class Generation:
     """Turns the drawn tokens of one turn into events.
 
@@ -77,13 +89,13 @@ class Generation:
         "_limits",
         "_parser",
         "_stops",
-        "_vocab",
+        "_tokens",
         "reasoning_tokens",
         "tokens",
     )
 
-    def __init__(self, vocab: Vocab, parser: Parser, limits: Limits, guide: Guide | None = None) -> None:
-        self._vocab = vocab
+    def __init__(self, tokens: TokenTable, parser: Parser, limits: Limits, guide: Guide | None = None) -> None:
+        self._tokens = tokens
         self._parser = parser
         self._guide = guide
         self._limits = limits
@@ -111,25 +123,21 @@ class Generation:
         named = token in limits.stop_tokens
         is_end = named or self._is_end(token)
         if guide is not None:
-            text = None if is_end else self._vocab.token_bytes(token).decode(errors="replace")
+            text = None if is_end else self._tokens[token][0].decode(errors="replace")
             if others := guide.instead(text):
-                after = self._after([event for other in others for event in self._counted(other)])
+                after = self._after([event for other in others for event in self._read(other)])
                 return after._replace(forced=(*others, *after.forced), dropped=True)
         if not is_end:
-            return self._after(self._counted(token))
-        self.tokens += 1
+            return self._after(self._read(token))
         # A grammar that is in force allows an end token only where the turn is complete.
-        if named or not limits.ignore_eos or self.matcher is not None:
-            marks = self._read(token, self._feed, taken=True) if token in limits.markers else []
-            return Advance(marks, (), "stop", dropped=True)
-        return self._after([])
+        ends = named or not limits.ignore_eos or self.matcher is not None
+        if ends and token in limits.markers:
+            return Advance(self._read(token, taken=True), (), "stop", dropped=True)
+        self.tokens += 1
+        return Advance([], (), "stop", dropped=True) if ends else self._after([])
 
     def _is_end(self, token: int) -> bool:
-        return token in self._limits.ends or self._vocab.is_end(token)
-
-    def _counted(self, token: int) -> list[Event]:
-        self.tokens += 1
-        return self._read(token, self._feed)
+        return token in self._limits.ends or self._tokens[token][2]
 
     def _after(self, events: list[Event]) -> Advance:
         """Apply stops, limits and the grammar after a token was read."""
@@ -157,8 +165,7 @@ class Generation:
         tokens = tokens[:end]
         events, finish = advance.events, advance.finish
         for token in tokens:
-            self.tokens += 1
-            events += self._read(token, self._feed, taken=True)
+            events += self._read(token, taken=True)
         if end is not None or (self._stops is not None and self._stops.hit) or guide.is_over:
             finish = "stop"
         elif limits.max_tokens is not None and self.tokens >= limits.max_tokens:
@@ -186,15 +193,16 @@ class Generation:
             finished = Finished("tool_calls" if self._stops.calls else "stop")
         return [*events, finished]
 
-    def _read(self, token: int, feed: Callable[..., list[Event]], *, taken: bool = False) -> list[Event]:
-        """Detokenise and feed. A control token first flushes bytes that never became a character. `taken`: the grammar
-        has accepted the token already."""
-        guide = self._guide
+    def _read(self, token: int, *, taken: bool = False) -> list[Event]:
+        """Count, detokenise and feed. A control token first flushes bytes that never became a character. `taken`: the
+        grammar has accepted the token already."""
+        guide, feed = self._guide, self._feed
         if guide is not None and not taken:
             guide.drew(token)
+        self.tokens += 1
         if self._parser.in_reasoning:
             self.reasoning_tokens += 1
-        data, special = self._vocab.token_bytes(token), self._vocab.is_special(token)
+        data, special, _ = self._tokens[token]
         events: list[Event] = []
         if special:
             rest = self._decoder.decode(b"", final=True)
@@ -224,6 +232,5 @@ class Generation:
             return Advance(events)
         self._closing = False
         for token in limits.reasoning_close:
-            self.tokens += 1
-            events += self._read(token, self._feed)
+            events += self._read(token)
         return Advance(events, limits.reasoning_close)

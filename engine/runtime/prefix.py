@@ -174,7 +174,13 @@ class PrefixCache:
         slot = self._slots[sequence]
         slot.tokens.extend(tokens)
         for _ in tokens:
-            slot.cells.append(self._new_cell())
+            if self._unused:
+                cell = self._unused.pop()
+                self._holders[cell] = 1
+            else:
+                cell = len(self._holders)
+                self._holders.append(1)
+            slot.cells.append(cell)
 
     def checkpoint(self, sequence: int) -> None:
         """Save a checkpoint of the sequence, to which it can be taken back, if its memory cannot be cut. Removes the
@@ -248,7 +254,7 @@ class PrefixCache:
 
         Returns False if that is not enough.
         """
-        while self.free < cells:
+        while self._capacity - len(self._holders) + len(self._unused) < cells:
             filled = [index for index in self._spare() if self._slots[index].tokens]
             if not filled:
                 return False
@@ -404,14 +410,6 @@ class PrefixCache:
             self._holders[cell] -= 1
             if not self._holders[cell]:
                 self._unused.append(cell)
-
-    def _new_cell(self) -> int:
-        if self._unused:
-            cell = self._unused.pop()
-            self._holders[cell] = 1
-            return cell
-        self._holders.append(1)
-        return len(self._holders) - 1
 
     def _touch(self, sequence: int) -> None:
         self._clock += 1
