@@ -169,7 +169,6 @@ def _write_list(name: str) -> Callable[[Any], dict[str, Any]]:
 
 _WRITERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "stop": _write_list("stop"),
-    "stop_in": lambda _: {},  # servers have no such option: each searches its whole output
     "stop_tokens": _write_list("stop_tokens"),
     "dry_breakers": _write_list("dry_breakers"),
     "samplers": lambda names: {"samplers": [_SAMPLERS.get(name, name) for name in names]},
