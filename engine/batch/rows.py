@@ -14,9 +14,10 @@ from typing import Any, Literal, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
 
-from engine.batch.bodies import ENDPOINTS, JsonObject, Request, Turn, read_body, timings, turn
+from engine.batch.bodies import ENDPOINTS, Body, Turn, read_body, timings, turn
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
-from engine.openai.completions import usage_object
+from engine.openai.choices import usage_object
+from engine.openai.parameters import Json
 from engine.openai.problems import problem_of
 from engine.tools import ToolLike
 from engine.types import Completion, whole_characters
@@ -41,7 +42,7 @@ class Row:
     name: str
     key: bytes
     turn: Turn
-    request: Request | None
+    request: Body | None
     columns: Mapping[str, Any]
 
     @property
@@ -69,7 +70,7 @@ class Defaults:
 
 def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
     """Returns the row on line `number`. Raises BadRowError for a line that is not valid."""
-    columns: JsonObject = {}
+    columns: Json = {}
     try:
         columns = _object(raw)
         kind: Kind = "openai" if _OPENAI & columns.keys() - {"custom_id"} else "simple"
@@ -93,14 +94,14 @@ def digest(data: bytes) -> bytes:
     return sha256(data).digest()[:16]
 
 
-def _object(raw: bytes) -> JsonObject:
+def _object(raw: bytes) -> Json:
     try:
         found: object = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The line is not JSON: {error}.") from error
     if not isinstance(found, dict):
         raise RequestError(f"The line is {_kind_of(found)}; a row is a JSON object.")
-    return cast("JsonObject", found)
+    return cast("Json", found)
 
 
 def _no_number(text: str) -> float:
@@ -128,7 +129,7 @@ def _text_of(name: object) -> str | None:
     return str(name) if is_number or isinstance(name, str) else None
 
 
-def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
+def _request(columns: Mapping[str, Any], defaults: Defaults) -> Body:
     if unknown := sorted(columns.keys() - _OPENAI):
         raise RequestError(
             f'"{unknown[0]}" is not a field of a row: those are custom_id, method, url and body; remove it.'
@@ -140,7 +141,7 @@ def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
         raise RequestError(f'"url" is {_kind_of(url)}; it must be one of {", ".join(ENDPOINTS)}.')
     if not isinstance(body, dict):
         raise RequestError(f'"body" is {_kind_of(body)}; it must be the object of a request.')
-    return read_body(url, cast("JsonObject", body), defaults.options, defaults.tools)
+    return read_body(url, cast("Json", body), defaults.options, defaults.tools)
 
 
 def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
@@ -217,16 +218,16 @@ def bad_line(key: bytes, kind: Kind, name: str | None, columns: Mapping[str, Any
         return _simple_line(key, name, {}, None, error)
 
 
-def _response(key: bytes, status: int, body: JsonObject) -> JsonObject:
+def _response(key: bytes, status: int, body: Json) -> Json:
     return {"status_code": status, "request_id": f"req_{key.hex()}", "body": body}
 
 
-def _openai_line(key: bytes, name: str | None, response: JsonObject | None, error: JsonObject | None) -> bytes:
+def _openai_line(key: bytes, name: str | None, response: Json | None, error: Json | None) -> bytes:
     return dump({"id": _PREFIX + key.hex(), "custom_id": name, "response": response, "error": error}) + b"\n"
 
 
 def _simple_line(
-    key: bytes, name: str | None, columns: Mapping[str, Any], completion: JsonObject | None, error: JsonObject | None
+    key: bytes, name: str | None, columns: Mapping[str, Any], completion: Json | None, error: Json | None
 ) -> bytes:
     id_ = _PREFIX + key.hex()
     written = {"custom_id": name, **columns, "request_id": id_, "completion": completion, "error": error}
@@ -241,7 +242,7 @@ def identity(line: bytes) -> tuple[bytes, str | None] | None:
         return None
     if not isinstance(found, dict):
         return None
-    written = cast("JsonObject", found)
+    written = cast("Json", found)
     id_, name = written.get("request_id", written.get("id")), written.get("custom_id")
     if not isinstance(id_, str) or not isinstance(name, str | None) or (key := _ID.fullmatch(id_)) is None:
         return None

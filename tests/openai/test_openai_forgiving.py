@@ -194,7 +194,7 @@ def test_twice_as_many_messages_cost_twice_as_much() -> None:
             profile = cProfile.Profile()
             profile.enable()
             turn: Any = api.handle("POST", "/v1/chat/completions", {}, body)
-            streams = turn.ask.begin()
+            streams = turn.begin()
             profile.disable()
             assert streams[0].result().content == "So."
             counts.append(vars(pstats.Stats(profile))["total_calls"])
