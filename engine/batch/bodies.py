@@ -1,7 +1,7 @@
 """Converts the bodies of OpenAI's requests into turns, and finished turns into the bodies of responses in a file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -19,22 +19,24 @@ from engine.template.conversation import check_last, conversation_of
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, Message, MessagesLike, ResponseFormat, Tool, Usage
 
+_Response: TypeAlias = Callable[[str, str, Sequence[Completion]], Json]
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request: `n` answers to `messages`. `options` are those of `Engine.stream`."""
+    """One request: `n` answers to `messages`. `options` are those of `Engine.stream`. Of a request that had a body,
+    `names` has the field of each option, and `response(id, model, completions)` returns the body of the response."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     options: Mapping[str, Any]
     n: int = 1
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    response: _Response | None = None
 
 
-def turn(
-    messages: MessagesLike,
-    tools: Sequence[ToolLike] | None = None,
-    options: Mapping[str, Any] | None = None,
-    n: int = 1,
+def checked_turn(
+    messages: MessagesLike, tools: Sequence[ToolLike] | None = None, options: Mapping[str, Any] | None = None
 ) -> Turn:
     """Returns a turn, checked as far as possible without a model. Raises RequestError for what is not valid."""
     values = {name: value for name, value in (options or {}).items() if value is not None}
@@ -42,7 +44,7 @@ def turn(
     _check_format(values.get("response_format"))
     conversation = conversation_of(messages)
     check_last(conversation, generates=True, continues=bool(values.get("continue_final_message", False)))
-    return Turn(conversation, as_tools(tools), values, n)
+    return Turn(conversation, as_tools(tools), values)
 
 
 def _check_format(form: object) -> None:
@@ -58,19 +60,9 @@ def _check_written_format(text: str) -> None:
     _ = response_of(ResponseFormat.model_validate_json(text), refusal)
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
-    """A body that was read. `names`: the request field of each option. `response(id, model, completions)` returns the
-    body of the response."""
-
-    turn: Turn
-    names: Mapping[str, str]
-    response: Callable[[str, str, Sequence[Completion]], Json]
-
-
 def read_body(
     url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None = None
-) -> Body:
+) -> Turn:
     """Read the body of a request to that endpoint. `defaults` are options, and `tools` tools, for a body without its
     own.
 
@@ -90,14 +82,11 @@ def read_body(
         request, messages, response = read(fields, defaults)
     except Problem as problem:
         raise RequestError(problem.message) from problem
-    options = {**defaults, **request.options}
-    return Body(turn(messages, records or request.tools, options, request.n), request.names, response)
+    turn = checked_turn(messages, records or request.tools, {**defaults, **request.options})
+    return replace(turn, n=request.n, names=request.names, response=response)
 
 
-_Read: TypeAlias = tuple[Request, Sequence[Any], Callable[[str, str, Sequence[Completion]], Json]]
-
-
-def _read_chat(body: Json, defaults: Mapping[str, Any]) -> _Read:
+def _read_chat(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, Sequence[Any], _Response]:
     del defaults
     request = read_chat(body)
 
@@ -110,7 +99,7 @@ def _read_chat(body: Json, defaults: Mapping[str, Any]) -> _Read:
     return request, request.values["messages"], response
 
 
-def _read_responses(body: Json, defaults: Mapping[str, Any]) -> _Read:
+def _read_responses(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, Sequence[Any], _Response]:
     request = read_responses({**body, "store": False})  # only the output file stores it
     values = request.values
     if "previous_response_id" in values:

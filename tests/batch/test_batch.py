@@ -3,7 +3,6 @@
 import datetime
 import json
 import threading
-import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -463,24 +462,20 @@ def test_a_full_disk_stops_the_batch_and_leaves_whole_lines(
 
 
 def test_a_disk_that_cannot_be_synced_stops_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fsync = lines.os.fsync
+    fsync, progress = lines.os.fsync, list[batch.Report]()
 
     def failing(fd: int) -> None:
-        if threading.current_thread().name == "batch-sync":
+        if progress:
             raise OSError(28, "No space left on device")
         fsync(fd)
 
-    monkeypatch.setattr(lines, "_SYNC_SECONDS", 0.01)
-    with engine(delay=0.01) as slow:
-        run([{"prompt": "first"}], tmp_path / "out.jsonl", slow)
-        monkeypatch.setattr(lines.os, "fsync", failing)
-        with pytest.raises(DiskFullError):
-            run(
-                [{"prompt": f"q{number}"} for number in range(2000)],
-                tmp_path / "out.jsonl",
-                slow,
-                force=True,
-            )
+    monkeypatch.setattr(job, "_SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(job, "_WAKE_SECONDS", 0.01)
+    monkeypatch.setattr(lines.os, "fsync", failing)
+    rows = [{"prompt": f"q{number}"} for number in range(2000)]
+    with engine(delay=0.01) as slow, pytest.raises(DiskFullError):
+        batch.run(rows, tmp_path / "out.jsonl", slow, on_progress=progress.append)
+    assert progress[-1].done < 1000
 
 
 def test_a_closed_engine_ends_the_batch_and_fails_no_row(tmp_path: Path) -> None:
@@ -593,21 +588,18 @@ def test_progress_and_the_growing_output(tmp_path: Path) -> None:
 
 
 def test_an_output_that_grows_is_synced_every_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, synced, fsync = lines.Lines(tmp_path / "x.jsonl"), list[int](), lines.os.fsync
-
-    def counted(fd: int) -> None:
-        synced.append(fd)
-        fsync(fd)
-
-    monkeypatch.setattr(lines, "_SYNC_SECONDS", 0.02)
-    monkeypatch.setattr(lines.os, "fsync", counted)
-    with lines.Syncer(file):
-        time.sleep(0.1)
-        assert not synced
-        for number in (1, 2):
+    """And not where nothing was added."""
+    file, synced = lines.Lines(tmp_path / "x.jsonl"), list[int]()
+    monkeypatch.setattr(lines.os, "fsync", synced.append)
+    for added in (0, 1, 1):
+        if added:
             file.append(b"{}\n")
-            until = time.monotonic() + 5
-            while len(synced) < number and time.monotonic() < until:
-                time.sleep(0.01)
-            assert len(synced) == number
+        file.sync()
+    assert len(synced) == 2
     file.close()
+    synced.clear()
+    monkeypatch.setattr(job, "_SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(job, "_WAKE_SECONDS", 0.01)
+    with engine(delay=0.01) as slow:
+        run([{"prompt": f"q{number}"} for number in range(3)], tmp_path / "out.jsonl", slow, in_flight=1)
+    assert len(synced) > 3

@@ -18,7 +18,12 @@ ASKED = [{"role": "user", "content": "?"}]
 
 
 def read_chat(body: dict[str, Any], defaults: dict[str, Any], tools: Any = None) -> Turn:
-    return read_body("/v1/chat/completions", body, defaults, tools).turn
+    return read_body("/v1/chat/completions", body, defaults, tools)
+
+
+def written(turn: Turn, answer: Completion) -> dict[str, Any]:
+    assert turn.response is not None
+    return turn.response("x", "m", [answer])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +109,7 @@ def test_a_response_is_read_back_as_the_turn_that_it_was_made_of() -> None:
     made = Completion(
         parts=(ReasoningPart(text="why"), TextPart(text="what")), finish_reason="length", usage=usage, logprobs=(token,)
     )
-    body = read_body("/v1/chat/completions", {"messages": ASKED}, {}).response("x", "m", [made])
+    body = written(read_body("/v1/chat/completions", {"messages": ASKED}, {}), made)
     assert body["id"] == "chatcmpl-x"
     read = remote.completion(body)
     assert (read.reasoning, read.content, read.finish_reason) == ("why", "what", "length")
@@ -118,7 +123,7 @@ def test_a_response_is_read_back_as_the_turn_that_it_was_made_of() -> None:
 
 def test_reasoning_comes_back_in_the_field_that_was_asked_for() -> None:
     asked = read_body("/v1/chat/completions", {"messages": ASKED, "reasoning_field": "reasoning"}, {})
-    message = asked.response("x", "m", [Completion(parts=(ReasoningPart(text="why"),))])["choices"][0]["message"]
+    message = written(asked, Completion(parts=(ReasoningPart(text="why"),)))["choices"][0]["message"]
     assert message["reasoning"] == "why"
     assert "reasoning_content" not in message
 
@@ -127,7 +132,7 @@ def test_reasoning_comes_back_in_the_field_that_was_asked_for() -> None:
 
 
 def read_responses(body: dict[str, Any], defaults: dict[str, Any] | None = None, tools: Any = None) -> Turn:
-    return read_body("/v1/responses", body, defaults or {}, tools).turn
+    return read_body("/v1/responses", body, defaults or {}, tools)
 
 
 @pytest.mark.parametrize(
@@ -191,11 +196,11 @@ def test_a_response_is_openais() -> None:
     call = ToolCall(id="c", name="f", arguments="{}")
     made = Completion(parts=(ReasoningPart(text="why"), call), finish_reason="tool_calls", usage=usage)
     body = read_body("/v1/responses", {"input": "?", "metadata": {"a": "b"}, "instructions": "i"}, {})
-    found = body.response("x", "m", [made])
+    found = written(body, made)
     read = response.model_validate(found, strict=True)
     assert (read.id, read.model, read.status, read.metadata) == ("resp_x", "m", "completed", {"a": "b"})
     assert [item.type for item in read.output] == ["reasoning", "function_call"]
     assert (read.usage.input_tokens, read.usage.input_tokens_details.cached_tokens) == (7, 3)
     assert (found["store"], found["timings"]["predicted_ms"]) == (False, 250.0)
-    cut = body.response("x", "m", [Completion(parts=(TextPart(text="w"),), finish_reason="length")])
+    cut = written(body, Completion(parts=(TextPart(text="w"),), finish_reason="length"))
     assert (cut["status"], cut["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
