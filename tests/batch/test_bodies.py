@@ -31,25 +31,8 @@ def written(turn: Turn, answer: Completion) -> dict[str, Any]:
     [
         ({}, {}),
         ({"temperature": None, "stop": None, "tools": None, "n": None}, {}),
-        ({"max_completion_tokens": 5, "stop": "a"}, {"max_tokens": 5, "stop": "a"}),
-        ({"logprobs": True, "top_logprobs": 3}, {"logprobs": 3}),
-        ({"logprobs": True}, {"logprobs": 0}),
-        ({"logprobs": False}, {}),
-        ({"logit_bias": {"7": -100}}, {"logit_bias": {7: -100.0}}),
-        ({"reasoning_effort": "none"}, {"reasoning": False}),
-        ({"reasoning_effort": "high"}, {"reasoning": "high"}),
-        ({"chat_template_kwargs": {"enable_thinking": True, "x": 1}}, {"reasoning": True, "template_kwargs": {"x": 1}}),
         ({"repeat_last_n": 9, "samplers": ["typ_p"]}, {"penalty_last_n": 9, "samplers": ["typical_p"]}),
         ({"model": "x", "user": "u", "stream": False}, {}),
-        ({"parallel_tool_calls": False, "tool_choice": "none"}, {"tool_choice": "none"}),
-        (
-            {"parallel_tool_calls": False, "tools": [{"type": "function", "function": {"name": "f"}}]},
-            {"parallel_tool_calls": False},
-        ),
-        (
-            {"response_format": SCHEMA},
-            {"response_format": ResponseFormat(type="json_schema", json_schema=SCHEMA["json_schema"]["schema"])},
-        ),
     ],
 )
 def test_fields_become_options(fields: dict[str, Any], options: dict[str, Any]) -> None:
@@ -119,13 +102,6 @@ def test_a_response_is_read_back_as_the_turn_that_it_was_made_of() -> None:
     [entry] = cast("list[dict[str, Any]]", body["choices"][0]["logprobs"]["content"])
     assert (entry["token"], entry["logprob"], entry["bytes"]) == ("a", -0.5, [97])
     assert entry["top_logprobs"] == [{"token": "b", "logprob": -1.0, "bytes": [98]}]
-
-
-def test_reasoning_comes_back_in_the_field_that_was_asked_for() -> None:
-    asked = read_body("/v1/chat/completions", {"messages": ASKED, "reasoning_field": "reasoning"}, {})
-    message = written(asked, Completion(parts=(ReasoningPart(text="why"),)))["choices"][0]["message"]
-    assert message["reasoning"] == "why"
-    assert "reasoning_content" not in message
 
 
 # --- Responses
