@@ -7,6 +7,7 @@ about the machine, so it is no failure under `-W error`. The preflight's own tes
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,38 @@ from engine.runtime.config import ContextOptions, ModelOptions
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+SECONDS = Path(__file__).with_name("seconds.txt")
+"""What each file's tests took when all were run last, the slowest first."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--within", type=float, metavar="SECONDS", help="only files that took no longer, by seconds.txt")
+    parser.addoption("--record-seconds", action="store_true", help="write seconds.txt; run all tests with it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("within") is not None:
+        lines = (line.split() for line in SECONDS.read_text(encoding="utf-8").splitlines())
+        config.stash[_SLOW] = {name for seconds, name in lines if float(seconds) > config.getoption("within")}
+
+
+_SLOW = pytest.StashKey[set[str]]()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    slow = config.stash.get(_SLOW, set[str]())
+    return True if slow and str(collection_path.relative_to(SECONDS.parent)) in slow else None
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("record_seconds"):
+        taken = Counter[str]()
+        for report in (each for some in terminalreporter.stats.values() for each in some):
+            if isinstance(report, pytest.TestReport):
+                taken[report.location[0].removeprefix("tests/")] += report.duration  # pyright: ignore[reportArgumentType]
+        lines = [f"{seconds:.1f} {name}\n" for name, seconds in taken.most_common() if seconds >= 0.5]
+        SECONDS.write_text("".join(lines), encoding="utf-8")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
