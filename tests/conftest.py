@@ -26,6 +26,7 @@ settings.load_profile("no deadline")
 
 SECONDS = Path(__file__).with_name("seconds.txt")
 """What each file's tests took when all were run last, the slowest first."""
+_SLOW = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,12 +35,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("within") is not None:
+    within: float | None = config.getoption("within")
+    if within is not None:
         lines = (line.split() for line in SECONDS.read_text(encoding="utf-8").splitlines())
-        config.stash[_SLOW] = {name for seconds, name in lines if float(seconds) > config.getoption("within")}
-
-
-_SLOW = pytest.StashKey[set[str]]()
+        config.stash[_SLOW] = {name for seconds, name in lines if float(seconds) > within}
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -63,6 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(tolerated, append=False)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Neighbours stay together, so that few modules' fixtures are made by several workers."""
+    return import_module("xdist.scheduler").WorkStealingScheduling(config, log)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the checkout."""
@@ -84,6 +89,19 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
         yield directory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The many children of the tests import the package compiled, also where PYTHONDONTWRITEBYTECODE is set: from a
+    folder of all workers of this run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+            patch.delenv("PYTHONDONTWRITEBYTECODE")
+            patch.setenv("PYTHONPYCACHEPREFIX", str(folder))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
