@@ -59,6 +59,7 @@ _SENTENCES = {
     "call llm.choices(..., n=...)": "n num_return_sequences best_of",
     "put a system message first: Message(role='system', content=...)": "system system_prompt instructions",
     "the messages are the first argument": "messages prompt input inputs conversation",
+    "it was removed: stop strings are searched in the content; for others read the stream and leave it": "stop_in",
     "call llm.complete(...), which uses no template": "raw echo suffix",
     "logs go to Python's logging: logging.getLogger('engine.llama')": "verbose log_level logger",
     "leave the `with` block, call stream.cancel(), or give deadline=": "stopping_criteria",

@@ -1,4 +1,4 @@
-"""A model for lm-evaluation-harness: `python -m engine.lm_eval --model llama-engine --model_args model=FILE --tasks ..`.
+"""A model for lm-evaluation-harness: `python -m engine.lm_eval --model llama-engine --model_args model=FILE ..`.
 
 The arguments of `--model_args` are those of `Engine.load`; the rest is lm_eval's own command line.
 """
@@ -78,7 +78,7 @@ class EngineLM(LM):
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Returns what the model writes after each context, up to one of the texts in `until`."""
         arguments = [request.args for request in requests]
-        texts = [completion for completion in self._continued(arguments)]
+        texts = list(self._continued(arguments))
         for argument, text in zip(arguments, texts, strict=True):
             self.cache_hook.add_partial("generate_until", argument, text)
         return texts

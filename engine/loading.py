@@ -10,6 +10,7 @@ from typing import Any
 
 from engine import _data, screens
 from engine.diagnose import preflight as checks
+from engine.diagnose.file_trial import try_file
 from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError
 from engine.families import Families, FamilyLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
@@ -77,7 +78,7 @@ def load(
             load_options, _ = checks.prepare(load_options, options.context)
         else:
             load_options, context = checks.prepare(load_options, context)
-        checks.try_file(file, load_options, context)
+        try_file(file, load_options, context)
     weights = _weights(path, load_options, progress, isolated=isolated)
     planned = replace(context, check_memory=False)  # `plan` has checked it
     return _completed(weights, _few_threads(planned, weights.info), reading)

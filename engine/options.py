@@ -39,7 +39,6 @@ from engine.types import (
     ReasoningFormat,
     SamplerName,
     SamplingParams,
-    StopIn,
     ToolChoice,
     ToolName,
 )
@@ -161,7 +160,6 @@ class SamplingOptions(TypedDict, total=False):
     logprobs: int | None
     seed: int | None
     stop: str | Sequence[str]
-    stop_in: StopIn
     stop_tokens: Sequence[int]
     ignore_eos: bool
     max_tokens: int | None
@@ -232,9 +230,7 @@ class TurnOptions(FreeTurnOptions, total=False):
       "truncate_oldest" drops whole turns, the oldest first, until `max_tokens` fit after the prompt (default: a quarter
       of the context; at most half of it); system messages, the last question and the newest exchange after it stay.
       "shorten_results" first cuts the results of tools to their beginnings, the oldest first, but not those that the
-      model has not read; if that is not enough, it continues as "truncate_oldest". "shift" discards the older half of a
-      full context, except its head (system messages and tools), and continues: text that the model wrote with it in
-      view does not change.
+      model has not read; if that is not enough, it continues as "truncate_oldest".
     - `progress`: called with the number of the prompt's tokens evaluated so far and their total, in the engine's
       thread: it must be quick, and not wait for this engine. It stops the turn by returning False.
     """
@@ -264,6 +260,10 @@ def checked(options: Options, kind: type[Options]) -> Options:
     """Returns the options after checking them against the types in `kind`; `SamplingParams` checks those of sampling.
     Raises RequestError for an unknown option, and for a value that is not valid."""
     refuse_unknown(options, frozenset(kind.__annotations__))
+    if isinstance(policy := options.get("overflow"), str) and policy == "shift":
+        raise RequestError(
+            'overflow="shift" was removed; write overflow="truncate_oldest", which leaves out the oldest turns.'
+        )
     for name, value in options.items():
         if name not in SamplingParams.model_fields and name != "tool_choice":  # which `prompt_options` checks
             check_value(kind, name, value)

@@ -314,7 +314,7 @@ class ScriptedBackend:
         digest = self._cells[at.sequence][at.position].digest
         if sampler.digest is None:
             sampler.reply = self._next_reply(at)
-        elif sampler.digest != digest and not self._is_shifted(sampler, at):
+        elif sampler.digest != digest and not self._lacks_replaced(sampler, at):
             raise EngineError(
                 f"sequence {at.sequence} does not hold its prompt and the accepted tokens up to {at.position}: "
                 "sequences were mixed up. Report this as a bug."
@@ -330,12 +330,11 @@ class ScriptedBackend:
         sampler.tokens.append(token)
         return token
 
-    def _is_shifted(self, sampler: ScriptedSampler, at: Row) -> bool:
-        """Whether the sequence holds the sampler's tokens without some in the middle: the context was shifted, and the
-        rest evaluated again."""
-        held, known = self.tokens(at.sequence)[: at.position + 1], sampler.tokens
-        head = common_prefix(held, known, len(held))
-        return 0 < head < len(held) < len(known) and held[head:] == known[head - len(held) :]
+    def _lacks_replaced(self, sampler: ScriptedSampler, at: Row) -> bool:
+        """Whether the sequence holds the sampler's tokens except for a drawn one that the turn's grammar replaced."""
+        held, drawn = self.tokens(at.sequence)[: at.position + 1], sampler.tokens
+        head = common_prefix(held, drawn, len(held))
+        return 0 < head < len(held) < len(drawn) and held[head:] == drawn[head - len(held) :]
 
     def _with_output(self, row: int) -> Row:
         at = self._rows[row]
@@ -373,18 +372,6 @@ class ScriptedBackend:
             cell.sequences -= 1
             self.used -= not cell.sequences
         del cells[position:]
-        return True
-
-    def shift(self, sequence: int, start: int, stop: int) -> bool:
-        cells = self._cells[sequence]
-        if not self.trimmable:
-            return False
-        if any(cell.sequences > 1 for cell in cells[stop:]):
-            raise EngineError(f"sequence {sequence} shares cells that would move; copy or cut them first.")
-        for cell in cells[start:stop]:
-            cell.sequences -= 1
-            self.used -= not cell.sequences
-        del cells[start:stop]
         return True
 
     def save(self, sequence: int) -> bytes:

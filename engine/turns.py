@@ -127,7 +127,6 @@ class Turns:
                 offline=offline,
                 reasoning_budget=options.get("reasoning_budget"),
                 reasoning_close=self._close(),
-                keep=fitted.keep,
                 dropped=fitted.dropped,
                 shortened=fitted.shortened,
                 progress=options.get("progress"),

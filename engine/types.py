@@ -285,9 +285,8 @@ MessagesLike: TypeAlias = "str | Message | Mapping[str, Any] | Iterable[Message 
 """A user's text, one message, or a list of messages (`Message` or dictionaries in OpenAI's form)."""
 Progress: TypeAlias = Callable[[int, int], bool | None]
 """Called with the number of a prompt's tokens evaluated so far and their total; stops the turn by returning False."""
-Overflow: TypeAlias = Literal["error", "truncate_oldest", "shorten_results", "shift"]
+Overflow: TypeAlias = Literal["error", "truncate_oldest", "shorten_results"]
 AllowedChoice: TypeAlias = ToolChoice | AllowedTools
-StopIn: TypeAlias = Literal["content", "all"]
 # Changes the logits in place; they are a float32 array of the vocabulary's size. The tokens are the prompt's, then
 # those drawn or forced since.
 LogitsProcessor: TypeAlias = Callable[[Sequence[int], Any], None]
@@ -313,9 +312,8 @@ class SamplingParams(Record):
     - `samplers`: the filters' order; those left out are off. `None` is penalties, dry, top_n_sigma, top_k, typical_p,
       top_p, min_p, xtc, temperature.
     - `logprobs`: the number of alternatives to report with each token's log-probability; 0: only the token's own.
-    - `stop`: texts that end the turn when they occur in the content, which is cut before them. `stop_in="all"`:
-      anywhere in the output, also in reasoning, calls and control tokens. `stop_tokens` end it wherever they are drawn,
-      and add no text.
+    - `stop`: texts that end the turn when they occur in the content, which is cut before them. `stop_tokens`
+      end it wherever they are drawn, and add no text.
     - `max_tokens`: the most tokens; None: up to the end of the context. `ignore_eos`: the model's end tokens do not end
       the turn; the caller's stops still do.
     """
@@ -350,7 +348,6 @@ class SamplingParams(Record):
     logprobs: int | None = Field(default=None, ge=0, le=100)
     seed: int | None = Field(default=None, ge=0, lt=2**32)
     stop: tuple[Annotated[str, Field(max_length=100_000)], ...] = Field(default=(), max_length=100)
-    stop_in: StopIn = "content"
     stop_tokens: tuple[Annotated[int, Field(ge=0)], ...] = ()
     ignore_eos: bool = False
     max_tokens: int | None = Field(default=None, ge=1)
@@ -392,7 +389,7 @@ class Usage(Record):
 
     `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right. `dropped_messages` were
     left out of the prompt (`overflow="truncate_oldest"`), `shortened_results` are in it only in part
-    (`overflow="shorten_results"`), `shifted_tokens` of the context were discarded during the turn (`overflow="shift"`).
+    (`overflow="shorten_results"`).
     """
 
     prompt_tokens: int = 0
@@ -406,7 +403,6 @@ class Usage(Record):
     accepted_tokens: int = 0
     dropped_messages: int = 0
     shortened_results: int = 0
-    shifted_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -73,8 +73,8 @@ class Embedder:
             return ""
         if self._prefixes is None:
             raise RequestError(
-                f'What this model wants before a {kind} is not known; pass it as prefix="..." as its model card has it '
-                '(or prefix="" for nothing).'
+                f"input_type={kind!r} is not known for this model; pass what its model card puts before a {kind} as "
+                'prefix= (prefix="" for nothing).'
             )
         return self._prefixes.query if kind == "query" else self._prefixes.document
 

@@ -7,6 +7,7 @@ about the machine, so it is no failure under `-W error`. The preflight's own tes
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -23,11 +24,48 @@ from engine.runtime.config import ContextOptions, ModelOptions
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
+SECONDS = Path(__file__).with_name("seconds.txt")
+"""What each file's tests took when all were run last, the slowest first."""
+_SLOW = pytest.StashKey[set[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--within", type=float, metavar="SECONDS", help="only files that took no longer, by seconds.txt")
+    parser.addoption("--record-seconds", action="store_true", help="write seconds.txt; run all tests with it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    within: float | None = config.getoption("within")
+    if within is not None:
+        lines = (line.split() for line in SECONDS.read_text(encoding="utf-8").splitlines())
+        config.stash[_SLOW] = {name for seconds, name in lines if float(seconds) > within}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    slow = config.stash.get(_SLOW, set[str]())
+    return True if slow and str(collection_path.relative_to(SECONDS.parent)) in slow else None
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("record_seconds"):
+        taken = Counter[str]()
+        for report in (each for some in terminalreporter.stats.values() for each in some):
+            if isinstance(report, pytest.TestReport):
+                taken[report.location[0].removeprefix("tests/")] += report.duration  # pyright: ignore[reportArgumentType]
+        lines = [f"{seconds:.1f} {name}\n" for name, seconds in taken.most_common() if seconds >= 0.5]
+        SECONDS.write_text("".join(lines), encoding="utf-8")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tolerated = pytest.mark.filterwarnings("default:.*preflight:engine.errors.EngineWarning")
     for item in items:
         item.add_marker(tolerated, append=False)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Neighbours stay together, so that few modules' fixtures are made by several workers."""
+    return import_module("xdist.scheduler").WorkStealingScheduling(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +89,19 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
         yield directory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The many children of the tests import the package compiled, also where PYTHONDONTWRITEBYTECODE is set: from a
+    folder of all workers of this run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+            patch.delenv("PYTHONDONTWRITEBYTECODE")
+            patch.setenv("PYTHONPYCACHEPREFIX", str(folder))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from engine.agent.limits import Approve
 from engine.agent.run import Run, RunStream
 from engine.agent.transcript import RunInput, Transcript
 from engine.errors import RequestError
+from engine.template.conversation import conversation_of
 from engine.tools import RunTool
 from engine.types import Message
 
@@ -62,40 +63,23 @@ class Agent:
 
     def _own(self) -> dict[str, Any]:
         form = {} if self.output is None else {"response_format": self.output}
-        return form | {
-            "max_steps": self.max_steps,
-            "max_total_tokens": self.max_total_tokens,
-            "max_parallel_tools": self.max_parallel_tools,
-            "tool_timeout": self.tool_timeout,
-            "stop_on": self.stop_on,
-            "approve": self.approve,
-        }
+        return form | {name: getattr(self, name) for name in _RUN_OPTIONS}
 
     def _instructed(self, messages: RunInput) -> RunInput:
         """Returns the conversation with the instructions first. They are not added to the messages of an earlier run,
         which begin with them."""
         if self.instructions is None or isinstance(messages, Transcript):
             return messages
-        given: list[Any]
-        if isinstance(messages, str):
-            given = [Message(role="user", content=messages)]
-        else:
-            given = [messages] if isinstance(messages, Message | Mapping) else list(messages)
-        own = Message(role="system", content=self.instructions)
-        first = _role_and_content(given[0]) if given else (None, None)
-        if first[0] not in ("system", "developer"):
-            return [own, *given]
-        if first[1] != self.instructions:
+        conversation = conversation_of(messages)
+        first = conversation[0]
+        if first.role not in ("system", "developer"):
+            return [Message(role="system", content=self.instructions), *conversation]
+        if first.content != self.instructions:
             raise RequestError(
-                f"The messages begin with a {first[0]} message of their own, but the agent has instructions; leave one "
-                "of them out (messages[1:], or an agent without instructions)."
+                f"The messages begin with a {first.role} message of their own, but the agent has instructions; leave "
+                "one of them out (messages[1:], or an agent without instructions)."
             )
-        return given
+        return conversation
 
 
-def _role_and_content(message: Any) -> tuple[object, object]:
-    """Returns role and content of a message, given as a record or a dictionary."""
-    if isinstance(message, Mapping):
-        about = cast("Mapping[str, object]", message)
-        return about.get("role"), about.get("content")
-    return getattr(message, "role", None), getattr(message, "content", None)
+_RUN_OPTIONS = ("max_steps", "max_total_tokens", "max_parallel_tools", "tool_timeout", "stop_on", "approve")

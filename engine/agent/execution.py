@@ -45,23 +45,18 @@ class Book(Protocol):
 
     def edit(self, job: Job, arguments: str) -> None:
         """Record that the call is made with other arguments."""
-        ...
 
     def start(self, job: Job) -> None:
         """Record that the tool is about to be called."""
-        ...
 
     def done(self, job: Job, outcome: ToolOutcome) -> None:
         """Record the outcome, which the model will read."""
-        ...
 
     def begun(self, job: Job, context: ToolContext[Any]) -> None:
         """Record that the tool's code starts running."""
-        ...
 
     def returned(self, job: Job) -> None:
         """Record that the tool's code has returned, even if nothing waited for it any more."""
-        ...
 
     def save(self) -> Callable[[], Any] | None:
         """Returns a function that saves the transcript as it is now; None without `save=`."""
@@ -95,43 +90,45 @@ async def answers_async(jobs: Sequence[Job], options: RunOptions, book: Book) ->
 
 def _direct(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
     for job in jobs:
-        if book.cancelled:
+        if book.cancelled or (outcome := _run_here(job, options, book)) is None:
             return
-        outcome = _run_here(job, options, book)
-        if outcome is None:
-            return
+        book.done(job, outcome)
+        save(book)
         yield job, outcome
 
 
 def _run_here(job: Job, options: RunOptions, book: Book) -> ToolOutcome | None:
+    """Returns what the model reads; None if the run was cancelled before the call began."""
+    if (outcome := _outcome_so_far(job)) is not None:
+        return outcome
     arguments = job.call.arguments
-    outcome = _told(job)
-    if outcome is None and options.approve is not None:
-        decision = _decided(job, options.approve, call("approve", options.approve, job.call))
+    if options.approve is not None:
+        decision = _decision(job, options.approve, call("approve", options.approve, job.call))
         if isinstance(decision, ToolOutcome):
-            outcome = decision
-        elif decision is not None:
-            arguments = decision
-            book.edit(job, arguments)
-    if outcome is None:
-        if book.cancelled:
-            return None
-        book.start(job)
-        _save(book)
-        context = book.context(job)
-        book.begun(job, context)
-        try:
-            outcome = run(cast("Tool", job.work), arguments, context)
-        finally:
-            book.returned(job)
-    book.done(job, outcome)
-    _save(book)
-    return outcome
+            return decision
+        arguments = _edited(job, book, decision)
+    if book.cancelled:
+        return None
+    book.start(job)
+    save(book)
+    context = book.context(job)
+    book.begun(job, context)
+    try:
+        return run(cast("Tool", job.work), arguments, context)
+    finally:
+        book.returned(job)
 
 
-def _save(book: Book) -> None:
-    if (save := book.save()) is not None:
-        call("save", save)
+def save(book: Book) -> None:
+    """Save the transcript as it is now, if the run has `save=`. Raises CallbackError."""
+    if (work := book.save()) is not None:
+        call("save", work)
+
+
+async def save_async(book: Book) -> None:
+    """Same as `save`, on an event loop."""
+    if (work := book.save()) is not None:
+        await call_async("save", work)
 
 
 def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator[Answered, None, None]:
@@ -173,12 +170,12 @@ def _threaded(jobs: Sequence[Job], options: RunOptions, book: Book) -> Generator
         thread.join()
 
 
-def _told(job: Job) -> ToolOutcome | None:
+def _outcome_so_far(job: Job) -> ToolOutcome | None:
     """Returns what the model reads if no tool is to be called, otherwise None."""
     return job.work if isinstance(job.work, ToolOutcome) else unfit(job.work, job.call.arguments)
 
 
-def _decided(job: Job, approve: object, decision: object) -> ToolOutcome | str | None:
+def _decision(job: Job, approve: object, decision: object) -> ToolOutcome | str | None:
     """Returns the meaning of `approve`'s result: None (go on), a denial, or other arguments as JSON text."""
     if decision is True:
         return None
@@ -198,6 +195,14 @@ def _decided(job: Job, approve: object, decision: object) -> ToolOutcome | str |
     )
 
 
+def _edited(job: Job, book: Book, arguments: str | None) -> str:
+    """Returns the arguments of an approved call, and records those that `approve` replaced."""
+    if arguments is None:
+        return job.call.arguments
+    book.edit(job, arguments)
+    return arguments
+
+
 class _Step:
     """Runs the calls of one turn on an event loop."""
 
@@ -212,28 +217,29 @@ class _Step:
 
     async def outcome(self, job: Job) -> ToolOutcome | None:
         """Returns what the model reads; None if the run was cancelled before the call began."""
-        outcome, arguments = _told(job), job.call.arguments
-        if outcome is None and (approve := self._options.approve) is not None:
+        if (outcome := await self._run(job)) is not None:
+            self._book.done(job, outcome)
+            await self._save()
+        return outcome
+
+    async def _run(self, job: Job) -> ToolOutcome | None:
+        if (outcome := _outcome_so_far(job)) is not None:
+            return outcome
+        tool, arguments = cast("Tool", job.work), job.call.arguments
+        if (approve := self._options.approve) is not None:
             async with self._asking:
                 if self._book.cancelled:
                     return None
-                decision = _decided(job, approve, await call_async("approve", approve, job.call))
+                decision = _decision(job, approve, await call_async("approve", approve, job.call))
             if isinstance(decision, ToolOutcome):
-                outcome = decision
-            elif decision is not None:
-                arguments = decision
-                self._book.edit(job, arguments)
-        if outcome is None:
-            tool = cast("Tool", job.work)
-            async with self._slot(tool):
-                if self._book.cancelled:
-                    return None
-                self._book.start(job)
-                await self._save()
-                outcome = await self._in_time(job, tool, arguments)
-        self._book.done(job, outcome)
-        await self._save()
-        return outcome
+                return decision
+            arguments = _edited(job, self._book, decision)
+        async with self._slot(tool):
+            if self._book.cancelled:
+                return None
+            self._book.start(job)
+            await self._save()
+            return await self._in_time(job, tool, arguments)
 
     @asynccontextmanager
     async def _slot(self, tool: Tool) -> AsyncGenerator[None, None]:
@@ -248,8 +254,7 @@ class _Step:
 
     async def _save(self) -> None:
         async with self._saving:
-            if (save := self._book.save()) is not None:
-                await call_async("save", save)
+            await save_async(self._book)
 
     async def _in_time(self, job: Job, tool: Tool, arguments: str) -> ToolOutcome:
         context = self._book.context(job)

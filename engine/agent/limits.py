@@ -1,4 +1,4 @@
-"""The options of a run beyond those of its turns: limits, approval, the context of tools, where it is saved."""
+"""The options of a run beyond those of its turns: limits, approval, the tools' context, where it is saved."""
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from engine.agent import callbacks
-from engine.agent.execution import Job, answers, answers_async
+from engine.agent.execution import Job, answers, answers_async, save, save_async
 from engine.agent.limits import RunOptions
 from engine.agent.transcript import CallRecord, RunEnd, Transcript
 from engine.display import Block, ending, figures, page_html, page_markdown, short
@@ -31,7 +30,6 @@ class Turn(Protocol):
 
     def cancel(self) -> None:
         """Stop the generation; does nothing if it is over."""
-        ...
 
     @property
     def completion(self) -> Completion:
@@ -446,9 +444,9 @@ def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
                 break
             finally:
                 turn.cancel()
-            _save(loop)
+            save(loop)
             yield from _results(loop, jobs)
-        _save(loop)
+        save(loop)
     except Exception:
         loop.failed()
         raise
@@ -461,11 +459,6 @@ def _results(loop: _Loop, jobs: Sequence[Job]) -> Generator[Event, None, None]:
     with closing(answers(jobs, loop.options, loop)) as answered:
         for job, outcome in answered:
             yield loop.answer(job, outcome)
-
-
-def _save(loop: _Loop) -> None:
-    if (save := loop.save()) is not None:
-        callbacks.call("save", save)
 
 
 async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event, None]:
@@ -486,11 +479,11 @@ async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event,
                 break
             finally:
                 turn.cancel()
-            await _save_async(loop)
+            await save_async(loop)
             async with aclosing(_results_async(loop, jobs)) as results:
                 async for event in results:
                     yield event
-        await _save_async(loop)
+        await save_async(loop)
     except Exception:
         loop.failed()
         raise
@@ -504,11 +497,6 @@ async def _results_async(loop: _Loop, jobs: Sequence[Job]) -> AsyncGenerator[Eve
     async with aclosing(answers_async(jobs, loop.options, loop)) as answered:
         async for job, outcome in answered:
             yield loop.answer(job, outcome)
-
-
-async def _save_async(loop: _Loop) -> None:
-    if (save := loop.save()) is not None:
-        await callbacks.call_async("save", save)
 
 
 def _stop(turn: Turn | None) -> None:

@@ -1,56 +1,58 @@
 """Converts the bodies of OpenAI's requests into turns, and finished turns into the bodies of responses in a file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 from engine.constraint.matcher import refusal
 from engine.constraint.response import response_of
 from engine.errors import RequestError
-from engine.openai.completions import ChatAnswer, ChatRequest, read_chat
-from engine.openai.items import messages_of
+from engine.openai.completions import chat_answer, read_chat
+from engine.openai.items import messages_of, stored_items
+from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad
-from engine.openai.responses import ResponsesAnswer, ResponsesRequest, read_responses
+from engine.openai.request import Request
+from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.options import TurnOptions, checked, prompt_options, sampling_params
 from engine.template.conversation import check_last, conversation_of
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, Message, MessagesLike, ResponseFormat, Tool, Usage
 
-JsonObject: TypeAlias = dict[str, Any]
+_Response: TypeAlias = Callable[[str, str, Sequence[Completion]], Json]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request: `n` answers to `messages`. `options` are those of `Engine.stream`."""
+    """One request: `n` answers to `messages`. `options` are those of `Engine.stream`. Of a request that had a body,
+    `names` has the field of each option, and `response(id, model, completions)` returns the body of the response."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     options: Mapping[str, Any]
     n: int = 1
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    response: _Response | None = None
 
 
-def turn(
-    messages: MessagesLike,
-    tools: Sequence[ToolLike] | None = None,
-    options: Mapping[str, Any] | None = None,
-    n: int = 1,
+def checked_turn(
+    messages: MessagesLike, tools: Sequence[ToolLike] | None = None, options: Mapping[str, Any] | None = None
 ) -> Turn:
     """Returns a turn, checked as far as possible without a model. Raises RequestError for what is not valid."""
-    given = {name: value for name, value in (options or {}).items() if value is not None}
-    _ = sampling_params(given), prompt_options(checked(cast("TurnOptions", given), TurnOptions))
-    _check_format(given.get("response_format"))
+    values = {name: value for name, value in (options or {}).items() if value is not None}
+    _ = sampling_params(values), prompt_options(checked(cast("TurnOptions", values), TurnOptions))
+    _check_format(values.get("response_format"))
     conversation = conversation_of(messages)
-    check_last(conversation, generates=True, continues=bool(given.get("continue_final_message", False)))
-    return Turn(conversation, as_tools(tools), given, n)
+    check_last(conversation, generates=True, continues=bool(values.get("continue_final_message", False)))
+    return Turn(conversation, as_tools(tools), values)
 
 
-def _check_format(asked: object) -> None:
+def _check_format(form: object) -> None:
     """Raise RequestError for a `response_format` that cannot be enforced."""
-    if isinstance(asked, ResponseFormat):  # cached: most rows of a batch have the same
-        _check_written_format(asked.model_dump_json())
-    elif asked is not None:
-        _ = response_of(asked, refusal)
+    if isinstance(form, ResponseFormat):  # cached: most rows of a batch have the same
+        _check_written_format(form.model_dump_json())
+    elif form is not None:
+        _ = response_of(form, refusal)
 
 
 @lru_cache(maxsize=64)
@@ -58,80 +60,63 @@ def _check_written_format(text: str) -> None:
     _ = response_of(ResponseFormat.model_validate_json(text), refusal)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A body that was read. `names`: the request field of each option. `response(id, model, completions)` returns the
-    body of the response."""
-
-    turn: Turn
-    names: Mapping[str, str]
-    response: Callable[[str, str, Sequence[Completion]], JsonObject]
-
-
 def read_body(
     url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None = None
-) -> Request:
+) -> Turn:
     """Read the body of a request to that endpoint. `defaults` are options, and `tools` tools, for a body without its
     own.
 
     A null counts as absent in any field, because Parquet gives each row the fields of all rows. Raises RequestError,
     naming the field, for what is not valid and for what this engine cannot do.
     """
-    if (read := _READERS.get(url)) is None:
+    if url not in ENDPOINTS:
         raise RequestError(f'"url" is {url!r}; it must be one of {", ".join(ENDPOINTS)}.')
-    known = as_tools(tools) if body.get("tools") is None else None
-    given = {name: value for name, value in body.items() if value is not None}
-    if known:
-        given["tools"] = [tool.openai() for tool in known]
+    records = as_tools(tools) if body.get("tools") is None else ()
+    fields = {name: value for name, value in body.items() if value is not None}
+    if records:
+        fields["tools"] = [tool.openai() for tool in records]
     try:
-        if given.get("stream"):
+        if fields.get("stream"):
             raise bad("stream is true, but a batch returns complete responses; remove it.", "stream")
-        return read(given, defaults, known)
+        read = _read_chat if url == ENDPOINTS[0] else _read_responses
+        request, messages, response = read(fields, defaults)
     except Problem as problem:
         raise RequestError(problem.message) from problem
+    turn = checked_turn(messages, records or request.tools, {**defaults, **request.options})
+    return replace(turn, n=request.n, names=request.names, response=response)
 
 
-def _chat(body: JsonObject, defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None) -> Request:
-    asked = read_chat(body)
-    known = asked.tools if tools is None else tools
-    return Request(
-        turn(asked.messages, known, {**defaults, **asked.options}, asked.n),
-        asked.names,
-        partial(_chat_response, asked),
-    )
+def _read_chat(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, Sequence[Any], _Response]:
+    del defaults
+    request = read_chat(body)
+
+    def response(id_: str, model: str, completions: Sequence[Completion]) -> Json:
+        """Returns the `chat.completion` object, with every field of OpenAI's; null if there is no value."""
+        whole = chat_answer(request, model).whole(completions)
+        choices = [{**choice, "message": {"refusal": None, **choice["message"]}} for choice in whole["choices"]]
+        return {**whole, "id": f"chatcmpl-{id_}", "choices": choices, "timings": timings(completions)}
+
+    return request, request.values["messages"], response
 
 
-def _chat_response(asked: ChatRequest, id_: str, model: str, completions: Sequence[Completion]) -> JsonObject:
-    """Returns the `chat.completion` object, with every field of OpenAI's; null if there is no value."""
-    whole = ChatAnswer(asked, model).whole(completions)
-    choices = [{**choice, "message": {"refusal": None, **choice["message"]}} for choice in whole["choices"]]
-    return {**whole, "id": f"chatcmpl-{id_}", "choices": choices, "timings": timings(completions)}
-
-
-def _responses(body: JsonObject, defaults: Mapping[str, Any], tools: Sequence[ToolLike] | None) -> Request:
-    asked = read_responses({**body, "store": False})  # only the output file stores it
-    if asked.previous is not None:
+def _read_responses(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, Sequence[Any], _Response]:
+    request = read_responses({**body, "store": False})  # only the output file stores it
+    values = request.values
+    if "previous_response_id" in values:
         raise bad("previous_response_id is given, but rows are independent; send the earlier items as input.")
-    messages = messages_of((), asked.items, asked.instructions)
-    known = asked.tools if tools is None else tools
-    return Request(
-        turn(messages, known, {**defaults, **asked.options}), asked.names, partial(_responses_response, asked, defaults)
-    )
+
+    def response(id_: str, model: str, completions: Sequence[Completion]) -> Json:
+        whole = ResponsesAnswer(request, model, defaults, lambda _: None).whole(completions)
+        return {**whole, "id": f"resp_{id_}", "timings": timings(completions)}
+
+    return request, messages_of((), stored_items(values["input"]), values.get("instructions")), response
 
 
-def _responses_response(
-    asked: ResponsesRequest, sampling: Mapping[str, Any], id_: str, model: str, completions: Sequence[Completion]
-) -> JsonObject:
-    whole = ResponsesAnswer(asked, model, sampling, lambda _: None).whole(completions)
-    return {**whole, "id": f"resp_{id_}", "timings": timings(completions)}
-
-
-_READERS = {"/v1/chat/completions": _chat, "/v1/responses": _responses}
-ENDPOINTS = tuple(_READERS)
+ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
 """The valid values of a row's `url`."""
 
 
-def timings(completions: Sequence[Completion]) -> JsonObject:
+def timings(completions: Sequence[Completion]) -> Json:
     """Returns the timings, in milliseconds, each of the answer that took longest."""
     usages = [completion.usage or Usage() for completion in completions]
     return {

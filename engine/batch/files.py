@@ -2,15 +2,17 @@
 torn tails, outdated lines and failures of rows that later succeeded are removed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, Self
 
 from engine.batch.index import Index, State
-from engine.batch.lines import Lines, changed, failure
+from engine.batch.lines import Lines, changed, writing
 from engine.batch.manifest import Manifest
+from engine.batch.rows import identity as line_identity
 from engine.errors import EngineError, RequestError
 from engine.output_file import Identity, identity, resolved, temporary_prefix
 
@@ -24,7 +26,7 @@ class Files:
 
     def __init__(self, out: str | Path, errors: str | Path | None = None, source: Identity | None = None) -> None:
         path = _resolved(out)
-        beside = path.with_name(f"{path.stem}.errors{path.suffix}") if errors is None else Path(errors)
+        beside = path.with_name(_default_errors(path)) if errors is None else Path(errors)
         self._paths = path, _resolved(beside), _resolved(path.with_name(f"{path.name}.manifest.json"))
         self._source = source
         self._manifest: Manifest | None = None
@@ -46,14 +48,12 @@ class Files:
     def _check_different(self) -> None:
         """Raise RequestError if one file has two roles, whatever its names are; before any is opened."""
         names: dict[str, Path] = dict(zip(("output", "errors", "manifest"), self._paths, strict=True))
-        try:
-            known = {role: identity(path) for role, path in names.items()}
-        except OSError as error:
-            raise failure(self._paths[0], error) from error
+        with writing(self._paths[0]):
+            identities = {role: identity(path) for role, path in names.items()}
         if self._source is not None:
-            known["input"] = self._source
-        for one, other in combinations(known, 2):
-            if known[one] == known[other]:
+            identities["input"] = self._source
+        for one, other in combinations(identities, 2):
+            if identities[one] == identities[other]:
                 raise RequestError(
                     f"{names[one]} is the file of both the {one} and the {other} of this batch. Name another output "
                     "or another file for the errors."
@@ -84,8 +84,7 @@ class Files:
         answers to rows that have changed since, unless `force`: then another job's lines are deleted, and `settle`
         removes those of rows that have changed.
         """
-        default = f"{self._paths[0].stem}.errors{self._paths[0].suffix}"
-        before = Manifest.read(self._paths[2], default)
+        before = Manifest.read(self._paths[2], _default_errors(self._paths[0]))
         manifest = self._paths[2].name
         named = before is not None and self._errors_name in before.errors
         _check_ours(self.out, f"{manifest} is missing" if before is None else None)
@@ -94,25 +93,25 @@ class Files:
         if not force:
             self._check_unchanged(differences, index)
         self._owns_errors = named
-        names = dict.fromkeys([*(before.errors if before else ()), self._errors_name])
         if before is not None:
             self._manifest = before
             self._remove_temporary(before.temporary)
             if differences and force:  # by new files: other names (hard links) keep what they have
                 self._replace(self.out, ())
                 self._replace(self.errors, ())
+        names = dict.fromkeys([*(before.errors if before else ()), self._errors_name])
         self._write(Manifest(dict(job), tuple(names)))
 
     def _check_unchanged(self, differences: Sequence[str], index: Index) -> None:
         """Raise RequestError if going on would delete answers."""
-        told = None
+        reason = None
         if differences and (self.out.size or self.errors.size):
-            told = f"belongs to another job; it differs in: {', '.join(differences)}"
-        elif rows := sum(index.has_changed(key, name) for key, name, _, _ in self.out.entries()):
-            told = f"has answers to {rows} row{'' if rows == 1 else 's'} that changed in the input since"
-        if told is not None:
+            reason = f"belongs to another job; it differs in: {', '.join(differences)}"
+        elif rows := sum(index.has_changed(key, name) for key, name, _ in self.out.entries()):
+            reason = f"has answers to {rows} row{'' if rows == 1 else 's'} that changed in the input since"
+        if reason is not None:
             raise RequestError(
-                f"{self.out.path} {told}. Name another output, or pass force=True (--force) to delete those answers "
+                f"{self.out.path} {reason}. Name another output, or pass force=True (--force) to delete those answers "
                 "and compute them anew."
             )
 
@@ -120,40 +119,36 @@ class Files:
         """Remove what a process left behind that died while it replaced a file."""
         for file in (self.out, self.errors):
             if name and name == Path(name).name and name.startswith(temporary_prefix(file.path)):
-                try:
+                with writing(file.path.with_name(name)):
                     file.path.with_name(name).unlink(missing_ok=True)
-                except OSError as error:
-                    raise failure(file.path.with_name(name), error) from error
 
     def _write(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        try:
+        with writing(self._paths[2]):
             manifest.write(self._paths[2], self.out.permissions)
-        except OSError as error:
-            raise failure(self._paths[2], error) from error
 
-    def settle(self, index: Index) -> int:
+    def settle(self, index: Index, *, in_order: bool = False) -> int:
         """Mark the rows in the index that are done or failed, and remove lines that do not count: a torn tail, lines of
         rows that have changed since, failures of rows that succeeded, and lines that no batch wrote.
 
-        Lines of rows that the input no longer has stay. Returns how many lines were removed.
+        Lines of rows that the input no longer has stay, with `in_order` behind the others, which are sorted like the
+        input. Returns how many lines were removed.
         """
-        try:
-            for file in (self.out, self.errors):
-                file.cut()
+        with writing(self.out.path):
+            self.out.cut()
+            self.errors.cut()
             self._mark(index)
-            removed = self._filter(self.out, index, "done") + self._filter(self.errors, index, "failed")
+            removed = self._rewrite(self.out, index, "done", in_order=in_order)
+            removed += self._rewrite(self.errors, index, "failed", in_order=in_order)
             if removed:
                 self._mark(index)
-        except OSError as error:
-            raise failure(self.out.path, error) from error
         return removed
 
     def _mark(self, index: Index) -> None:
         index.clear()
-        for key, _, place, _ in self.out.entries():
+        for key, _, place in self.out.entries():
             index.mark(key, "done", place, over=True)
-        for key, _, place, _ in self.errors.entries():
+        for key, _, place in self.errors.entries():
             index.mark(key, "failed", place, over=False)
 
     def finish(self, index: Index, done: int, failed: int, *, in_order: bool) -> None:
@@ -161,43 +156,34 @@ class Files:
 
         Raises EngineError if they have not as many rows as were written.
         """
-        self.settle(index)
+        self.settle(index, in_order=in_order)
         if (index.count("done"), index.count("failed")) != (done, failed):
             raise changed(self.out.path)
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut. Raises EngineError if something else has deleted, replaced, cut or
+        extended one of the files."""
+        self.out.sync()
+        self.errors.sync()
+
+    def _rewrite(self, file: Lines, index: Index, state: State, *, in_order: bool) -> int:
+        """Keep the lines that count. Returns how many were removed; a file that is right already is not touched."""
+        total, kept, others = 0, array("q"), array("q")
+        for place, line in file.lines():
+            total += 1
+            if (row := line_identity(line)) is None:
+                continue
+            key, name = row
+            if name is not None and not index.has_name(name):
+                others.append(place)
+                kept.append(place)
+            elif index.is_at(key, state, place):
+                kept.append(place)
         if in_order:
-            try:
-                self._sort(self.out, index, "done")
-                self._sort(self.errors, index, "failed")
-            except OSError as error:
-                raise failure(self.out.path, error) from error
-        self.check()
-
-    def check(self) -> None:
-        """Raise EngineError if something else has deleted, replaced, cut or extended one of the files."""
-        for file in (self.out, self.errors):
-            file.sync()
-
-    def _filter(self, file: Lines, index: Index, state: State) -> int:
-        """Keep only the lines that count; returns how many were removed. Does not touch the file if all count."""
-        total = sum(1 for _ in file.lines())
-        kept = sum(1 for _ in _counting(file, index, state))
-        if kept < total:
-            self._replace(file, _counting(file, index, state))
-        return total - kept
-
-    def _sort(self, file: Lines, index: Index, state: State) -> None:
-        """Sort the rows into the order of the input; rows that it does not have come last."""
-        if _ascending(index.places(state)):
-            return
-        with file.reader() as reader:
-
-            def lines() -> Iterator[bytes]:
-                for place in index.places(state):
-                    reader.seek(place)
-                    yield reader.readline()
-                yield from (line for key, _, place, line in file.entries() if not index.is_at(key, state, place))
-
-            self._replace(file, lines())
+            kept = array("q", index.places(state)) + others
+        if len(kept) < total or any(one > other for one, other in pairwise(kept)):
+            self._replace(file, file.lines_at(kept))
+        return total - len(kept)
 
     def _replace(self, file: Lines, lines: Iterable[bytes]) -> None:
         """Replace a file, completely or not at all. The manifest names what is written meanwhile, so that it can be
@@ -205,13 +191,14 @@ class Files:
         manifest = self._manifest
         if manifest is None:
             raise EngineError(f"{file.path} is not claimed.")
-        try:
-            with file.replacing() as (new, path):
-                self._write(replace(manifest, temporary=path.name))
-                new.writelines(lines)
-        except OSError as error:
-            raise failure(file.path, error) from error
+        with writing(file.path), file.replacing() as (new, path):
+            self._write(replace(manifest, temporary=path.name))
+            new.writelines(lines)
         self._write(replace(manifest, temporary=None))
+
+
+def _default_errors(out: Path) -> str:
+    return f"{out.stem}.errors{out.suffix}"
 
 
 def _resolved(path: str | Path) -> Path:
@@ -229,20 +216,3 @@ def _check_ours(file: Lines, foreign: str | None) -> None:
             f"{file.path} exists already, but this batch did not write it ({foreign or 'it has no row'}). Name another "
             "file, or move that one away."
         )
-
-
-def _counting(file: Lines, index: Index, state: State) -> Iterator[bytes]:
-    """Yields the lines of rows in this state, and of rows that the input does not have."""
-    for key, name, place, line in file.entries():
-        if index.is_at(key, state, place) or (name is not None and not index.has_name(name)):
-            yield line
-
-
-def _ascending(places: Iterable[int]) -> bool:
-    """Whether the lines are in this order already."""
-    last = -1
-    for place in places:
-        if place < last:
-            return False
-        last = place
-    return True

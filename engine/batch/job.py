@@ -5,9 +5,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any, TypeAlias, Unpack
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from engine.batch.bodies import turn
+from engine.batch.bodies import checked_turn
 from engine.batch.files import Files
 from engine.batch.index import Index, Plan
-from engine.batch.lines import Lines, Syncer
+from engine.batch.lines import Lines
 from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, failure_line
 from engine.batch.source import RowsLike, Source, input_identity
 from engine.engine import Engine
@@ -33,6 +32,7 @@ from engine.types import Completion
 
 _VERSION = 1
 _WAKE_SECONDS = 0.25
+_SYNC_SECONDS = 1.0
 _ENDS = 1 << 20
 
 
@@ -118,7 +118,7 @@ def run(rows: RowsLike, out: str | Path, llm: Engine | Loader, **options: Unpack
     """
     defaults = _checked(options)
     screen = None if options.get("quiet") or options.get("on_progress") else screen_for(sys.stderr)
-    shown = _Teller(screen, options.get("on_progress"))
+    progress = _Progress(screen, options.get("on_progress"))
     retry, in_order = options.get("retry_failed", False), options.get("in_order", False)
     with Files(out, options.get("errors"), input_identity(rows)) as files, Source(rows) as source:
         index = Index(source, defaults)
@@ -126,16 +126,18 @@ def run(rows: RowsLike, out: str | Path, llm: Engine | Loader, **options: Unpack
         engine = llm(index.plan()) if callable(llm) else llm
         files.claim(_fingerprint(engine, defaults), index, force=options.get("force", False))
         if removed := files.settle(index):
-            shown.say(f"Removed {removed} line{'' if removed == 1 else 's'} of rows that changed or succeeded since.")
+            progress.say(
+                f"Removed {removed} line{'' if removed == 1 else 's'} of rows that changed or succeeded since."
+            )
         if retry:
             index.retry()
-        report = _computed(engine, files, index, shown, options)
+        report = _computed(engine, files, index, progress, options)
         if not report.left and (report.ran or in_order):
             files.finish(index, report.done, report.failed, in_order=in_order)
         elif retry:
             files.settle(index)
-        files.check()
-    shown.end(report)
+        files.sync()
+    progress.show(report, last=True)
     return report
 
 
@@ -154,37 +156,35 @@ def _checked(options: BatchOptions) -> Defaults:
     if options.get("in_flight", 1) < 1:
         raise RequestError(f"in_flight={options.get('in_flight')} is not valid; give 1 or more.")
     refuse_unknown(options, frozenset(BatchOptions.__annotations__))
-    given = turn("?", options.get("tools"), {name: value for name, value in options.items() if name not in _OWN})
-    return Defaults(given.options, given.tools, options.get("system"))
+    example = checked_turn(
+        "?", options.get("tools"), {name: value for name, value in options.items() if name not in _OWN}
+    )
+    return Defaults(example.options, example.tools, options.get("system"))
 
 
-def _computed(llm: Engine, files: Files, index: Index, shown: "_Teller", options: BatchOptions) -> Report:
+def _computed(llm: Engine, files: Files, index: Index, progress: "_Progress", options: BatchOptions) -> Report:
+    """Run the work in threads until it is over; only this thread receives interrupts."""
     before = Report(index.plan().total, index.count("done"), index.count("failed"))
     work = _Work(llm, index.work(group=options.get("group", True)), files.out, files.errors, before)
-    with Syncer(files.out, files.errors) as syncer:
-        return _driven(work, syncer, shown, min(options.get("in_flight", 16), max(1, before.left)))
-
-
-def _driven(work: "_Work", syncer: Syncer, shown: "_Teller", in_flight: int) -> Report:
-    """Run the work in threads until it is over; only this thread receives interrupts."""
-    fault: BaseException | None = None
+    in_flight = min(options.get("in_flight", 16), max(1, before.left))
+    synced = time.monotonic()
     with ThreadPoolExecutor(in_flight, thread_name_prefix="batch") as pool:
         try:
             running: set[Future[None]] = {pool.submit(work.run) for _ in range(in_flight)}
             while running:
                 try:
                     done, rest = wait(running, timeout=_WAKE_SECONDS, return_when=FIRST_EXCEPTION)
-                    fault = fault or next(filter(None, (each.exception() for each in done)), None) or syncer.fault
+                    for each in done:
+                        each.result()
                     running = rest
-                    if fault is not None:
-                        work.cancel()
-                    shown.show(work.report)
+                    if time.monotonic() - synced >= _SYNC_SECONDS:
+                        files.sync()
+                        synced = time.monotonic()
+                    progress.show(work.report)
                 except KeyboardInterrupt:
-                    shown.say(work.interrupt())
+                    progress.say(work.interrupt())
         finally:
             work.cancel()
-    if fault is not None:
-        raise fault
     return work.report
 
 
@@ -200,8 +200,7 @@ class _Work:
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
         self._stopped = False
-        self._cancelled = False
-        self._over = threading.Event()
+        self._cancelled = threading.Event()
         self._began = time.monotonic()
         self._sums = before
 
@@ -226,8 +225,8 @@ class _Work:
     def cancel(self) -> None:
         """Start no more rows and cancel those under way; nothing of them is written."""
         with self._lock:
-            self._stopped = self._cancelled = True
-            self._over.set()
+            self._stopped = True
+            self._cancelled.set()
             streams = list(self._streams)
         for stream in streams:
             stream.cancel()
@@ -236,19 +235,22 @@ class _Work:
         """Compute rows one after the other, in one thread."""
         while (row := self._next()) is not None:
             if isinstance(row, bytes):
-                self._errors.append(row)
-                self._add((), failed=True)
+                self._fail(row)
                 continue
             try:
                 completions = self._answers(row)
             except ROW_ERRORS as error:
-                self._errors.append(failure_line(row, error))
-                self._add((), failed=True)
+                self._fail(failure_line(row, error))
                 continue
             if not completions or any(completion.finish_reason == "cancelled" for completion in completions):
                 return
             self._out.append(answer_line(row, self._model, completions))
-            self._add(completions, failed=False)
+            self._add(completions)
+
+    def _fail(self, line: bytes) -> None:
+        self._errors.append(line)
+        with self._lock:
+            self._sums = replace(self._sums, failed=self._sums.failed + 1, ran=self._sums.ran + 1)
 
     def _next(self) -> Row | bytes | None:
         with self._lock:
@@ -256,51 +258,44 @@ class _Work:
 
     def _answers(self, row: Row) -> list[Completion]:
         streams = self._started(row)
-        with self._under_way(streams):
+        with self._lock:
+            self._streams.update(streams)
+        if self._cancelled.is_set():
+            for stream in streams:
+                stream.cancel()
+        try:
             return [stream.result() for stream in streams]
+        finally:
+            with self._lock:
+                self._streams.difference_update(streams)
 
     def _started(self, row: Row) -> list[Stream]:
         """Start a row's turns. Returns an empty list if the work was cancelled before the engine had room."""
-        asked, options = row.turn, dict(row.turn.options)
+        turn, options = row.turn, dict(row.turn.options)
         while True:
             try:
-                return self._llm.choices(asked.messages, asked.n, asked.tools, offline=True, **options)
+                return self._llm.choices(turn.messages, turn.n, turn.tools, offline=True, **options)
             except QueueFullError:  # others use this engine too, or more are in flight than it lets wait
-                if self._over.wait(_WAKE_SECONDS):
+                if self._cancelled.wait(_WAKE_SECONDS):
                     return []
             except RequestError as error:
                 if (again := without_effort(options, error)) is None:
                     raise
                 options = again
-                self._note(no_efforts("reasoning" if row.request is None else row.request.names["reasoning"]))
+                self._note(no_efforts(turn.names.get("reasoning", "reasoning")))
 
     def _note(self, text: str) -> None:
         with self._lock:
             if text not in self._sums.notes:
                 self._sums = replace(self._sums, notes=(*self._sums.notes, text))
 
-    @contextmanager
-    def _under_way(self, streams: Sequence[Stream]) -> Generator[None]:
-        with self._lock:
-            self._streams.update(streams)
-            cancelled = self._cancelled
-        try:
-            if cancelled:
-                for stream in streams:
-                    stream.cancel()
-            yield
-        finally:
-            with self._lock:
-                self._streams.difference_update(streams)
-
-    def _add(self, completions: Sequence[Completion], *, failed: bool) -> None:
+    def _add(self, completions: Sequence[Completion]) -> None:
         usages = [completion.usage for completion in completions if completion.usage is not None]
         with self._lock:
             sums = self._sums
             self._sums = replace(
                 sums,
-                done=sums.done + (not failed),
-                failed=sums.failed + failed,
+                done=sums.done + 1,
                 ran=sums.ran + 1,
                 prompt_tokens=sums.prompt_tokens + sum(usage.prompt_tokens for usage in usages),
                 cached_tokens=sums.cached_tokens + sum(usage.cached_tokens for usage in usages),
@@ -357,35 +352,28 @@ def _model_name(llm: Engine) -> str:
         return llm.family.name
 
 
-class _Teller:
-    """Reports progress to a screen, to a function, or not at all."""
+class _Progress:
+    """Reports progress to a screen, to the caller's function, or not at all."""
 
-    def __init__(self, screen: Screen | None, told: Callable[[Report], None] | None) -> None:
+    def __init__(self, screen: Screen | None, function: Callable[[Report], None] | None) -> None:
         self._screen = screen
-        self._told = told
+        self._function = function
         self._last = time.monotonic()
-        self._noted = 0
+        self._notes = 0
 
     def say(self, text: str) -> None:
         if self._screen:
             self._screen.line(text)
 
-    def show(self, report: Report) -> None:
-        if self._told:
-            self._told(report)
-        self._say_notes(report)
+    def show(self, report: Report, *, last: bool = False) -> None:
+        if self._function:
+            self._function(report)
+        for note in report.notes[self._notes :]:
+            self.say(note)
+        self._notes = len(report.notes)
         now = time.monotonic()
-        if self._screen and now - self._last >= self._screen.every:
+        if last:
+            self.say(report.text())
+        elif self._screen and now - self._last >= self._screen.every:
             self._last = now
             self._screen.state(report.text())
-
-    def end(self, report: Report) -> None:
-        if self._told:
-            self._told(report)
-        self._say_notes(report)
-        self.say(report.text())
-
-    def _say_notes(self, report: Report) -> None:
-        for note in report.notes[self._noted :]:
-            self.say(note)
-        self._noted = len(report.notes)

@@ -10,18 +10,16 @@ import errno
 import os
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 from engine.batch.rows import identity, is_torn_line
 from engine.errors import DiskFullError, EngineError, RequestError
 from engine.output_file import replacing, sync_folder
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
-_SYNC_SECONDS = 1.0
-_CHUNK = 1 << 20
 _FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _LOCKED_BYTE = (1 << 31) - 1  # on Windows, where a lock covers bytes
 
@@ -33,6 +31,15 @@ def failure(path: Path, error: OSError) -> EngineError:
     return EngineError(
         f"{path} cannot be written: {error.strerror or error}. Correct that, and run the same command again."
     )
+
+
+@contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Names the file in errors of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise failure(path, error) from error
 
 
 def changed(path: Path) -> EngineError:
@@ -59,10 +66,8 @@ class Lines:
 
     def _open(self) -> bool:
         """Open and lock the file; returns whether it is new."""
-        try:
+        with writing(self.path):
             self._fd, created = _opened(self.path)
-        except OSError as error:
-            raise failure(self.path, error) from error
         try:
             _lock_file(self.path, self._fd)
             if not self._is_at_path():  # another process has just replaced or removed it
@@ -106,10 +111,8 @@ class Lines:
         end = self._end
         if end == self._synced:
             return
-        try:
+        with writing(self.path):
             os.fsync(self._fd)
-        except OSError as error:
-            raise failure(self.path, error) from error
         self._synced = end
 
     def check(self) -> None:
@@ -133,12 +136,18 @@ class Lines:
                 yield place, line
                 place += len(line)
 
-    def entries(self) -> Iterator[tuple[bytes, str | None, int, bytes]]:
-        """Yields the lines that a batch wrote: key, custom_id, offset, bytes."""
+    def entries(self) -> Iterator[tuple[bytes, str | None, int]]:
+        """Yields key, custom_id and offset of the lines that a batch wrote."""
         for place, line in self.lines():
-            found = identity(line)
-            if found is not None:
-                yield *found, place, line
+            if (row := identity(line)) is not None:
+                yield *row, place
+
+    def lines_at(self, places: Iterable[int]) -> Iterator[bytes]:
+        """Yields the lines at these offsets."""
+        with self.reader() as file:
+            for place in places:
+                file.seek(place)
+                yield file.readline()
 
     def reader(self) -> IO[bytes]:
         """Returns the file opened for reading."""
@@ -154,16 +163,7 @@ class Lines:
 
     def cut(self) -> None:
         """Cut off what follows the last line end."""
-        with self.reader() as file:
-            whole = self._end
-            while whole:
-                start = max(0, whole - _CHUNK)
-                file.seek(start)
-                newline = file.read(whole - start).rfind(b"\n")
-                if newline >= 0:
-                    whole = start + newline + 1
-                    break
-                whole = start
+        whole = next((place for place, line in self.lines() if not line.endswith(b"\n")), self._end)
         if whole < self._end:
             os.ftruncate(self._fd, whole)
             os.fsync(self._fd)
@@ -200,34 +200,6 @@ class Lines:
             finally:
                 self._closed = True
                 os.close(self._fd)
-
-
-class Syncer:
-    """Syncs and checks files every second, in a thread of its own. A context manager; `fault` is the error that ended
-    it, if any."""
-
-    def __init__(self, *files: Lines) -> None:
-        self._files = files
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="batch-sync", daemon=True)
-        self.fault: EngineError | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._over.wait(_SYNC_SECONDS):
-            try:
-                for file in self._files:
-                    file.sync()
-            except EngineError as error:
-                self.fault = error
-                return
 
 
 def _opened(path: Path) -> tuple[int, bool]:

@@ -5,9 +5,9 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, Unpack, cast
 
-from engine.batch.bodies import Turn, read_body, turn
+from engine.batch.bodies import Turn, checked_turn, read_body
 from engine.batch.rows import ROW_ERRORS, sort_key
 from engine.engine import Engine
 from engine.errors import EngineError, RequestError
@@ -17,16 +17,6 @@ from engine.tools import ToolLike
 from engine.types import Completion, Usage
 
 Json: TypeAlias = dict[str, Any]
-Answer: TypeAlias = Completion | EngineError
-
-
-class Generates(Protocol):
-    """What a worker needs from an `Engine`."""
-
-    @property
-    def generate(self) -> Callable[..., Sequence[Answer]]: ...
-
-    def close(self) -> None: ...
 
 
 class RayWorker:
@@ -42,7 +32,7 @@ class RayWorker:
 
     def __init__(
         self,
-        model: str | Path | Callable[[], Generates] | None = None,
+        model: str | Path | Callable[[], Any] | None = None,
         *,
         load: Mapping[str, Any] | None = None,
         tools: Sequence[ToolLike] | None = None,
@@ -50,9 +40,9 @@ class RayWorker:
     ) -> None:
         if callable(model) and load:
             raise RequestError("load= is given, but model= is a function, which loads the model itself: omit load=.")
-        self._defaults = turn("?", tools, options).options
+        self._defaults = checked_turn("?", tools, options).options
         self._model, self._load, self._tools = model, dict(load or {}), tools
-        self._llm: Generates | None = None
+        self._llm: Any = None
 
     def __getstate__(self) -> Json:
         return {**self.__dict__, "_llm": None}
@@ -60,31 +50,32 @@ class RayWorker:
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
         """Returns the batch (columns by name: `batch_format="numpy"`) with columns added."""
         columns = _columns(batch)
-        given = {name: columns[name] for name in _READ if name in columns}
-        rows = [self._read(dict(zip(given, row, strict=True))) for row in zip(*given.values(), strict=True)]
-        turns = {number: row for number, row in enumerate(rows) if isinstance(row, Turn)}
-        answers: dict[int, Answer] = {number: row for number, row in enumerate(rows) if not isinstance(row, Turn)}
+        names = [name for name in _READ if name in columns]
+        rows = zip(*(columns[name] for name in names), strict=True)
+        answers = [self._read(dict(zip(names, row, strict=True))) for row in rows]
+        turns = {number: turn for number, turn in enumerate(answers) if isinstance(turn, Turn)}
         order = sorted(turns, key=lambda number: sort_key(turns[number]))
-        answers.update(zip(order, self._answered([turns[number] for number in order]), strict=True))
-        added = [_added(answers[number]) for number in range(len(rows))]
+        for number, answer in zip(order, self._answered([turns[number] for number in order]), strict=True):
+            answers[number] = answer
+        added = [_added(answer) for answer in answers]
         return {**columns, **{name: [row[name] for row in added] for name in COLUMNS}}
 
-    def _read(self, row: Json) -> Turn | RequestError:
+    def _read(self, row: Json) -> Turn | Completion | EngineError:
         """Returns a row's turn, or what is wrong with the row."""
         try:
-            values = {name: _given(name, value) for name, value in row.items()}
+            values = {name: _parsed(name, value) for name, value in row.items()}
             body: Json = {name: value for name, value in values.items() if value is not None}
             params: Json = body.pop("sampling_params", {})
-            asked = read_body("/v1/chat/completions", {**params, **body}, self._defaults, self._tools).turn
-            if asked.n > 1:
-                raise RequestError(f"n={asked.n} is not valid: a row has one answer; repeat the row.")
+            turn = read_body("/v1/chat/completions", {**params, **body}, self._defaults, self._tools)
+            if turn.n > 1:
+                raise RequestError(f"n={turn.n} is not valid: a row has one answer; repeat the row.")
         except RequestError as error:
             return error
-        return asked
+        return turn
 
-    def _answered(self, turns: Sequence[Turn]) -> list[Answer]:
+    def _answered(self, turns: Sequence[Turn]) -> list[Completion | EngineError]:
         """Returns the answers. Raises errors that are no fault of a row."""
-        rows = [(each.messages, {**each.options, "tools": each.tools}) for each in turns]
+        rows = [(turn.messages, {**turn.options, "tools": turn.tools}) for turn in turns]
         answers = self._generated(rows)
         again = {at: without_effort(rows[at][1], answer) for at, answer in enumerate(answers)}
         efforts = {at: (rows[at][0], options) for at, options in again.items() if options is not None}
@@ -92,18 +83,19 @@ class RayWorker:
             answers[at] = answer
         return answers
 
-    def _generated(self, rows: Sequence[Any]) -> list[Answer]:
-        if rows and self._llm is None:
+    def _generated(self, rows: Sequence[Any]) -> list[Completion | EngineError]:
+        if not rows:
+            return []
+        if self._llm is None:
             load: Json = {**_threads(), **self._load}
             self._llm = self._model() if callable(self._model) else Engine.load(self._model, **load)
-        answers = list(self._llm.generate(rows, on_error="return")) if self._llm and rows else []
+        answers: list[Completion | EngineError] = list(self._llm.generate(rows, on_error="return"))
         for answer in answers:
             closed = isinstance(answer, Completion) and answer.finish_reason == "cancelled"
             error = EngineError("The engine was closed while it answered a batch; retry it.") if closed else answer
             if isinstance(error, EngineError) and not isinstance(error, ROW_ERRORS):
-                llm, self._llm = self._llm, None
-                if llm is not None:
-                    llm.close()
+                self._llm.close()
+                self._llm = None
                 raise error
         return answers
 
@@ -132,7 +124,7 @@ def _lists(value: Any, *, nulls: bool = True) -> Any:
     return value
 
 
-def _given(name: str, value: Any) -> Any:
+def _parsed(name: str, value: Any) -> Any:
     """Returns the value of a column, parsed if it is JSON text. Raises RequestError for a value of another type."""
     if isinstance(value, str):
         try:
@@ -147,17 +139,16 @@ def _given(name: str, value: Any) -> Any:
     return value
 
 
-def _added(answer: Answer) -> Json:
+def _added(answer: object) -> Json:
     """Returns the columns added to a row."""
-    failed = isinstance(answer, EngineError)
-    whole = Completion() if failed else answer
+    whole = answer if isinstance(answer, Completion) else Completion(finish_reason="error")
     usage = whole.usage or Usage()
     return {
         "generated_text": whole.content,
         "reasoning": whole.reasoning,
-        "finish_reason": "" if failed else whole.finish_reason,
+        "finish_reason": whole.finish_reason if whole is answer else "",
         "parse_error": whole.parse_error or "",
-        "__inference_error__": f"{type(answer).__name__}: {answer}" if failed else "",
+        "__inference_error__": "" if whole is answer else f"{type(answer).__name__}: {answer}",
         "num_input_tokens": usage.prompt_tokens,
         "num_generated_tokens": usage.completion_tokens,
         "tool_calls": json.dumps([call.openai() for call in whole.tool_calls], ensure_ascii=False),

@@ -14,9 +14,10 @@ from typing import Any, Literal, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
 
-from engine.batch.bodies import ENDPOINTS, JsonObject, Request, Turn, read_body, timings, turn
+from engine.batch.bodies import ENDPOINTS, Turn, checked_turn, read_body, timings
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
-from engine.openai.completions import usage_object
+from engine.openai.choices import usage_object
+from engine.openai.parameters import Json
 from engine.openai.problems import problem_of
 from engine.tools import ToolLike
 from engine.types import Completion, whole_characters
@@ -35,18 +36,14 @@ _BREAKS = {"\u2028": "\\u2028", "\u2029": "\\u2029", "\x85": "\\u0085"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the input. `key`: a digest (16 bytes) of its name and content. `request` is the request of a row in
-    OpenAI's format; None for a simple row, whose `columns` are carried through."""
+    """A row of the input. `key`: a digest (16 bytes) of its name and content. `columns` of a simple row are carried
+    through."""
 
     name: str
     key: bytes
+    kind: Kind
     turn: Turn
-    request: Request | None
     columns: Mapping[str, Any]
-
-    @property
-    def kind(self) -> Kind:
-        return "simple" if self.request is None else "openai"
 
 
 class BadRowError(RequestError):
@@ -69,18 +66,17 @@ class Defaults:
 
 def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
     """Returns the row on line `number`. Raises BadRowError for a line that is not valid."""
-    columns: JsonObject = {}
+    columns: Json = {}
     try:
         columns = _object(raw)
         kind: Kind = "openai" if _OPENAI & columns.keys() - {"custom_id"} else "simple"
         name = _name(columns, kind, number)
-        request = _request(columns, defaults) if kind == "openai" else None
-        asked = _simple_turn(columns, defaults) if request is None else request.turn
+        turn = (_openai_turn if kind == "openai" else _simple_turn)(columns, defaults)
         key = digest(dump({**columns, "custom_id": name}, sort_keys=True))
     except RequestError as error:
-        known = _text_of(columns.get("custom_id"))
-        raise BadRowError(whole_characters(str(error)), known and whole_characters(known), columns) from error
-    return Row(name, key, asked, request, columns)
+        label = _text_of(columns.get("custom_id"))
+        raise BadRowError(whole_characters(str(error)), label and whole_characters(label), columns) from error
+    return Row(name, key, kind, turn, columns)
 
 
 def bad_key(raw: bytes, number: int) -> bytes:
@@ -93,17 +89,17 @@ def digest(data: bytes) -> bytes:
     return sha256(data).digest()[:16]
 
 
-def _object(raw: bytes) -> JsonObject:
+def _object(raw: bytes) -> Json:
     try:
-        found: object = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_number)
+        value: object = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The line is not JSON: {error}.") from error
-    if not isinstance(found, dict):
-        raise RequestError(f"The line is {_kind_of(found)}; a row is a JSON object.")
-    return cast("JsonObject", found)
+    if not isinstance(value, dict):
+        raise RequestError(f"The line is {_kind_of(value)}; a row is a JSON object.")
+    return cast("Json", value)
 
 
-def _no_number(text: str) -> float:
+def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is not a number in JSON")
 
 
@@ -113,12 +109,12 @@ def _kind_of(value: object) -> str:
 
 
 def _name(columns: Mapping[str, Any], kind: Kind, number: int) -> str:
-    given = columns.get("custom_id")
-    if given is None and kind == "simple":
+    value = columns.get("custom_id")
+    if value is None and kind == "simple":
         return f"row-{number}"
-    name = _text_of(given)
+    name = _text_of(value)
     if not name or name != whole_characters(name):
-        raise RequestError(f'"custom_id" is {given!r}; it must be a string or a number, different in every row.')
+        raise RequestError(f'"custom_id" is {value!r}; it must be a string or a number, different in every row.')
     return name
 
 
@@ -128,7 +124,7 @@ def _text_of(name: object) -> str | None:
     return str(name) if is_number or isinstance(name, str) else None
 
 
-def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
+def _openai_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
     if unknown := sorted(columns.keys() - _OPENAI):
         raise RequestError(
             f'"{unknown[0]}" is not a field of a row: those are custom_id, method, url and body; remove it.'
@@ -140,7 +136,7 @@ def _request(columns: Mapping[str, Any], defaults: Defaults) -> Request:
         raise RequestError(f'"url" is {_kind_of(url)}; it must be one of {", ".join(ENDPOINTS)}.')
     if not isinstance(body, dict):
         raise RequestError(f'"body" is {_kind_of(body)}; it must be the object of a request.')
-    return read_body(url, cast("JsonObject", body), defaults.options, defaults.tools)
+    return read_body(url, cast("Json", body), defaults.options, defaults.tools)
 
 
 def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
@@ -153,20 +149,20 @@ def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
         raise RequestError(f'"prompt" is {_kind_of(prompt)}; it must be a string.')
     if messages is not None and not isinstance(messages, list):
         raise RequestError(f'"messages" is {_kind_of(messages)}; it must be a list.')
-    said = [{"role": "user", "content": prompt}] if messages is None else cast("list[Any]", messages)
+    conversation = [{"role": "user", "content": prompt}] if messages is None else cast("list[Any]", messages)
     system = [] if defaults.system is None else [{"role": "system", "content": defaults.system}]
-    return turn([*system, *said], defaults.tools, defaults.options)
+    return checked_turn([*system, *conversation], defaults.tools, defaults.options)
 
 
-def sort_key(asked: Turn) -> bytes:
+def sort_key(turn: Turn) -> bytes:
     """Returns 27 bytes that sort turns with the same beginning next to one another: digests of the first 256, 512, ..
     65,536 characters of what the model sees, tools first."""
-    shown = [
-        [tool.openai() for tool in asked.tools],
-        {name: repr(value) for name, value in asked.options.items() if name in ("reasoning", "template_kwargs")},
-        [message.model_dump(exclude={"parts"}, exclude_defaults=True) for message in asked.messages],
+    prompt = [
+        [tool.openai() for tool in turn.tools],
+        {name: repr(value) for name, value in turn.options.items() if name in ("reasoning", "template_kwargs")},
+        [message.model_dump(exclude={"parts"}, exclude_defaults=True) for message in turn.messages],
     ]
-    text = json.dumps(shown, default=repr).encode()
+    text = json.dumps(prompt, default=repr).encode()
     sums, key = blake2b(digest_size=3), b""
     for start, end in pairwise((0, *_ENDS)):
         sums.update(text[start:end])
@@ -176,8 +172,8 @@ def sort_key(asked: Turn) -> bytes:
 
 def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> bytes:
     """Returns the output line of a row that was answered."""
-    if row.request is not None:
-        body = row.request.response(row.key.hex(), model, completions)
+    if row.turn.response is not None:
+        body = row.turn.response(row.key.hex(), model, completions)
         return _openai_line(row.key, row.name, _response(row.key, 200, body), None)
     whole = completions[0]
     completion = {
@@ -197,10 +193,9 @@ def failure_line(row: Row, error: EngineError) -> bytes:
     """Returns the error line of a row that failed, in OpenAI's form: a response with the status that a server would
     send."""
     message = " ".join(str(error).split())
-    if row.request is not None:
-        problem = problem_of(error, row.request.names)
-        told = problem.body()
-        body = {**told, "error": {**told["error"], "message": message}}
+    if row.kind == "openai":
+        problem = problem_of(error, row.turn.names)
+        body = {"error": {**problem.body()["error"], "message": message}}
         return _openai_line(row.key, row.name, _response(row.key, problem.status, body), None)
     return _simple_line(row.key, row.name, row.columns, None, {"code": type(error).__name__, "message": message})
 
@@ -217,16 +212,16 @@ def bad_line(key: bytes, kind: Kind, name: str | None, columns: Mapping[str, Any
         return _simple_line(key, name, {}, None, error)
 
 
-def _response(key: bytes, status: int, body: JsonObject) -> JsonObject:
+def _response(key: bytes, status: int, body: Json) -> Json:
     return {"status_code": status, "request_id": f"req_{key.hex()}", "body": body}
 
 
-def _openai_line(key: bytes, name: str | None, response: JsonObject | None, error: JsonObject | None) -> bytes:
+def _openai_line(key: bytes, name: str | None, response: Json | None, error: Json | None) -> bytes:
     return dump({"id": _PREFIX + key.hex(), "custom_id": name, "response": response, "error": error}) + b"\n"
 
 
 def _simple_line(
-    key: bytes, name: str | None, columns: Mapping[str, Any], completion: JsonObject | None, error: JsonObject | None
+    key: bytes, name: str | None, columns: Mapping[str, Any], completion: Json | None, error: Json | None
 ) -> bytes:
     id_ = _PREFIX + key.hex()
     written = {"custom_id": name, **columns, "request_id": id_, "completion": completion, "error": error}
@@ -236,12 +231,12 @@ def _simple_line(
 def identity(line: bytes) -> tuple[bytes, str | None] | None:
     """Returns the key and the custom_id of a line that a batch wrote; None for any other line."""
     try:
-        found: object = json.loads(line)
+        fields: object = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         return None
-    written = cast("JsonObject", found)
+    written = cast("Json", fields)
     id_, name = written.get("request_id", written.get("id")), written.get("custom_id")
     if not isinstance(id_, str) or not isinstance(name, str | None) or (key := _ID.fullmatch(id_)) is None:
         return None

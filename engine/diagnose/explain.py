@@ -3,14 +3,14 @@ format and the origin of each of its fields, the parser's state at the prompt's 
 an output is parsed.
 """
 
+import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias, cast
 
-from engine.constraint.guide import Constraint
-from engine.diagnose.constrained import Constrained, constrained
+from engine.constraint.guide import Constraint, Holds
 from engine.display import fenced, preformatted, section_html, table_html, visible
 from engine.events import Event, fold
 from engine.families import Format, Gate
@@ -171,6 +171,25 @@ class ParserState:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnConstraint:
+    """A turn's constraint. `holds`: what its grammar applies to. `begins`: where that comes into force. `grammar`: in
+    the form that llguidance takes, JSON of Lark grammars and schemas. `reserve`: tokens reserved for the answer."""
+
+    holds: Holds
+    begins: Literal["at the prompt's end", "after reasoning", "where a call begins"]
+    grammar: str
+    reserve: int
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines of the report."""
+        what = "the answer" if self.holds == "answer" else "calls"
+        yield f"constraint: holds {what}, {self.begins}; {self.reserve:,} tokens are kept for it"
+        for part in json.loads(self.grammar)["grammars"]:
+            text = part.get("lark_grammar") or f"{part['name']}: {json.dumps(part['json_schema'], ensure_ascii=False)}"
+            yield from (f"  | {line}" for line in text.splitlines())
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """What was understood. `complete`: `prompt` names the author of every piece; otherwise the template inspects
     callers' text, and some of that counts as its own. `output` and `completion` are set if an output was given.
@@ -187,7 +206,7 @@ class Explanation:
     state: ParserState
     output: tuple[Classified, ...] | None = None
     completion: Completion | None = None
-    constraint: Constrained | None = None
+    constraint: TurnConstraint | None = None
 
     def text(self) -> str:
         """Returns the report in lines, without control codes."""
@@ -226,9 +245,7 @@ def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = Non
     """Returns the explanation of one turn."""
     pieces = _pieces(template, asked.output)
     output, completion = _read(template, asked, vocab, pieces)
-    held = None
-    if asked.constraint is not None and vocab is not None:
-        held = constrained(asked.constraint, _parser(template, asked, vocab, asked.prompt), vocab, asked.output)
+    state = _state(template, asked, vocab)
     return Explanation(
         family=template.family.name,
         title=template.family.title,
@@ -238,10 +255,21 @@ def explain_turn(template: ChatTemplate, asked: Asked, vocab: Vocab | None = Non
         complete=asked.prompt.complete,
         tokens=tuple(_tokens(asked.tokens, vocab)) if vocab else (),
         restored=tuple(_restored(asked.conversation, asked.prompt)),
-        state=_state(template, asked, vocab),
+        state=state,
         output=output,
         completion=completion,
-        constraint=held,
+        constraint=_constraint(asked.constraint, state) if asked.constraint else None,
+    )
+
+
+def _constraint(constraint: Constraint, state: ParserState) -> TurnConstraint:
+    grammar, opens = constraint.grammar, constraint.may_reason and constraint.holds == "answer"
+    begins = "after reasoning" if state.where == "reasoning" else "at the prompt's end"
+    return TurnConstraint(
+        constraint.holds,
+        "where a call begins" if constraint.holds == "calls" else begins,
+        grammar.opening if opens else grammar.closed,
+        constraint.reserve,
     )
 
 

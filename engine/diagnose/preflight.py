@@ -1,4 +1,4 @@
-"""Tries in a child process whatever may fault, because a native fault would end the caller's process.
+"""Tries options in a child process on the built-in model, because a native fault would end the caller's process.
 
 The known fault: llama.cpp compiled by gcc 12 for a CPU with AMX dies in the first decode of a batch with several rows;
 weights that are not repacked (`use_extra_bufts=False`) never reach that code. That compiler assumes that `ldtilecfg`
@@ -28,10 +28,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 from engine import _data
-from engine.child import Child, ChildGoneError, ChildNotStartedError, signal_name
-from engine.errors import EngineError, EngineWarning, ModelLoadError
-from engine.llama.footprint import cells_of, estimate
-from engine.llama.gguf import GgufFile
+from engine.child import Child, ChildGoneError, signal_name
+from engine.errors import EngineError, EngineWarning
 from engine.llama.lib import tried
 from engine.llama.own_library import TESTED_VERSION, VARIABLE
 from engine.runtime.config import CACHE_TYPES, ContextOptions, ModelOptions
@@ -49,13 +47,8 @@ _REMEDIES: dict[Remedy, object] = {
 _KEEP_DEAD_STORES = "-fno-tree-dse -fno-dse"
 _WITHOUT_AMX = ("-DCMAKE_C_FLAGS=-U__AMX_INT8__", "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__")
 CHILD = "engine.isolated.preflight_child"
-TRIED = "ok"
-"""The child's reply for a file that it has loaded and used."""
 _SECONDS = 120.0
 _SECONDS_WITH_DEVICE = 600.0  # the driver may have to compile every program first
-_READ = 20 << 20  # bytes per second: the slowest assumed speed of reading a file
-_SMALL = 16 << 20  # bytes of weights up to which a second thread gains nothing
-_ROOM = 4 << 30  # bytes that a child may take in addition to weights and context
 _LONGEST_ANSWER = 1 << 20
 # A fault of the code. SIGKILL, SIGTERM and SIGINT come from outside (the memory killer, a user) and prove nothing.
 _FAULTS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"})
@@ -165,80 +158,15 @@ def examine(
 
     `child`: the module that they run, instead of the preflight's own. `directory`: where verdicts are kept.
     """
-    model, context = _reduced(model, context)
+    model, context = reduced(model, context)
     directory = directory or cache_directory() / "preflight"
-    path = directory / f"{_key(model, context)}.json"
-    if verdict := _read(path):
+    path = directory / f"{key(model, context)}.json"
+    if verdict := read(path):
         return verdict
     verdict = _try(model, context, child)
     if verdict.outcome != "unknown":
-        _write(path, verdict)
+        write(path, verdict)
     return verdict
-
-
-def try_file(
-    file: GgufFile,
-    model: ModelOptions,
-    context: ContextOptions,
-    *,
-    child: str | None = None,
-    directory: Path | None = None,
-) -> None:
-    """Let a child load a file, tokenise and decode, unless its header is verified; to be called before loading it here.
-
-    Success, or the child's death by it, is remembered by the paths, sizes and times of the file's parts. The child does
-    not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer; warns
-    (`EngineWarning`) if no child can be started.
-    """
-    if not file.unverified:
-        return
-    reduced, small = _reduced(model, context)
-    model = replace(reduced, check_memory=model.check_memory)
-    threads = None if file.weights > _SMALL else 1
-    small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
-    stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in file.parts]
-    path = (directory or cache_directory() / "preflight") / f"file-{_key(model, small, stats)}.json"
-    verdict = _read(path)
-    if verdict is None:
-        try:
-            verdict = _tried(file, model, small, child)
-        except ChildNotStartedError as error:
-            cause = f"{file.path} could not be tried in a child process first: {error} As {file.unverified}, llama.cpp"
-            warnings.warn(f"{cause} may end this process.", EngineWarning, stacklevel=2)
-            return
-        # An EngineError, such as one about memory, may not recur; this process will run into it itself.
-        if verdict.outcome == "faulty" or verdict.reason == TRIED:
-            _write(path, verdict)
-    if verdict.outcome != "sound":
-        raise ModelLoadError(
-            f"{file.path} is not loaded. {verdict.reason} It was tried first because {file.unverified}. Download or "
-            "convert the model again; if it is newer than the installed llama-cpp-python, upgrade that. "
-            "preflight=False takes the risk."
-        )
-
-
-def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, child: str | None) -> Verdict:
-    cells = cells_of(context, context.n_ctx or 0, context.n_sequences or 1)
-    room = 2 * file.weights + 2 * estimate(file, context, cells).total + _ROOM
-    order = {
-        "task": "try",
-        "model": str(file.path),
-        "load": asdict(model),
-        "context": asdict(context),
-        "room": 0 if model.n_gpu_layers else room,
-    }
-    try:
-        return Verdict("sound", str(ask_child(order, child, _SECONDS + file.weights / _READ)))
-    except ChildFaultError as error:
-        return Verdict("faulty", _without_paths(str(error)))
-    except ChildNotStartedError:
-        raise
-    except EngineError as error:
-        return Verdict("unknown", _without_paths(str(error)))
-
-
-def _without_paths(told: str) -> str:
-    return re.sub(r"[^\s(]*/", "", told)
 
 
 def rebuild_command(
@@ -313,7 +241,7 @@ def processor() -> tuple[str, tuple[str, ...]]:
     return name, tuple((fields.get("flags") or fields.get("Features") or "").split())
 
 
-def _reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
+def reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
     """Returns the options for the child: a small context, but everything that selects other code unchanged, such as the
     number of sequences. One thread: on a busy machine the threads of so small a model wait for one another many times
     longer than they compute."""
@@ -424,7 +352,7 @@ def _fault(returncode: int) -> str | None:
     return name if name in _FAULTS else None
 
 
-def _key(model: ModelOptions, context: ContextOptions, file: object = None) -> str:
+def key(model: ModelOptions, context: ContextOptions, file: object = None) -> str:
     """Returns a digest of everything that determines the verdict: the library's files, the CPU, what chooses the
     devices, the options, and the file tried."""
     devices = sorted((name, value) for name, value in os.environ.items() if name.startswith(_OF_DEVICES))
@@ -450,7 +378,7 @@ def _library_files() -> list[tuple[str, int, int]]:
     return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
 
 
-def _read(path: Path) -> Verdict | None:
+def read(path: Path) -> Verdict | None:
     """Returns an earlier verdict. A file that cannot be read, or is not a verdict, counts as absent."""
     try:
         if not path.is_file():  # reading a pipe would block
@@ -467,7 +395,7 @@ def _read(path: Path) -> Verdict | None:
     return Verdict(cast("Outcome", outcome), reason, cached=True, remedy=cast("Remedy | None", remedy))
 
 
-def _write(path: Path, verdict: Verdict) -> None:
+def write(path: Path, verdict: Verdict) -> None:
     """Write a verdict completely or not at all, even if two processes write at once. A failure is not an error, it only
     makes the next start slower."""
     text = json.dumps({"outcome": verdict.outcome, "reason": verdict.reason, "remedy": verdict.remedy})

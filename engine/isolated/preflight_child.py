@@ -3,18 +3,23 @@
 A native fault here ends only the child.
 """
 
+import ctypes
 import json
+import logging
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from engine.child import ends, read_frame, write_frame
+from engine.errors import EngineError
 from engine.llama import lib
-
-if TYPE_CHECKING:
-    from engine.llama.context import LlamaBackend
+from engine.llama.context import LlamaBackend
+from engine.llama.model import Model
+from engine.llama.vocab import LlamaVocab
+from engine.runtime.backend import Row
+from engine.runtime.config import ContextOptions, ModelOptions
+from engine.types import SamplingParams
 
 Order: TypeAlias = dict[str, Any]
 """What to do: a "task", and its parameters."""
@@ -23,20 +28,18 @@ BATCH = 64  # rows: the known fault shows from 8 rows on, never with one
 SINGLES = 4
 LONGEST = 13  # maximum tokens of each prompt but the first; small, since a shared pool holds all of them
 TRIED = 16  # rows of a file's first batch: few, since the weights may be of any size
-_SURROGATES = range(0xD800, 0xE000)
+
+
+def _loaded(order: Order) -> Model:
+    load: dict[str, Any] = order["load"]
+    load["tensor_split"] = tuple(load["tensor_split"])
+    return Model.load(Path(order["model"]), ModelOptions(**load))
 
 
 def decode(order: Order) -> Any:
     """Load the model, decode one batch of 64 tokens, single tokens, prompts of different lengths in all sequences, and
     tokens of all sequences at once. Returns "ok" if the process survives."""
-    from engine.llama.model import Model
-    from engine.runtime.backend import Row
-    from engine.runtime.config import ContextOptions, ModelOptions
-
-    load: dict[str, Any] = order["load"]
-    load["tensor_split"] = tuple(load["tensor_split"])
-    model = Model.load(Path(order["model"]), ModelOptions(**load))
-    context = model.backend(ContextOptions(**order["context"]))
+    context = _loaded(order).backend(ContextOptions(**order["context"]))
     context.decode([Row(token + 1, token, 0, token == BATCH - 1) for token in range(BATCH)])
     for position in range(BATCH, BATCH + SINGLES):
         context.decode([Row(position + 1, position, 0, True)])
@@ -44,12 +47,9 @@ def decode(order: Order) -> Any:
     return "ok"
 
 
-def _decode_several(context: "LlamaBackend") -> None:
+def _decode_several(context: LlamaBackend) -> None:
     """Decode prompts of different lengths in all sequences, then tokens of all of them at once; with `device_sampling`
     each token is drawn on the device."""
-    from engine.runtime.backend import Row
-    from engine.types import SamplingParams
-
     count, size = context.info.n_sequences, context.info.n_batch
     samplers = [context.sampler(SamplingParams(temperature=0)) for _ in range(count)]
     for sequence, sampler in enumerate(samplers):
@@ -72,54 +72,55 @@ def _decode_several(context: "LlamaBackend") -> None:
 
 
 def try_file(order: Order) -> Any:
-    """Load a file, tokenise each character once, detokenise each token, decode a batch and a single token. Returns
+    """Load a file; tokenise each character once, detokenise all tokens, decode a batch and a single token. Returns
     "ok", or an EngineError as text, which the parent will run into itself."""
-    from engine.errors import EngineError
-    from engine.llama.model import Model
-    from engine.runtime.backend import Row
-    from engine.runtime.config import ContextOptions, ModelOptions
-
     _limit_memory(order["room"])
-    load: dict[str, Any] = order["load"]
-    load["tensor_split"] = tuple(load["tensor_split"])
     try:
-        model = Model.load(Path(order["model"]), ModelOptions(**load))
-        vocab = model.vocab
-        everything = "".join(chr(code) for code in range(1, 0x10000) if code not in _SURROGATES)
-        for special in (False, True):
-            vocab.tokenize(everything, special=special)
-        for token in range(vocab.size):
-            vocab.token_bytes(token)
+        model = _loaded(order)
+        _spell_all(model.vocab)
         context = model.backend(ContextOptions(**order["context"]))
+        size, last = model.vocab.size, TRIED - 1
         if not context.info.generates:
-            context.vectors().embed([[position % vocab.size for position in range(TRIED)]])
+            context.vectors().embed([[position % size for position in range(TRIED)]])
             return "ok"
-        last = TRIED - 1
-        context.decode([Row(position % vocab.size, position, 0, position == last) for position in range(TRIED)])
+        context.decode([Row(position % size, position, 0, position == last) for position in range(TRIED)])
         context.decode([Row(0, TRIED, 0, True)])
     except EngineError as error:
         return f"{type(error).__name__}: {error}"
     return "ok"
 
 
-def tell(_order: Order) -> Any:
-    """Returns the facts about the library."""
-    return asdict(lib.facts())
-
-
-_TASKS: Mapping[str, Callable[[Order], Any]] = {"decode": decode, "try": try_file, "tell": tell}
-"""The tasks by name; their results are sent as JSON."""
+def _spell_all(vocab: LlamaVocab) -> None:
+    everything = "".join(map(chr, (*range(1, 0xD800), *range(0xE000, 0x10000), *range(0x10000, 0x110000, 0x1000))))
+    for special in (False, True):
+        vocab.tokenize(everything, special=special)
+    tokens, size = (ctypes.c_int32 * vocab.size)(*range(vocab.size)), 64
+    while size > 0:
+        buffer = ctypes.create_string_buffer(size)
+        size = -lib.library().llama_detokenize(vocab.handle, tokens, vocab.size, buffer, size, False, True)
 
 
 def carry_out(order: Order) -> Any:
     """Carry out an order. Returns JSON values, or paths."""
-    return _TASKS[order["task"]](order)
+    match order["task"]:
+        case "decode":
+            return decode(order)
+        case "try":
+            return try_file(order)
+        case "tell":
+            return asdict(lib.facts())
+        case task:
+            raise AssertionError(task)
 
 
 def main() -> int:
     """Carry out one order; an ordinary error prints a traceback on standard error, with exit code 1."""
     orders, answers = ends()
     _no_core_dump()
+    # The last line of standard error is the reason that the parent gives: llama.cpp's, if it ends this process.
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.ERROR)
+    lib.LOGGER.addHandler(handler)
     write_frame(answers, json.dumps(carry_out(json.loads(read_frame(orders))), default=str).encode())
     return 0
 

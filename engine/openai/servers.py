@@ -1,95 +1,93 @@
 """Fields that other servers added to OpenAI's API, as one table: the engine's option that each is, or why it does
 nothing here. The names are those of llama.cpp's server, llama-cpp-python's, vLLM, SGLang, Qwen's API and ollama."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
-from engine.openai.parameters import Json, fields_of, read_effort
+from engine.openai.parameters import fields_of, read_effort
 from engine.openai.problems import bad
+from engine.openai.request import Field, Reader, Table
 from engine.types import GBNF, Choice, JsonSchema, Lark, Regex
 
-Reader: TypeAlias = Callable[[Any, str], object]
-"""Converts a field's value into the option's. Raises Problem, which names the field, for a value that is not valid."""
 
-
-class ServerField(NamedTuple):
-    """One field. `option`: the engine's, "" for a field without effect. `neutral`: values that ask for nothing."""
-
-    name: str
-    option: str
-    note: str
-    read: Reader | None = None
-    neutral: tuple[object, ...] = ()
-
-
-def _text(value: Any, field: str) -> str:
+def _read_text(value: Any, field: str) -> str:
     if not isinstance(value, str):
         raise bad(f"{field} must be a string, not {value!r}.", field, "invalid_type")
     return value
 
 
-def _schema(value: Any, field: str) -> JsonSchema:
+def _read_schema(value: Any, field: str) -> JsonSchema:
     return JsonSchema(value if isinstance(value, bool) else fields_of(value, field))
 
 
-def _choice(value: Any, field: str) -> Choice:
+def _read_choice(value: Any, field: str) -> Choice:
     if not isinstance(value, list):
         raise bad(f"{field} must be a list of texts, not {value!r}.", field, "invalid_type")
     return Choice(tuple(cast("list[str]", value)))
 
 
-def _regex(value: Any, field: str) -> Regex:
-    return Regex(_text(value, field))
+def _read_regex(value: Any, field: str) -> Regex:
+    return Regex(_read_text(value, field))
 
 
-def _gbnf(value: Any, field: str) -> GBNF:
-    return GBNF(_text(value, field))
+def _read_gbnf(value: Any, field: str) -> GBNF:
+    return GBNF(_read_text(value, field))
 
 
-def _grammar(value: Any, field: str) -> GBNF | Lark:
+def _read_grammar(value: Any, field: str) -> GBNF | Lark:
     """Returns a grammar in either notation: only GBNF writes `::=`."""
-    text = _text(value, field)
+    text = _read_text(value, field)
     return GBNF(text) if "::=" in text else Lark(text)
 
 
-_FORMS: Mapping[str, Reader] = {"json": _schema, "regex": _regex, "choice": _choice, "grammar": _grammar}
+_FORMS: Mapping[str, Reader] = {
+    "json": _read_schema,
+    "regex": _read_regex,
+    "choice": _read_choice,
+    "grammar": _read_grammar,
+}
 
 
-def _structured(value: Any, field: str) -> object:
+def _read_structured(value: Any, field: str) -> object:
     """Returns the form that vLLM's `structured_outputs` asks for."""
-    given = {name: form for name, form in fields_of(value, field).items() if form is not None and form is not False}
-    if list(given) == ["json_object"]:
+    forms = {name: form for name, form in fields_of(value, field).items() if form is not None and form is not False}
+    if list(forms) == ["json_object"]:
         return JsonSchema({"type": "object"})
-    if len(given) != 1 or not (read := _FORMS.get(name := next(iter(given)))):
+    if len(forms) != 1 or not (read := _FORMS.get(name := next(iter(forms)))):
         raise bad(f"{field} must have one of json, regex, choice, grammar and json_object.", field)
-    return read(given[name], f"{field}.{name}")
+    return read(forms[name], f"{field}.{name}")
 
 
-def _thinks(value: Any, field: str) -> object:
+def _read_thinking(value: Any, field: str) -> object:
     """Returns the engine's `reasoning` for true, false or an effort."""
     return value if isinstance(value, bool) else read_effort(value, field)
 
 
-def _samplers(value: Any, field: str) -> object:
+def _read_samplers(value: Any, field: str) -> object:
     """Replace "typ_p", the name in llama.cpp's server."""
     del field
     names = cast("list[object]", value)
     return ["typical_p" if name == "typ_p" else name for name in names] if isinstance(value, list) else value
 
 
-def _renamed(name: str, option: str, neutral: tuple[object, ...] = ()) -> ServerField:
-    return ServerField(name, option, f"the engine's `{option}`", None, neutral)
+def _renamed(name: str, option: str, neutral: tuple[object, ...] = ()) -> Field:
+    return Field(name, "honoured", Any, f"the engine's `{option}`", neutral, option)
 
 
-def _form(name: str, kind: str, read: Reader, neutral: tuple[object, ...] = ()) -> ServerField:
-    return ServerField(name, "response_format", f"the answer's form: {kind}", read, neutral)
+def _thinking(name: str) -> Field:
+    return Field(
+        name, "honoured", Any, "the engine's `reasoning`: true, false or an effort", (), "reasoning", _read_thinking
+    )
 
 
-def _idle(note: str, *names: str, neutral: tuple[object, ...] = ()) -> tuple[ServerField, ...]:
-    return tuple(ServerField(name, "", note, None, neutral) for name in names)
+def _form(name: str, kind: str, read: Reader, neutral: tuple[object, ...] = ()) -> Field:
+    return Field(name, "honoured", Any, f"the answer's form: {kind}", neutral, "response_format", read)
 
 
-_THINKS = "the engine's `reasoning`: true, false or an effort"
+def _idle(note: str, *names: str, neutral: tuple[object, ...] = ()) -> tuple[Field, ...]:
+    return tuple(Field(name, "ignored", Any, note, neutral) for name in names)
+
+
 _ROWS = (
     _renamed("repetition_penalty", "repeat_penalty"),
     _renamed("repeat_last_n", "penalty_last_n"),
@@ -100,16 +98,16 @@ _ROWS = (
     _renamed("n_predict", "max_tokens", (-1,)),
     _renamed("n_probs", "logprobs", (0,)),
     _renamed("thinking_budget", "reasoning_budget"),
-    ServerField("samplers", "samplers", "the engine's option, also with `typ_p`", _samplers),
-    ServerField("enable_thinking", "reasoning", _THINKS, _thinks),
-    ServerField("think", "reasoning", _THINKS, _thinks),
-    _form("grammar", "a grammar in GBNF", _gbnf, ("",)),
-    _form("json_schema", "JSON that fits this schema", _schema),
-    _form("guided_json", "JSON that fits this schema", _schema),
-    _form("guided_regex", "a regular expression", _regex),
-    _form("guided_choice", "one of these texts", _choice),
-    _form("guided_grammar", "a grammar in GBNF or Lark", _grammar),
-    _form("structured_outputs", "`json`, `regex`, `choice`, `grammar` or `json_object`", _structured, ({},)),
+    Field("samplers", "honoured", Any, "the engine's option, also with `typ_p`", (), "samplers", _read_samplers),
+    _thinking("enable_thinking"),
+    _thinking("think"),
+    _form("grammar", "a grammar in GBNF", _read_gbnf, ("",)),
+    _form("json_schema", "JSON that fits this schema", _read_schema),
+    _form("guided_json", "JSON that fits this schema", _read_schema),
+    _form("guided_regex", "a regular expression", _read_regex),
+    _form("guided_choice", "one of these texts", _read_choice),
+    _form("guided_grammar", "a grammar in GBNF or Lark", _read_grammar),
+    _form("structured_outputs", "`json`, `regex`, `choice`, `grammar` or `json_object`", _read_structured, ({},)),
     *_idle("prefixes are reused by themselves", "cache_prompt", neutral=(True,)),
     *_idle("prefixes are reused by themselves", "n_cache_reuse", neutral=(0,)),
     *_idle("a prefix is found wherever it is", "id_slot", neutral=(-1,)),
@@ -129,19 +127,5 @@ _ROWS = (
     *_idle("the model is loaded until `llm.close()`", "keep_alive"),
     *_idle("each request has its own id", "request_id", "cache_salt"),
 )
-SERVER_FIELDS: Mapping[str, ServerField] = {row.name: row for row in _ROWS}
+SERVER_FIELDS: Table = {row.name: row for row in _ROWS}
 """Every field of other servers, by its name."""
-
-
-def server_options(values: Json) -> Iterator[tuple[str, str, object]]:
-    """Yields an engine option, the field that gave it, and its value, for fields that other servers have. Raises
-    Problem for a value that is not valid."""
-    variables = dict(cast("Json", values.get("chat_template_kwargs", {})))
-    if isinstance(thinks := variables.get("enable_thinking"), bool):
-        yield "reasoning", "chat_template_kwargs", thinks
-        del variables["enable_thinking"]
-    if variables:
-        yield "template_kwargs", "chat_template_kwargs", variables
-    for name, row in SERVER_FIELDS.items():
-        if name in values and row.option:
-            yield row.option, name, row.read(values[name], name) if row.read else values[name]

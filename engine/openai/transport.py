@@ -8,26 +8,26 @@ import asyncio
 import json
 import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from queue import Empty, SimpleQueue
 from time import monotonic
 from types import ModuleType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
-from engine.deadlines import call_later
 from engine.errors import EngineError
-from engine.offloop import off_loop
-from engine.openai.api import Answer, Api, Embedding, Turn
+from engine.offloop import keep_awake, off_loop
+from engine.openai.api import Api
+from engine.openai.embeddings import Embedding
+from engine.openai.parameters import Json
 from engine.openai.problems import Problem
-from engine.openai.projection import EngineLike, Json, Reading, TurnStream, cancel, whole
+from engine.openai.projection import EngineLike, Reading, Turn, TurnStream, cancel
 from engine.runtime.service import PendingVectors
 
 _LIBRARIES = ("httpx2", "httpx")
-_More: TypeAlias = Callable[[], Coroutine[Any, Any, Iterable[bytes] | None]]
 
 
 def transport(engines: EngineLike | Mapping[str, EngineLike]) -> Any:
@@ -64,37 +64,35 @@ class _InProcess:
     def handle_request(self, request: Any) -> Any:
         timer = _Timer(request)
         try:
-            found = self._api.handle(request.method, request.url.path, request.url.params, request.read())
-            if isinstance(found, Answer):
-                return _json(request, 200, found.body, found.headers)
-            if isinstance(found, Embedding):
-                return _json(request, 200, _embedded(found, found.ask.begin(), timer), found.headers())
-            streams = found.ask.begin()
-            if found.stream:
-                body = _body_class(timer.library, _Body)(_reading(found, streams), timer)
-                return _streamed(request, body, _headers(found, streams))
-            return _json(request, 200, _completed(found, streams, timer), _headers(found, streams))
+            turn = self._api.handle(request.method, request.url.path, request.url.params, request.read())
+            if isinstance(turn, Embedding):
+                return _json(request, 200, _embedded(turn, timer), turn.headers())
+            if not isinstance(turn, Turn):
+                return _json(request, 200, turn, {})
+            streams = turn.begin()
+            if turn.request.stream:
+                return _streamed(
+                    request, _body_class(timer.library, _Body)(Reading(turn, streams), timer), turn, streams
+                )
+            return _json(request, 200, _whole(turn, streams, timer), _headers(turn, streams))
         except Problem as problem:
             return _json(request, problem.status, problem.body(), {})
 
     async def handle_async_request(self, request: Any) -> Any:
         timer = _Timer(request)
         try:
-            found = self._api.handle(request.method, request.url.path, request.url.params, await request.aread())
-            if isinstance(found, Answer):
-                return _json(request, 200, found.body, found.headers)
-            try:
-                async with asyncio.timeout(timer.seconds):
-                    if isinstance(found, Embedding):
-                        pending = await off_loop(found.ask.begin, PendingVectors.cancel)
-                        return _json(request, 200, await _aembedded(found, pending), found.headers())
-                    streams = await off_loop(found.ask.begin, cancel)
-                    if not found.stream:
-                        return _json(request, 200, await _acompleted(found, streams), _headers(found, streams))
-            except TimeoutError as error:
-                raise timer.late() from error
-            body = _body_class(timer.library, _AsyncBody)(_reading(found, streams), timer)
-            return _streamed(request, body, _headers(found, streams))
+            turn = self._api.handle(request.method, request.url.path, request.url.params, await request.aread())
+            if isinstance(turn, Embedding):
+                async with timer.limit():
+                    return _json(request, 200, await _embedded_async(turn), turn.headers())
+            if not isinstance(turn, Turn):
+                return _json(request, 200, turn, {})
+            async with timer.limit():
+                streams = await off_loop(turn.begin, cancel)
+                if not turn.request.stream:
+                    return _json(request, 200, await _whole_async(turn, streams), _headers(turn, streams))
+            body = _body_class(timer.library, _AsyncBody)(Reading(turn, streams), timer)
+            return _streamed(request, body, turn, streams)
         except Problem as problem:
             return _json(request, problem.status, problem.body(), {})
 
@@ -114,6 +112,15 @@ class _Timer:
         """Seconds until the response must be complete."""
         return None if self.seconds is None else max(0.0, self.seconds - (monotonic() - self._begun))
 
+    @asynccontextmanager
+    async def limit(self) -> AsyncGenerator[None]:
+        """Raises the library's timeout if the block takes longer than the read timeout."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                yield
+        except TimeoutError as error:
+            raise self.late() from error
+
     def late(self) -> Exception:
         error: Exception = self.library.ReadTimeout(
             f"The engine sent nothing for {self.seconds} s, so the turn was cancelled; use a longer read timeout.",
@@ -122,44 +129,40 @@ class _Timer:
         return error
 
 
-def _embedded(embedding: Embedding, pending: PendingVectors, timer: _Timer) -> Json:
+def _whole(turn: Turn, streams: Sequence[TurnStream], timer: _Timer) -> Json:
     try:
-        return embedding.ask.body(pending.result(timer.left))
+        return turn.whole([stream.result(timer.left) for stream in streams])
     except TimeoutError as error:
         raise timer.late() from error
     except EngineError as error:
-        raise embedding.ask.problem(error) from error
-
-
-async def _aembedded(embedding: Embedding, pending: PendingVectors) -> Json:
-    try:
-        return embedding.ask.body(await pending)
-    except EngineError as error:
-        raise embedding.ask.problem(error) from error
-
-
-def _completed(turn: Turn, streams: Sequence[TurnStream], timer: _Timer) -> Json:
-    try:
-        return whole(turn.projection, [stream.result(timer.left) for stream in streams])
-    except TimeoutError as error:
-        raise timer.late() from error
-    except EngineError as error:
-        raise turn.ask.problem(error) from error
+        raise turn.problem(error) from error
     finally:
         cancel(streams)
 
 
-async def _acompleted(turn: Turn, streams: Sequence[TurnStream]) -> Json:
+async def _whole_async(turn: Turn, streams: Sequence[TurnStream]) -> Json:
     try:
-        return whole(turn.projection, [await stream for stream in streams])
+        return turn.whole([await stream for stream in streams])
     except EngineError as error:
-        raise turn.ask.problem(error) from error
+        raise turn.problem(error) from error
     finally:
         cancel(streams)
 
 
-def _reading(turn: Turn, streams: Sequence[TurnStream]) -> Reading:
-    return Reading(turn.ask, turn.projection, streams, logprobs=turn.logprobs)
+def _embedded(embedding: Embedding, timer: _Timer) -> Json:
+    try:
+        return embedding.whole(embedding.begin().result(timer.left))
+    except TimeoutError as error:
+        raise timer.late() from error
+    except EngineError as error:
+        raise embedding.problem(error) from error
+
+
+async def _embedded_async(embedding: Embedding) -> Json:
+    try:
+        return embedding.whole(await (await off_loop(embedding.begin, PendingVectors.cancel)))
+    except EngineError as error:
+        raise embedding.problem(error) from error
 
 
 class _Body:
@@ -168,57 +171,22 @@ class _Body:
     def __init__(self, reading: Reading, timer: _Timer) -> None:
         self._reading = reading
         self._timer = timer
-        self._closed = False
-        self._late = False
 
     def __iter__(self) -> Iterator[bytes]:
-        reading = self._reading
-        try:
-            yield from reading.opening()
-            yield from self._one() if len(reading.streams) == 1 else self._several()
-            yield from reading.closing()
-        except (Problem, EngineError) as error:
-            if self._late:
-                raise self._timer.late() from error
-            if not self._closed:
-                yield from reading.failed(error)
-        finally:
-            reading.cancel()
-
-    def _one(self) -> Iterator[bytes]:
-        """Yields the data of the only turn; an event that does not come in time ends it."""
-        source, seconds = iter(self._reading.streams[0]), self._timer.seconds
-        while True:
-            undo = None if seconds is None else call_later(seconds, self._give_up)
-            try:
-                event = next(source, None)
-            finally:
-                if undo is not None:
-                    undo()
-            if event is None:
-                return
-            yield from self._reading.event(0, event)
-
-    def _several(self) -> Iterator[bytes]:
-        """Yields the data of several turns, whose events are interleaved; if no event comes in time, all of them
-        end."""
         bell: SimpleQueue[None] = SimpleQueue()
-        for stream in self._reading.streams:
-            stream.listen(lambda: bell.put(None))
-        while not self._reading.over:
-            try:
-                bell.get(timeout=self._timer.seconds)
-            except Empty:
-                raise self._timer.late() from None
-            yield from self._reading.arrived()
-
-    def _give_up(self) -> None:
-        self._late = True
-        self._reading.cancel()
+        try:
+            for data in self._reading.data(lambda: bell.put(None)):
+                if data is None:
+                    bell.get(timeout=self._timer.seconds)
+                else:
+                    yield data
+        except Empty as error:
+            raise self._timer.late() from error
+        finally:
+            self._reading.close()
 
     def close(self) -> None:
-        self._closed = True
-        self._reading.cancel()
+        self._reading.close()
 
 
 class _AsyncBody:
@@ -227,70 +195,30 @@ class _AsyncBody:
     def __init__(self, reading: Reading, timer: _Timer) -> None:
         self._reading = reading
         self._timer = timer
-        self._closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        reading = self._reading
-        try:
-            for data in reading.opening():
-                yield data
-            more = self._one() if len(reading.streams) == 1 else self._several()
-            while (found := await more()) is not None:
-                for data in found:
-                    yield data
-            for data in reading.closing():
-                yield data
-        except (Problem, EngineError) as error:
-            if not self._closed:
-                for data in reading.failed(error):
-                    yield data
-        finally:
-            reading.cancel()
-
-    # What waits are coroutines, not generators: a generator within this one would be closed by a task of its own.
-
-    def _one(self) -> _More:
-        """Yields the data of the only turn."""
-        source = aiter(self._reading.streams[0])
-
-        async def more() -> Iterable[bytes] | None:
-            event = await self._in_time(anext(source, None))
-            return None if event is None else self._reading.event(0, event)
-
-        return more
-
-    def _several(self) -> _More:
-        """Yields the data of several turns, whose events are interleaved."""
         loop, bell = asyncio.get_running_loop(), asyncio.Event()
+        over: asyncio.Future[None] = loop.create_future()
+        keep_awake(over)
 
         def ring() -> None:
             with suppress(RuntimeError):  # the loop is closed, so there is no reader any more
                 loop.call_soon_threadsafe(bell.set)
 
-        for stream in self._reading.streams:
-            stream.listen(ring)
-
-        async def more() -> Iterable[bytes] | None:
-            if self._reading.over:
-                return None
-            await self._in_time(bell.wait())
-            bell.clear()
-            return self._reading.arrived()
-
-        return more
-
-    async def _in_time(self, waiting: Awaitable[Any]) -> Any:
-        if self._timer.seconds is None:
-            return await waiting
         try:
-            async with asyncio.timeout(self._timer.seconds):
-                return await waiting
-        except TimeoutError as error:
-            raise self._timer.late() from error
+            for data in self._reading.data(ring):
+                if data is not None:
+                    yield data
+                    continue
+                async with self._timer.limit():
+                    await bell.wait()
+                bell.clear()
+        finally:
+            over.cancel()
+            self._reading.close()
 
     async def aclose(self) -> None:
-        self._closed = True
-        self._reading.cancel()
+        self._reading.close()
 
 
 def _headers(turn: Turn, streams: Sequence[TurnStream]) -> dict[str, str]:
@@ -298,8 +226,9 @@ def _headers(turn: Turn, streams: Sequence[TurnStream]) -> dict[str, str]:
     return {**turn.headers(), "x-restored-reasoning": str(len(streams[0].restored))}
 
 
-def _streamed(request: Any, body: Any, headers: Mapping[str, str]) -> Any:
-    return _response(request, 200, {"content-type": "text/event-stream; charset=utf-8", **headers}, stream=body)
+def _streamed(request: Any, body: Any, turn: Turn, streams: Sequence[TurnStream]) -> Any:
+    headers = {"content-type": "text/event-stream; charset=utf-8", **_headers(turn, streams)}
+    return _response(request, 200, headers, stream=body)
 
 
 def _json(request: Any, status: int, body: Json, headers: Mapping[str, str]) -> Any:

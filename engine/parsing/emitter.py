@@ -57,7 +57,8 @@ class Emitter:
         if what == "reasoning" and self.hide_reasoning:
             return
         if self._open is None or self._open[1] != part:
-            self._settle()
+            if self._open is not None:
+                self._settle()
             self._open = (what, part)
         self._fragments.append(text)
 
@@ -68,7 +69,8 @@ class Emitter:
 
     def drain(self) -> list[Event]:
         """Returns the events since the last drain."""
-        self._settle()
+        if self._open is not None:
+            self._settle()
         out, self._out = self._out, []
         return out
 

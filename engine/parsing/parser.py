@@ -84,6 +84,8 @@ class Parser:
         self._run = turn.run()
         self._finished = False
         self._prompt_size = 0
+        self.in_reasoning = False
+        """Whether the next text belongs to reasoning."""
         next(self._run)
         self._seed([Piece(prefix)] if isinstance(prefix, str) else prefix)
         if isinstance(turn, TextTurn):
@@ -94,8 +96,7 @@ class Parser:
         reader = self._reader
         traced, reader.trace = reader.trace, []
         for piece in prefix:
-            if piece.text:
-                self._advance(piece.text, piece.special)
+            self.feed(*piece)
         self._emitter.restart()
         self._prompt_size = reader.fed
         # What the prompt left undecided is classified later, but belongs to the prompt.
@@ -103,11 +104,6 @@ class Parser:
         reader.trace = traced
         if self._shown is not None:
             self._shown.restore_opening(inside=self.in_reasoning)
-
-    @property
-    def in_reasoning(self) -> bool:
-        """Whether the next text belongs to reasoning."""
-        return self._emitter.in_reasoning
 
     @property
     def undecided(self) -> bool:
@@ -156,8 +152,17 @@ class Parser:
         RequestError after `close`."""
         if self._finished:
             raise RequestError("This parser is closed; make a new one for the next turn.")
-        if text:
-            self._advance(text, special)
+        if not text:
+            return self._emitter.drain()
+        if special:
+            text = self._control.get(text, text)
+        elif not text.isascii():
+            # A lone surrogate represents a control token in the buffer; decoders produce none, but a caller's text
+            # might have one.
+            text = _SURROGATES.sub("\ufffd", text)
+        self._reader.feed(text, text if special and self._token else "")
+        next(self._run)
+        self.in_reasoning = self._emitter.in_reasoning
         return self._emitter.drain()
 
     def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
@@ -170,21 +175,12 @@ class Parser:
         self._reader.cut = finish_reason != "stop"
         for _ in self._run:
             pass
+        self.in_reasoning = self._emitter.in_reasoning
         if self._shown is not None:
             self._shown.flush()
         events = self._emitter.drain()
         reason: FinishReason = "tool_calls" if finish_reason == "stop" and self._emitter.calls else finish_reason
         return [*events, Finished(reason)]
-
-    def _advance(self, text: str, special: bool) -> None:
-        if special:
-            text = self._control.get(text, text)
-        elif not text.isascii():
-            # A lone surrogate represents a control token in the buffer; decoders produce none, but a caller's text
-            # might have one.
-            text = _SURROGATES.sub("\ufffd", text)
-        self._reader.feed(text, text if special and self._token else "")
-        next(self._run)
 
 
 class _ShownReasoning:

@@ -5,8 +5,8 @@ samplers' names, `chat_template_kwargs`, `reasoning_effort`, `reasoning_content`
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, Unpack, cast
 
 from engine.errors import RequestError
 from engine.options import SamplingOptions, refuse_unknown, sampling_params
@@ -30,7 +30,6 @@ _SERVER_NAMES = {
     "dry_breakers": "dry_sequence_breakers",
     "stop_tokens": "stop_token_ids",  # vLLM's and SGLang's name; llama-server knows none
 }
-_SAMPLERS = {"typical_p": "typ_p"}
 
 
 class RequestOptions(SamplingOptions, total=False):
@@ -146,33 +145,30 @@ def _response_format(format_: ResponseFormat | Mapping[str, Any] | None) -> dict
 
 
 def _sampling(sampling: SamplingParams | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {**_set_fields(sampling), **_set_fields(sampling_params(options))}
-    if fields.pop("logits_processors", None):
-        raise RequestError("logits_processors are functions and cannot be sent; use logit_bias, or a local Engine.")
+    """Returns the fields that the caller set; the server chooses the defaults."""
     body: dict[str, Any] = {}
-    for name, value in fields.items():
-        write = _WRITERS.get(name)
-        body |= write(value) if write else {_SERVER_NAMES.get(name, name): value}
+    for record in (sampling, sampling_params(options)):
+        for name in record.model_fields_set if record else ():
+            if (value := getattr(record, name)) is not None:
+                body |= _server_fields(name, value)
     return body
 
 
-def _set_fields(sampling: SamplingParams | None) -> dict[str, Any]:
-    """Returns the fields that the caller set; the server chooses the defaults."""
-    if sampling is None:
-        return {}
-    return {name: value for name in sampling.model_fields_set if (value := getattr(sampling, name)) is not None}
-
-
-def _write_list(name: str) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {_SERVER_NAMES.get(name, name): list(value)}
-
-
-_WRITERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "stop": _write_list("stop"),
-    "stop_in": lambda _: {},  # servers have no such option: each searches its whole output
-    "stop_tokens": _write_list("stop_tokens"),
-    "dry_breakers": _write_list("dry_breakers"),
-    "samplers": lambda names: {"samplers": [_SAMPLERS.get(name, name) for name in names]},
-    "logit_bias": lambda pairs: {"logit_bias": {str(token): bias for token, bias in pairs}},
-    "logprobs": lambda count: {"logprobs": True, "top_logprobs": count},
-}
+def _server_fields(name: str, value: Any) -> dict[str, Any]:
+    match name:
+        case "logits_processors" if value:
+            raise RequestError("logits_processors are functions and cannot be sent; use logit_bias, or a local Engine.")
+        case "logits_processors":
+            return {}
+        case "samplers":
+            return {"samplers": ["typ_p" if sampler == "typical_p" else sampler for sampler in value]}
+        case "logit_bias":
+            return {"logit_bias": {str(token): bias for token, bias in value}}
+        case "logprobs":
+            return {"logprobs": True, "top_logprobs": value}
+        case _:
+            return {
+                _SERVER_NAMES.get(name, name): list(cast("tuple[object, ...]", value))
+                if isinstance(value, tuple)
+                else value
+            }

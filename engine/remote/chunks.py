@@ -7,7 +7,7 @@ for the other spellings of reasoning and of usage.
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypedDict, Unpack, cast
 
 from engine.errors import RemoteError, RequestError
@@ -29,7 +29,9 @@ def usage_of(chunk: Chunk, before: Usage | None, diagnostics: Diagnostics) -> Us
     if not usage and not timings:
         return before
     numbers: dict[str, int | float] = {}
-    for name, value in {**_of_timings(timings), **_of_usage(usage)}.items():
+    for name, value in (*_of_timings(timings).items(), *_of_usage(usage).items()):
+        if value is None:
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             diagnostics.report(f"{name} that is not a count", value)
         else:
@@ -37,38 +39,34 @@ def usage_of(chunk: Chunk, before: Usage | None, diagnostics: Diagnostics) -> Us
     return (before or Usage()).model_copy(update=numbers)
 
 
-def _of_usage(usage: Chunk) -> dict[str, object]:
+def _of_usage(usage: Chunk) -> Chunk:
     prompt = mapping_of(usage.get("prompt_tokens_details"))
     answer = mapping_of(usage.get("completion_tokens_details"))
     accepted, rejected = answer.get("accepted_prediction_tokens"), answer.get("rejected_prediction_tokens")
     drafted = accepted + rejected if isinstance(accepted, int) and isinstance(rejected, int) else 0
-    return _present(
-        prompt_tokens=usage.get("prompt_tokens"),
-        completion_tokens=usage.get("completion_tokens"),
-        cached_tokens=prompt.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
-        reasoning_tokens=answer.get("reasoning_tokens"),
-        accepted_tokens=accepted if drafted else None,
-        drafted_tokens=drafted or None,
-    )
+    return {
+        "prompt_tokens": usage.get("prompt_tokens"),
+        "completion_tokens": usage.get("completion_tokens"),
+        "cached_tokens": prompt.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
+        "reasoning_tokens": answer.get("reasoning_tokens"),
+        "accepted_tokens": accepted if drafted else None,
+        "drafted_tokens": drafted or None,
+    }
 
 
-def _of_timings(timings: Chunk) -> dict[str, object]:
+def _of_timings(timings: Chunk) -> Chunk:
     """Returns the usage in `timings`, with times in milliseconds. The prompt's tokens are the evaluated and the cached
     ones."""
     cached, evaluated = timings.get("cache_n"), timings.get("prompt_n")
-    return _present(
-        prompt_tokens=cached + evaluated if isinstance(cached, int) and isinstance(evaluated, int) else evaluated,
-        cached_tokens=cached,
-        completion_tokens=timings.get("predicted_n"),
-        prefill_seconds=timings.get("prompt_ms"),
-        decode_seconds=timings.get("predicted_ms"),
-        drafted_tokens=timings.get("draft_n"),
-        accepted_tokens=timings.get("draft_n_accepted"),
-    )
-
-
-def _present(**fields: object) -> dict[str, object]:
-    return {name: value for name, value in fields.items() if value is not None}
+    return {
+        "prompt_tokens": cached + evaluated if isinstance(cached, int) and isinstance(evaluated, int) else evaluated,
+        "cached_tokens": cached,
+        "completion_tokens": timings.get("predicted_n"),
+        "prefill_seconds": timings.get("prompt_ms"),
+        "decode_seconds": timings.get("predicted_ms"),
+        "drafted_tokens": timings.get("draft_n"),
+        "accepted_tokens": timings.get("draft_n_accepted"),
+    }
 
 
 INLINE_REASONING = Format(
@@ -109,12 +107,15 @@ class ReadOptions(TypedDict, total=False):
 
 
 class TurnReader:
-    """Takes the items of a stream, returns events; `close` ends the turn. `done`: the server sent `[DONE]`."""
+    """Takes the items of a stream, yields events, which `events` keeps; `close` ends the turn. `cancelled` is set from
+    outside, and ends it at the next item."""
 
     def __init__(self, **options: Unpack[ReadOptions]) -> None:
         tools, family = options.get("tools"), options.get("family")
         records = None if tools is None else as_tools(tools)
         self.diagnostics = Diagnostics()
+        self.events: list[Event] = []
+        self.cancelled = False
         self._wire = Wire(self.diagnostics)
         self._choice = options.get("choice", 0)
         self._parts = Parts(None if records is None else {tool.name: tool for tool in records})
@@ -129,29 +130,39 @@ class TurnReader:
         self._usage: Usage | None = None
 
     @property
-    def done(self) -> bool:
-        return self._wire.done
+    def over(self) -> bool:
+        """Whether nothing more is read."""
+        return self.cancelled or self._wire.done
 
     def feed(self, item: object) -> Iterator[Event]:
         """Yields the events of an item. Raises RemoteError if it is an error of the server."""
-        for chunk in self._wire.feed(item):
-            yield from self._events(chunk)
+        if not self.cancelled:
+            yield from self._read_chunks(self._wire.feed(item))
 
-    def close(self, *, cancelled: bool = False) -> Iterator[Event]:
+    def close(self) -> Iterator[Event]:
         """End the stream, and yield the last events. A stream that just ends without a finish reason is an error."""
-        for chunk in self._wire.close():
-            yield from self._events(chunk)
-        reason: FinishReason = "cancelled" if cancelled else self._reason or ("stop" if self.done else "error")
+        yield from self._read_chunks(self._wire.close())
+        ended = self._reason or ("stop" if self._wire.done else "error")
+        reason: FinishReason = "cancelled" if self.cancelled else ended
         whole = reason in ("stop", "tool_calls")
         self._inline.settle("stop" if reason == "tool_calls" else reason)
         self._calls.salt = self._calls.salt or _salt()
         self._calls.close(cut=not whole)
         if whole:
             reason = "tool_calls" if self._parts.calls else "stop"
-        yield from self._parts.drain()
-        yield Finished(reason, self._usage)
+        yield from self._kept([*self._parts.drain(), Finished(reason, self._usage)])
 
-    def _events(self, chunk: Chunk) -> list[Event]:
+    def _kept(self, events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            self.events.append(event)
+            yield event
+
+    def _read_chunks(self, chunks: Iterator[Chunk]) -> Iterator[Event]:
+        for chunk in chunks:
+            self._read_chunk(chunk)
+            yield from self._kept(self._parts.drain())
+
+    def _read_chunk(self, chunk: Chunk) -> None:
         _raise_error(chunk)
         self._calls.salt = self._calls.salt or text_of(chunk.get("id"))
         self._usage = usage_of(chunk, self._usage, self.diagnostics)
@@ -161,7 +172,6 @@ class TurnReader:
             _raise_error(choice)
             if (choice.get("index") or 0) == self._choice:
                 self._read(choice)
-        return self._parts.drain()
 
     def _read(self, choice: Chunk) -> None:
         delta = self.diagnostics.record(choice, "delta")

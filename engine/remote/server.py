@@ -9,7 +9,6 @@ from collections.abc import (
     Callable,
     Generator,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -35,37 +34,6 @@ class RemoteRunOptions(RequestOptions, RunArguments, total=False):
     """Options of the agent loop: those of its requests, and its own (`engine.agent.limits.RunOptions`)."""
 
 
-class _Reading:
-    """The state of reading one turn. It does not refer to the turn's stream, so that a stream without references is
-    closed at once, along with its source."""
-
-    def __init__(self, reader: TurnReader, source: Callable[[], object], *, sent: bool) -> None:
-        self.reader = reader
-        self.events: list[Event] = []
-        self.cancelled = False
-        self._source = source
-        self._sent = sent
-
-    def source(self) -> object:
-        """Returns the server's stream; None for a turn that was cancelled before it was sent."""
-        return self._source() if self._sent or not self.cancelled else None
-
-    @property
-    def over(self) -> bool:
-        return self.cancelled or self.reader.done
-
-    def feed(self, item: object) -> Iterator[Event]:
-        return self._kept(self.reader.feed(item))
-
-    def close(self) -> Iterator[Event]:
-        return self._kept(self.reader.close(cancelled=self.cancelled))
-
-    def _kept(self, events: Iterator[Event]) -> Iterator[Event]:
-        for event in events:
-            self.events.append(event)
-            yield event
-
-
 class RemoteTurn(GeneratedStream[Completion]):
     """One turn of a server: `for`, `async for`, `next`, `await` or `result()` (its completion), and `with`; leaving it
     early and `close` close the server's stream. One reader only, sync or async as the transport is. `body`: what is
@@ -76,25 +44,27 @@ class RemoteTurn(GeneratedStream[Completion]):
     ) -> None:
         super().__init__()
         self.body = dict(body or {})
-        self._reading = _Reading(TurnReader(**options), source, sent=body is None)
+        self._sent = body is None
+        self._source = source
+        self._reader = TurnReader(**options)
 
     @property
     def completion(self) -> Completion:
         """The completion so far; the complete turn after its last event. Before that, its finish reason is
         "cancelled"."""
-        events = self._reading.events
+        events = self._reader.events
         ended = bool(events) and isinstance(events[-1], Finished)
         return fold(events if ended else [*events, Finished("cancelled")])
 
     @property
     def malformed(self) -> int:
         """Number of malformed events or fields that were left out, each with a warning."""
-        return self._reading.reader.diagnostics.count
+        return self._reader.diagnostics.count
 
     def cancel(self) -> None:
         """End at the next chunk, with reason "cancelled"; may be called from any thread. A turn not yet sent is never
         sent."""
-        self._reading.cancelled = True
+        self._reader.cancelled = True
 
     def close(self) -> None:
         """Stop reading from sync code, without a last event."""
@@ -114,50 +84,49 @@ class RemoteTurn(GeneratedStream[Completion]):
         return self.completion
 
     def _read(self) -> Generator[Event, None, None]:
-        return _read(self._reading)
+        return _read(self._reader, self._source, sent=self._sent)
 
     def _read_async(self) -> AsyncGenerator[Event, None]:
-        return _read_async(self._reading)
+        return _read_async(self._reader, self._source, sent=self._sent)
 
 
-def _read(reading: _Reading) -> Generator[Event, None, None]:
-    source = reading.source()
-    if source is None or isinstance(source, str | bytes | bytearray | Mapping) or hasattr(source, "model_dump"):
-        source = [] if source is None else [cast("object", source)]  # a single item may itself be iterable
+# These do not refer to the turn, so that a turn without references is closed at once, along with its source.
+
+
+def _read(reader: TurnReader, open_source: Callable[[], object], *, sent: bool) -> Generator[Event, None, None]:
+    source: object = [] if reader.cancelled and not sent else open_source()
+    if isinstance(source, str | bytes | bytearray | Mapping) or hasattr(source, "model_dump"):
+        source = [cast("object", source)]  # a single item may itself be iterable
     if not isinstance(source, Iterable):
         if inspect.iscoroutine(source):
             source.close()
         raise RequestError("The transport is async; read the turn with `async for` or `await`, or use a sync one.")
     try:
         for item in cast("Iterable[object]", source):
-            if reading.cancelled:
+            yield from reader.feed(item)
+            if reader.over:
                 break
-            yield from reading.feed(item)
-            if reading.over:
-                break
-        yield from reading.close()
+        yield from reader.close()
     finally:
         if (close := getattr(cast("object", source), "close", None)) is not None:
             close()
 
 
-async def _read_async(reading: _Reading) -> AsyncGenerator[Event, None]:
-    source = reading.source()
+async def _read_async(
+    reader: TurnReader, open_source: Callable[[], object], *, sent: bool
+) -> AsyncGenerator[Event, None]:
+    source = _nothing() if reader.cancelled and not sent else open_source()
     if inspect.isawaitable(source):
         source = await source
-    if source is None:
-        source = _nothing()
     if not isinstance(source, AsyncIterable):
         raise RequestError("The transport is sync; read the turn with `for` or `result()`, or use an async one.")
     try:
         async for item in cast("AsyncIterable[object]", source):
-            if reading.cancelled:
-                break
-            for event in reading.feed(item):
+            for event in reader.feed(item):
                 yield event
-            if reading.over:
+            if reader.over:
                 break
-        for event in reading.close():
+        for event in reader.close():
             yield event
     finally:
         close = getattr(cast("object", source), "aclose", None) or getattr(cast("object", source), "close", None)

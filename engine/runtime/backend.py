@@ -187,11 +187,6 @@ class Backend(Protocol):
         """Let `target` (empty) hold the first `positions` positions of `source` too, without evaluating anything."""
         ...
 
-    def shift(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget positions `start` to `stop` (exclusive) and move later positions down; no cell that moves may be
-        shared. Returns False, with nothing changed, if this memory cannot do that."""
-        ...
-
     def save(self, sequence: int) -> bytes:
         """Returns the state of the sequence, for `restore` under the same origin."""
         ...

@@ -4,16 +4,14 @@ This is the one place where detokeniser, parser, stop strings, budgets and gramm
 """
 
 import codecs
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from engine.constraint.guide import Guide, Reading
 from engine.constraint.matcher import Matcher
 from engine.events import Event, Finished
-from engine.parsing.reader import Piece
 from engine.runtime.backend import Vocab
-from engine.runtime.stops import ContentStops, OutputStops
+from engine.runtime.stops import ContentStops
 from engine.types import FinishReason
 
 _Decoder = codecs.getincrementaldecoder("utf-8")
@@ -36,8 +34,7 @@ class Limits:
     """What ends a generation, or its reasoning.
 
     - `max_tokens`: maximum number of drawn tokens, the end token included; None for no limit.
-    - `stop`: strings that end the generation where they occur in the content; they are not part of it. `stop_anywhere`:
-      the same, for strings anywhere in the output.
+    - `stop`: strings that end the generation where they occur in the content; they are not part of it.
     - `stop_tokens`: tokens that end the generation and are not part of it.
     - `ends`: end tokens in addition to the vocabulary's own; `markers`: end tokens that the parser reads as markers.
     - `ignore_eos`: end tokens do not end the generation and leave no trace.
@@ -46,7 +43,6 @@ class Limits:
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    stop_anywhere: tuple[str, ...] = ()
     stop_tokens: frozenset[int] = frozenset()
     ends: frozenset[int] = frozenset()
     markers: frozenset[int] = frozenset()
@@ -65,6 +61,19 @@ class Advance(NamedTuple):
     dropped: bool = False
 
 
+class TokenTable(dict[int, tuple[bytes, bool, bool]]):
+    """The bytes of each token, whether it is special and whether it ends generation; read once from a vocabulary."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        super().__init__()
+        self._vocab = vocab
+
+    def __missing__(self, token: int) -> tuple[bytes, bool, bool]:
+        vocab = self._vocab
+        entry = self[token] = vocab.token_bytes(token), vocab.is_special(token), vocab.is_end(token)
+        return entry
+
+
 class Generation:
     """Turns the drawn tokens of one turn into events.
 
@@ -78,22 +87,20 @@ class Generation:
         "_feed",
         "_guide",
         "_limits",
-        "_output_stops",
         "_parser",
         "_stops",
-        "_vocab",
+        "_tokens",
         "reasoning_tokens",
         "tokens",
     )
 
-    def __init__(self, vocab: Vocab, parser: Parser, limits: Limits, guide: Guide | None = None) -> None:
-        self._vocab = vocab
+    def __init__(self, tokens: TokenTable, parser: Parser, limits: Limits, guide: Guide | None = None) -> None:
+        self._tokens = tokens
         self._parser = parser
         self._guide = guide
         self._limits = limits
         self._stops = ContentStops(limits.stop) if limits.stop else None
-        self._output_stops = OutputStops(limits.stop_anywhere) if limits.stop_anywhere else None
-        self._feed = self._feed_drawn if self._stops or self._output_stops else parser.feed
+        self._feed = self._filtered_feed if self._stops is not None else parser.feed
         self._decoder = _Decoder("replace")
         self._closing = False
         self.tokens = 0
@@ -116,31 +123,26 @@ class Generation:
         named = token in limits.stop_tokens
         is_end = named or self._is_end(token)
         if guide is not None:
-            text = None if is_end else self._vocab.token_bytes(token).decode(errors="replace")
+            text = None if is_end else self._tokens[token][0].decode(errors="replace")
             if others := guide.instead(text):
-                after = self._after([event for other in others for event in self._counted(other)])
+                after = self._after([event for other in others for event in self._read(other)])
                 return after._replace(forced=(*others, *after.forced), dropped=True)
         if not is_end:
-            return self._after(self._counted(token))
-        self.tokens += 1
+            return self._after(self._read(token))
         # A grammar that is in force allows an end token only where the turn is complete.
-        if named or not limits.ignore_eos or self.matcher is not None:
-            marks = self._read(token, self._feed, taken=True) if token in limits.markers else []
-            return Advance(marks, (), "stop", dropped=True)
-        return self._after([])
+        ends = named or not limits.ignore_eos or self.matcher is not None
+        if ends and token in limits.markers:
+            return Advance(self._read(token, taken=True), (), "stop", dropped=True)
+        self.tokens += 1
+        return Advance([], (), "stop", dropped=True) if ends else self._after([])
 
     def _is_end(self, token: int) -> bool:
-        return token in self._limits.ends or self._vocab.is_end(token)
-
-    def _counted(self, token: int) -> list[Event]:
-        self.tokens += 1
-        return self._read(token, self._feed)
+        return token in self._limits.ends or self._tokens[token][2]
 
     def _after(self, events: list[Event]) -> Advance:
         """Apply stops, limits and the grammar after a token was read."""
         limits, guide = self._limits, self._guide
-        stops, output_stops = self._stops, self._output_stops
-        if (stops is not None and stops.hit) or (output_stops is not None and output_stops.hit):
+        if self._stops is not None and self._stops.hit:
             return Advance(events, (), "stop", dropped=True)
         if guide is not None and guide.is_over:
             return Advance(events, (), "stop")
@@ -163,8 +165,7 @@ class Generation:
         tokens = tokens[:end]
         events, finish = advance.events, advance.finish
         for token in tokens:
-            self.tokens += 1
-            events += self._read(token, self._feed, taken=True)
+            events += self._read(token, taken=True)
         if end is not None or (self._stops is not None and self._stops.hit) or guide.is_over:
             finish = "stop"
         elif limits.max_tokens is not None and self.tokens >= limits.max_tokens:
@@ -182,9 +183,6 @@ class Generation:
         events: list[Event] = []
         if rest := self._decoder.decode(b"", final=True):
             events += self._feed(rest)
-        events += self._flush_held()
-        if self._output_stops is not None and self._output_stops.hit:
-            reason = "stop"
         closing = self._parser.close(reason)
         if self._stops is None:
             return events + closing
@@ -195,15 +193,16 @@ class Generation:
             finished = Finished("tool_calls" if self._stops.calls else "stop")
         return [*events, finished]
 
-    def _read(self, token: int, feed: Callable[..., list[Event]], *, taken: bool = False) -> list[Event]:
-        """Detokenise and feed. A control token first flushes bytes that never became a character. `taken`: the grammar
-        has accepted the token already."""
-        guide = self._guide
+    def _read(self, token: int, *, taken: bool = False) -> list[Event]:
+        """Count, detokenise and feed. A control token first flushes bytes that never became a character. `taken`: the
+        grammar has accepted the token already."""
+        guide, feed = self._guide, self._feed
         if guide is not None and not taken:
             guide.drew(token)
+        self.tokens += 1
         if self._parser.in_reasoning:
             self.reasoning_tokens += 1
-        data, special = self._vocab.token_bytes(token), self._vocab.is_special(token)
+        data, special, _ = self._tokens[token]
         events: list[Event] = []
         if special:
             rest = self._decoder.decode(b"", final=True)
@@ -217,19 +216,7 @@ class Generation:
             guide.parsed(token, text, special=special)
         return events
 
-    def _feed_drawn(self, text: str, special: bool = False) -> list[Event]:
-        """Parse what the model wrote, except for text that is or may become a stop string."""
-        stops = self._output_stops
-        if stops is None:
-            return self._parse(text, special)
-        return [event for piece in stops.filter(Piece(text, special)) for event in self._parse(*piece)]
-
-    def _flush_held(self) -> list[Event]:
-        """Parse the text that was held back as a possible stop string."""
-        held = self._output_stops.flush() if self._output_stops is not None else []
-        return [event for piece in held for event in self._parse(*piece)]
-
-    def _parse(self, text: str, special: bool = False) -> list[Event]:
+    def _filtered_feed(self, text: str, special: bool = False) -> list[Event]:
         return self._filtered(self._parser.feed(text, special))
 
     def _filtered(self, events: list[Event]) -> list[Event]:
@@ -243,11 +230,7 @@ class Generation:
             over = over or self._guide.must_close(limits.max_tokens - self.tokens)
         if not (over and limits.reasoning_close and self._parser.in_reasoning) or self._decoder.getstate()[0]:
             return Advance(events)
-        events += self._flush_held()
-        if not self._parser.in_reasoning:
-            return Advance(events)
         self._closing = False
         for token in limits.reasoning_close:
-            self.tokens += 1
-            events += self._read(token, self._parse)  # no stop: the model did not write it
+            events += self._read(token)
         return Advance(events, limits.reasoning_close)

@@ -14,9 +14,9 @@ from engine.constraint.guide import Guide
 from engine.constraint.matcher import Compiler, Mask, masks
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.events import Event, Finished
-from engine.runtime.backend import Backend
+from engine.runtime.backend import Backend, Row
 from engine.runtime.config import LoopOptions
-from engine.runtime.generation import Generation
+from engine.runtime.generation import Generation, TokenTable
 from engine.runtime.ngram import NgramDrafter
 from engine.runtime.prefix import Blocked, Pins, PrefixCache
 from engine.runtime.request import Reply, Request, check_fits
@@ -120,6 +120,7 @@ class Loop:
         self.compiler = Compiler(backend.vocab)
         """Compiles grammars; may be used from any thread."""
         self._n_ctx = backend.info.n_ctx
+        self._tokens = TokenTable(backend.vocab)
         self._cache = PrefixCache(backend)
         self._pins = Pins(backend, self._cache)
         self._scheduler = Scheduler(backend.info, options.prefill_seconds)
@@ -129,6 +130,7 @@ class Loop:
         self._deadlines: dict[int, float] = {}
         self._vectors = VectorQueue()
         self._replies = Replies()
+        self.drain = self._replies.drain
         self._decoding: Sequence[Chunk] = []
         self._admit_again = False
 
@@ -147,7 +149,7 @@ class Loop:
         try:
             parser, constraint = request.parser(), request.constraint
             guide = Guide(constraint, self.compiler, parser) if constraint is not None else None
-            generation = Generation(self._backend.vocab, parser, request.limits, guide)
+            generation = Generation(self._tokens, parser, request.limits, guide)
             opening = generation.start()
             check_fits(len(request.tokens) + len(opening.forced), self._n_ctx)
             if request.pin:
@@ -221,10 +223,6 @@ class Loop:
         for id_ in self._vectors.clear():
             self._replies.refuse(id_, error)
 
-    def drain(self) -> list[Reply]:
-        """Returns the replies since the last drain, at most one for each request."""
-        return self._replies.drain()
-
     def step(self) -> None:
         """Evaluate the next tokens of all running requests, and advance those that have a token to draw."""
         for batch in self._plan():
@@ -250,10 +248,14 @@ class Loop:
             self._admit()
         self._guess()
         while batches := self._scheduler.plan():
-            chunks = [chunk for batch in batches for chunk in batch]
-            if self._cache.make_room(sum(chunk.size for chunk in chunks)):
+            needed, guesses = 0, 0
+            for batch in batches:
+                for chunk in batch:
+                    needed += chunk.stop - chunk.start
+                    guesses += len(chunk.draft)
+            if self._cache.make_room(needed + guesses):
                 break
-            if any(chunk.draft for chunk in chunks):
+            if guesses:
                 for state in self._scheduler.running:
                     state.draft = ()
             else:
@@ -262,7 +264,9 @@ class Loop:
 
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
         """Evaluate these chunks in one batch. Returns False if that failed, after handling the failure."""
-        rows = [row for chunk in chunks for row in chunk.rows()]
+        rows: list[Row] = []
+        for chunk in chunks:
+            rows += chunk.rows()
         began = self._clock()
         self._decoding = chunks
         try:
@@ -272,33 +276,37 @@ class Loop:
             return False
         finally:
             self._decoding = ()
-        prefill = sum(chunk.size for chunk in chunks if not chunk.is_decode)
-        self._scheduler.budget.took(prefill, self._clock() - began)
+        prefill = 0
+        for state, start, stop, draft in chunks:  # all but the one token after which the next is drawn, with guesses
+            if stop - start > 1 or stop < len(state.tokens):
+                prefill += stop - start + len(draft)
+        if prefill:
+            self._scheduler.budget.took(prefill, self._clock() - began)
         return True
 
     def _advance(self, chunks: Sequence[Chunk]) -> None:
         """Record that these chunks were decoded, then draw a token for each chunk with output."""
         due: list[tuple[SequenceState, int, tuple[int, ...]]] = []
-        row = 0
-        for chunk in chunks:
-            state = chunk.state
-            self._cache.extend(state.sequence, state.tokens[chunk.start : chunk.stop])
-            state.evaluated = chunk.stop
+        row, constrained = 0, False
+        for state, start, stop, draft in chunks:
+            self._cache.extend(state.sequence, state.tokens[start:stop])
+            state.evaluated = stop
             state.strikes = 0
-            if chunk.draft:
-                self._cache.extend(state.sequence, chunk.draft)
-            if state.evaluated in state.marks:
+            if draft:
+                self._cache.extend(state.sequence, draft)
+            if stop in state.marks:
                 self._cache.checkpoint(state.sequence)
             if state.first_token is None:
                 self._replies.prefilled(state)
-            if chunk.output:
-                due.append((state, row + chunk.stop - chunk.start - 1, chunk.draft))
-            row += chunk.size
-        masks = self._masks([state for state, _, _ in due])
+            if stop == len(state.tokens):
+                due.append((state, row + stop - start - 1, draft))
+                constrained = constrained or state.request.constraint is not None
+            row += stop - start + len(draft)
+        masks = self._masks([state for state, _, _ in due]) if constrained else {}
         for state, at, draft in due:
             try:
                 finish = self._draw_along(state, at, draft) if draft else self._draw(state, at, masks.get(state))
-                if finish is None and len(state.tokens) > self._n_ctx and not self._shift(state):
+                if finish is None and len(state.tokens) > self._n_ctx:
                     finish = "length"
                 if finish is not None:
                     self._finish(state, finish)
@@ -321,7 +329,7 @@ class Loop:
             return self._score(state, row)
         sampler = state.sampler
         assert sampler is not None, "a running request has a sampler"
-        if (matcher := state.generation.matcher) is not None:
+        if state.request.constraint is not None and (matcher := state.generation.matcher) is not None:
             matcher.check()
         token = self._backend.sample(sampler, row, mask)
         if (top := state.request.sampling.logprobs) is not None:
@@ -329,7 +337,8 @@ class Loop:
         if state.first_token is None:
             state.first_token = self._clock()
         events, forced, finish, dropped = state.generation.advance(token)
-        self._replies.emit(state, events)
+        if events:
+            self._replies.emit(state, events)
         if not dropped:
             state.tokens.append(token)
         for token in forced:
@@ -391,7 +400,7 @@ class Loop:
         self._admit_again = False
         for state in self._scheduler.waiting:
             request = state.request
-            marks = request.turns if self._cache.whole_only and not state.shifted else ()
+            marks = request.turns if self._cache.whole_only else ()
             # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
             lease = self._cache.acquire(
@@ -461,30 +470,6 @@ class Loop:
             "prefixes; release one, or load with a larger kv_tokens= (n_ctx= without a shared pool)."
         )
         self._finish(state, "error", error)
-
-    def _shift(self, state: SequenceState) -> bool:
-        """Make room in a full context by dropping the older half of the tokens after the kept ones, if the request
-        allows it.
-
-        If the memory cannot move the remaining tokens (or others share them), they are evaluated again.
-        """
-        keep = state.request.keep
-        if keep is None:
-            return False
-        stop = keep + (len(state.tokens) - keep) // 2
-        given_up = stop - keep
-        if len(state.tokens) - given_up > self._n_ctx or stop > state.evaluated:
-            return False
-        del state.tokens[keep:stop]
-        if self._cache.shift(state.sequence, keep, stop):
-            state.evaluated -= given_up
-        else:
-            state.evaluated = self._cache.cut(state.sequence, keep)
-        state.marks = ()
-        state.shifted += given_up
-        if state.drafter is not None:
-            state.drafter.restart()
-        return True
 
     def _finish(self, state: SequenceState, reason: FinishReason, error: Exception | None = None) -> None:
         """End the request; what it evaluated stays in the cache for others, unless it failed."""

@@ -50,11 +50,6 @@ class NgramDrafter:
             return tuple(tokens[found + 1 : found + 1 + size])
         return tuple(tokens[found + 1 + place % period] for place in range(size))
 
-    def restart(self) -> None:
-        """Clear the index, after the sequence lost tokens in its middle."""
-        self._places.clear()
-        self._indexed = _RUN - 1
-
     def judged(self, drafted: int, accepted: int) -> None:
         """Record that `accepted` of the last draft's `drafted` tokens were right."""
         self.drafted += drafted

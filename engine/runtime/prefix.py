@@ -174,7 +174,13 @@ class PrefixCache:
         slot = self._slots[sequence]
         slot.tokens.extend(tokens)
         for _ in tokens:
-            slot.cells.append(self._new_cell())
+            if self._unused:
+                cell = self._unused.pop()
+                self._holders[cell] = 1
+            else:
+                cell = len(self._holders)
+                self._holders.append(1)
+            slot.cells.append(cell)
 
     def checkpoint(self, sequence: int) -> None:
         """Save a checkpoint of the sequence, to which it can be taken back, if its memory cannot be cut. Removes the
@@ -230,25 +236,6 @@ class PrefixCache:
         self.extend(sequence, tokens)
         return True
 
-    def shift(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget tokens `start` to `stop` (exclusive) of a sequence in use, and move later tokens to their place; idle
-        sequences that share moved cells are cut. Returns False if the memory cannot do that, or if another user shares
-        those cells."""
-        slot = self._slots[sequence]
-        moving = set(slot.cells[stop:])
-        others = [index for index in range(len(self._slots)) if index != sequence]
-        sharing = [index for index in others if not moving.isdisjoint(self._slots[index].cells)]
-        if self._whole_only or not all(self._slots[index].spare for index in sharing):
-            return False
-        for index in sharing:
-            cells = self._slots[index].cells
-            self._cut(index, next(place for place, cell in enumerate(cells) if cell in moving))
-        if not self._memory.shift(sequence, start, stop):
-            return False
-        self._give_back(slot.cells[start:stop])
-        del slot.cells[start:stop], slot.tokens[start:stop]
-        return True
-
     def drop(self, sequence: int) -> None:
         """Release the sequence and forget what it holds."""
         self._forget(sequence)
@@ -267,7 +254,7 @@ class PrefixCache:
 
         Returns False if that is not enough.
         """
-        while self.free < cells:
+        while self._capacity - len(self._holders) + len(self._unused) < cells:
             filled = [index for index in self._spare() if self._slots[index].tokens]
             if not filled:
                 return False
@@ -423,14 +410,6 @@ class PrefixCache:
             self._holders[cell] -= 1
             if not self._holders[cell]:
                 self._unused.append(cell)
-
-    def _new_cell(self) -> int:
-        if self._unused:
-            cell = self._unused.pop()
-            self._holders[cell] = 1
-            return cell
-        self._holders.append(1)
-        return len(self._holders) - 1
 
     def _touch(self, sequence: int) -> None:
         self._clock += 1

@@ -20,7 +20,7 @@ class Home:
 
     def check(self) -> None:
         """Raise EngineError in a fork, where a call would wait for a thread that does not exist."""
-        if not self.is_here:
+        if os.getpid() != self._pid:
             raise EngineError(
                 f"This engine belongs to process {self._pid}, and this process is a fork of it, without its threads: "
                 'load the model here, or start processes with multiprocessing.set_start_method("spawn").'

@@ -24,8 +24,6 @@ class Request:
     submission after which the turn ends with reason "deadline". `offline`: nobody reads its tokens as they come.
 
     `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
-
-    `keep`: when the context is full, tokens after the first `keep` are dropped and the turn goes on; None: it ends.
     `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
     `Backend.save` returned for these tokens, to be loaded instead of evaluating them. `reports`: replies report the
     progress of the prefill. `dropped`: number of messages left out of the prompt, `shortened`: number of results in it
@@ -41,7 +39,6 @@ class Request:
     priority: int = 0
     deadline: float | None = None
     offline: bool = False
-    keep: int | None = None
     scored: tuple[int, ...] = ()
     pin: bool = False
     state: bytes = b""
@@ -64,10 +61,9 @@ class Reply(NamedTuple):
     """The events of one step for one request.
 
     `final`: this is the last reply; `error` says why the request failed, if it did; `output` are the generated tokens
-    without the end token (none if the context was shifted, since they do not follow the prompt). `logprobs` are those
-    of the tokens drawn since the last reply, if requested. `prefilled`: number of prompt tokens evaluated so far, if
-    requested. `saved` is the reply to a `Save`, `vectors` to an `Embed`. `checkpoints`, of a turn that is over: number
-    and size in bytes of the checkpoints of recurrent memories.
+    without the end token. `logprobs` are those of the tokens drawn since the last reply, if requested. `prefilled`:
+    number of prompt tokens evaluated so far, if requested. `saved` is the reply to a `Save`, `vectors` to an `Embed`.
+    `checkpoints`, of a turn that is over: number and size in bytes of the checkpoints of recurrent memories.
     """
 
     id: int

@@ -127,7 +127,9 @@ class Runner:
         loop = self._loop
         try:
             while self._carry_out():
-                self._step()
+                loop.step()
+                if replies := loop.drain():
+                    self._deliver(replies)
             loop.cancel_all()
         except BaseException as fault:  # noqa: BLE001 - whatever broke the loop, its readers must be told
             self._break(fault)
@@ -138,12 +140,6 @@ class Runner:
                 self._backend.close()
             finally:
                 self._ended.set()
-
-    def _step(self) -> None:
-        """Run one step and deliver its replies."""
-        self._loop.step()
-        if replies := self._loop.drain():
-            self._deliver(replies)
 
     def _carry_out(self) -> bool:
         """Carry out the commands in the queue; with nothing else to do, wait for one. Returns False after a `Close`."""

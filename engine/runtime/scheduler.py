@@ -4,6 +4,8 @@ A preempted request is evaluated again like any prompt, so preemption needs no c
 """
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from engine.runtime.backend import ContextInfo, Row
@@ -15,6 +17,7 @@ _DRAFTING_ROWS = 32
 """Up to this many rows in a decode, another row costs little; beyond it, guesses do not pay."""
 _OFFLINE_EVERY = 16
 """While prompts are evaluated and only offline requests decode, every 16th step decodes them too."""
+_SEQUENCE = attrgetter("state.sequence")
 
 
 class PrefillBudget:
@@ -55,19 +58,14 @@ class Chunk(NamedTuple):
         """Whether the chunk contains the request's last token, whose logits are needed."""
         return self.stop == len(self.state.tokens)
 
-    @property
-    def is_decode(self) -> bool:
-        """Whether the chunk is the one token after which the next is drawn, with guesses; otherwise it is prefill."""
-        return self.stop - self.start == 1 and self.output
-
     def rows(self) -> list[Row]:
-        state, last, output = self.state, self.stop - 1, self.output
-        rows = [
-            Row(state.tokens[position], position, state.sequence, output and position == last)
-            for position in range(self.start, self.stop)
-        ]
-        if self.draft:
-            rows += [Row(token, position, state.sequence, True) for position, token in enumerate(self.draft, self.stop)]
+        state, start, stop, draft = self
+        tokens, sequence = state.tokens, state.sequence
+        rows = list(map(Row, tokens[start:stop], range(start, stop), repeat(sequence), repeat(False)))
+        if stop == len(tokens):
+            rows[-1] = Row(tokens[-1], stop - 1, sequence, True)
+        if draft:
+            rows += [Row(token, position, sequence, True) for position, token in enumerate(draft, stop)]
         return rows
 
 
@@ -137,14 +135,21 @@ class Scheduler:
         Sequences are in ascending order: if each has a buffer of its own, llama.cpp evaluates only sequences together
         whose numbers are consecutive in the batch (llama-batch.cpp, `split_equal`).
         """
-        decoding = [state for state in self._running if state.pending == 1]
-        prompts = [state for state in self._running if state.pending > 1]
+        decoding: list[SequenceState] = []
+        prompts: list[SequenceState] = []
+        for state in self._running:
+            (decoding if len(state.tokens) - state.evaluated == 1 else prompts).append(state)
         if decoding and prompts and self._may_wait(decoding, prompts[0].request.priority):
             decoding = []
-        decodes = self._decodes(decoding, beside_prompts=bool(prompts))
-        prefill = self._prefill(prompts, self._n_batch - sum(chunk.size for chunk in decodes))
-        batches = [decodes, prefill] if self._separate else [decodes + prefill]
-        return [sorted(batch, key=lambda chunk: chunk.state.sequence) for batch in batches if batch]
+        decodes = self._decodes(decoding, beside_prompts=bool(prompts)) if decoding else []
+        if prompts:
+            prefill = self._prefill(prompts, self._n_batch - sum(chunk.size for chunk in decodes))
+            batches = [decodes, prefill] if self._separate else [decodes + prefill]
+        else:
+            batches = [decodes]
+        for batch in batches:
+            batch.sort(key=_SEQUENCE)
+        return list(filter(None, batches))
 
     def _may_wait(self, decoding: Sequence[SequenceState], priority: int) -> bool:
         """Whether these requests leave the step to prompts of this priority."""

@@ -21,7 +21,7 @@ class SequenceState:
     the request waits). At least one token is always left to evaluate: the next token is drawn from the logits of the
     last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
     with the last one. `events` and `logprobs` came since the last reply, `prefilled` is the progress that the next
-    reply reports. `shifted`: number of tokens dropped to make room.
+    reply reports.
     """
 
     request: Request
@@ -42,7 +42,6 @@ class SequenceState:
     started: float | None = None
     first_token: float | None = None
     strikes: int = 0
-    shifted: int = 0
 
     @property
     def pending(self) -> int:
@@ -61,9 +60,8 @@ class SequenceState:
 
     @property
     def output(self) -> tuple[int, ...]:
-        """The tokens generated after the prompt; empty once tokens were dropped, since they no longer follow the
-        prompt."""
-        return () if self.shifted else tuple(self.tokens[len(self.request.tokens) :])
+        """The tokens generated after the prompt."""
+        return tuple(self.tokens[len(self.request.tokens) :])
 
     def take(self) -> tuple[tuple[Event, ...], tuple[TokenLogprobs, ...]]:
         """Returns and clears the events and logprobs since the last reply."""
@@ -87,5 +85,4 @@ class SequenceState:
             accepted_tokens=0 if self.drafter is None else self.drafter.accepted,
             dropped_messages=self.request.dropped,
             shortened_results=self.request.shortened,
-            shifted_tokens=self.shifted,
         )

@@ -54,8 +54,7 @@ class TurnRequest:
       reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
     - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
       forced.
-    - `keep`: when the context is full, the older half of the tokens after the first `keep` is dropped and the turn goes
-      on; None: it ends. `dropped`: number of messages left out of the prompt, `shortened`: number of results cut in it,
+    - `dropped`: number of messages left out of the prompt, `shortened`: number of results cut in it,
       for the usage.
     - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
       thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
@@ -75,7 +74,6 @@ class TurnRequest:
     offline: bool = False
     reasoning_budget: Annotated[int, Field(ge=0)] | None = None
     reasoning_close: tuple[Piece, ...] = ()
-    keep: int | None = None
     dropped: int = 0
     shortened: int = 0
     progress: Progress | None = None
@@ -85,11 +83,7 @@ class TurnRequest:
     tokens: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "keep", "progress"))
-        if self.constraint is not None and self.sampling.stop and self.sampling.stop_in == "all":
-            raise RequestError(
-                'stop_in="all" holds output back, but a constraint must see it at once; leave one of them out.'
-            )
+        check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "progress"))
         if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
             raise RequestError(
                 "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
@@ -273,7 +267,6 @@ class Service:
             priority=turn.priority,
             deadline=turn.deadline,
             offline=turn.offline,
-            keep=turn.keep,
             reports=turn.progress is not None,
             dropped=turn.dropped,
             shortened=turn.shortened,
@@ -392,15 +385,13 @@ class Service:
 
     def _limits(self, turn: TurnRequest, room: int) -> Limits:
         """Returns what ends the turn: the caller's options, and the template's `stop`. `room`: tokens left after the
-        prompt; they limit a constrained turn without `keep`."""
+        prompt; they limit a constrained turn."""
         sampling = turn.sampling
         ends, texts = self._single_tokens(turn.prompt.stop)
-        anywhere = sampling.stop_in == "all"
-        most = room if turn.constraint is not None and turn.keep is None else None
+        most = room if turn.constraint is not None else None
         return Limits(
             max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
-            stop=texts if anywhere else (*sampling.stop, *texts),
-            stop_anywhere=sampling.stop if anywhere else (),
+            stop=(*sampling.stop, *texts),
             stop_tokens=frozenset(sampling.stop_tokens),
             ends=ends,
             markers=self._single_tokens(turn.markers)[0],

@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import takewhile
 from typing import Any, get_args
 
 from engine.errors import RequestError
@@ -137,7 +136,6 @@ class Fitted:
     """A prompt, and what was done to make it fit: see `TurnRequest`."""
 
     prompt: Prompt
-    keep: int | None = None
     dropped: int = 0
     shortened: int = 0
 
@@ -184,10 +182,6 @@ class Prompts:
         if policy not in get_args(Overflow):
             raise RequestError(f"overflow={policy!r} is unknown; choose one of {', '.join(get_args(Overflow))}.")
         messages = restored.messages
-        if policy == "shift":
-            systems = [*takewhile(lambda message: message.role in ("system", "developer"), messages)]
-            whole, head = self.rendered(restored, known, options), self.head(systems, known, options)
-            return Fitted(whole, keep=_shared(head, self._tokens(whole)))
         if policy == "error":
             return Fitted(self.rendered(restored, known, options))
 

@@ -175,11 +175,6 @@ def test_a_tool_that_raises() -> None:
     assert results(run) == ["Error: ValueError: no luck"]
 
 
-def test_no_tools_at_all() -> None:
-    run = start(Script(turn(call(0, "add", "{}", "unknown_tool")), answer()), []).result()
-    assert results(run) == ["Error: there is no tool 'add'. The tools are: none."]
-
-
 def test_max_steps() -> None:
     turns = [turn(call(0, "add", f'{{"a": {n}, "b": 0}}')) for n in range(3)]
     run = start(Script(*turns), max_steps=2).result()
@@ -306,33 +301,23 @@ async def test_a_conversation_that_outgrows_the_context_ends_the_run() -> None:
 
 
 async def test_a_turn_that_finds_out_later_that_it_does_not_fit() -> None:
+    """After another turn that ends the run; the first turn of all is an error."""
+
     class Full(ScriptedTurn):
         @property
         def completion(self) -> Completion:
             raise ContextOverflowError("too long")
 
     for wait in (False, True):
-        turns = [ScriptedTurn(turn(call(0, "add", '{"a": 1, "b": 1}'))), Full(answer())]
-        full = turns[1]
+        turns = [ScriptedTurn(turn(call(0, "add", '{"a": 1, "b": 1}'))), Full(answer()), Full(answer())]
+        first, full, alone = turns
         stream = stream_run(lambda _messages, turns=turns: turns.pop(0), ASK, as_tools((add,)))
         run = await stream if wait else stream.result()
-        assert (run.stopped, results(run), full.cancelled) == ("overflow", ["2"], True)
-
-
-class FailingTurn(ScriptedTurn):
-    @property
-    def completion(self) -> Completion:
-        raise ContextOverflowError("too long")
-
-
-async def test_an_error_while_generating() -> None:
-    for wait in (False, True):
-        failing = FailingTurn(answer())
-        stream = stream_run(lambda _messages, failing=failing: failing, ASK, ())
+        assert (run.stopped, results(run), full.cancelled, first.cancelled) == ("overflow", ["2"], True, True)
+        stream = stream_run(lambda _messages, turns=turns: turns.pop(0), ASK, ())
         with pytest.raises(ContextOverflowError):
             await stream if wait else stream.result()
-        assert stream.run.stopped == "error"
-        assert failing.cancelled
+        assert (stream.run.stopped, alone.cancelled) == ("error", True)
 
 
 async def test_async_for_and_await() -> None:

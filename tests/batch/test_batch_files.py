@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine import ChatTemplate, Engine, EngineError, RequestError, batch
-from engine.batch import lines
+from engine.batch import job
 from engine.batch.files import Files
 from engine.testing import ByteVocab, ScriptedBackend
 
@@ -280,9 +280,10 @@ def _overwrite(path: Path) -> None:
 @pytest.mark.parametrize("tamper", [_delete, _empty, _replace, _append, _overwrite])
 @pytest.mark.parametrize("name", ["out.jsonl", "out.errors.jsonl"])
 def test_files_changed_by_something_else_end_the_batch(
-    tmp_path: Path, name: str, tamper: Callable[[Path], None]
+    tmp_path: Path, name: str, tamper: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same call completes them then: every row once."""
+    monkeypatch.setattr(job, "_WAKE_SECONDS", 0.01)
     path, rows, done = tmp_path / name, [LONG, *ROWS], list[str]()
 
     def look(_: batch.Report) -> None:
@@ -290,7 +291,7 @@ def test_files_changed_by_something_else_end_the_batch(
             tamper(path)
             done.append(name)
 
-    with engine(delay=0.05) as slow:
+    with engine(delay=0.02) as slow:
         with pytest.raises(EngineError, match="changed by something else"):
             batch.run(rows, tmp_path / "out.jsonl", slow, group=False, in_flight=1, on_progress=look)
         assert done
@@ -301,7 +302,8 @@ def test_files_changed_by_something_else_end_the_batch(
 
 
 def test_a_deleted_output_ends_the_batch_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(job, "_SYNC_SECONDS", 0.01)
+    monkeypatch.setattr(job, "_WAKE_SECONDS", 0.01)
     rows, out = [{"prompt": f"{number}"} for number in range(500)], tmp_path / "out.jsonl"
     told: list[batch.Report] = []
 

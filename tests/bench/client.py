@@ -17,8 +17,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
 import openai
+from measuring import by_turns, report
 from openai_clients import backend_of, scripted, wait_until_idle
 from peers import LlamaServer
 
@@ -37,12 +39,12 @@ PROMPT = "Repeat after me: " + ", ".join(f"word{number}" for number in range(40)
 
 
 class Timed(NamedTuple):
-    """One stream: seconds to the first event that carries something, tokens per second from there on, and processor
-    seconds of the whole process for each token, which a busy machine leaves alone."""
+    """One stream. The first event is the first that carries something; processor time is the whole process's, which a
+    busy machine leaves alone."""
 
-    first: float
-    rate: float
-    processor: float
+    seconds_to_first_event: float
+    tokens_per_second: float
+    processor_seconds_per_token: float
 
 
 def timed(arrivals: Iterator[int | None]) -> Timed:
@@ -54,6 +56,10 @@ def timed(arrivals: Iterator[int | None]) -> Timed:
         tokens = arrival or tokens
     rate = (tokens - 1) / (time.perf_counter() - first)
     return Timed(first - begun, rate, (time.process_time() - processor) / tokens)
+
+
+def in_round(way: Callable[[], Iterator[int | None]], _: int) -> Timed:
+    return timed(way())
 
 
 def by_stream(llm: Engine, tokens: int) -> Iterator[int | None]:
@@ -91,22 +97,12 @@ def speed(rounds: int, tokens: int, model: Path, threads: int, binary: Path | No
             server = stack.enter_context(LlamaServer(binary, model, n_ctx=N_CTX, slots=1, threads=threads))
             remote = stack.enter_context(openai.OpenAI(base_url=server.address, api_key="none"))
             ways["server"] = lambda: by_client(remote, tokens)
-        found: dict[str, list[Timed]] = {name: [] for name in ways}
-        for number in range(rounds + 1):
-            for name in random.sample(sorted(ways), len(ways)):
-                one = timed(ways[name]())
-                if number:  # the first round warms up
-                    found[name].append(one)
-    for name, times in found.items():
-        first, rate, processor = (median(each[field] for each in times) for field in range(3))
-        print(
-            f"speed: {name:10} first event {1000 * first:6.2f} ms, {rate:7.1f} tokens/s, "
-            f"{1e6 * processor:.0f} processor microseconds a token, median of {len(times)}"
-        )
-    for name in [name for name in found if name != "client"]:
-        pairs = list(zip(found["client"], found[name], strict=True))
-        rate, first = median(a.rate / b.rate for a, b in pairs), median(a.first / b.first for a, b in pairs)
-        print(f"speed: client / {name}: {rate:.3f} of its tokens/s, {first:.2f} of its time to the first event")
+        runs = {name: partial(in_round, way) for name, way in ways.items()}
+        by_turns(runs, 1)  # warms up
+        times = by_turns(runs, rounds)
+    for unit in Timed._fields:
+        figures = {name: [getattr(each, unit) for each in some] for name, some in times.items()}
+        report("one stream", figures, "client", unit.replace("_", " "))
 
 
 async def stalls(streams: int, tokens: int) -> None:

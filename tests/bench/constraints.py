@@ -4,10 +4,8 @@
 out whole, cut off, wrong. `turns`: the same of `--count` turns drawn at random, whose models draft calls in their
 reasoning. `calls`: calls that templates render, under the grammars of their tools (LLAMA_CPP_TEMPLATES names
 llama.cpp's templates). `weights MODEL.gguf`: the same of a model's random weights at temperature 1.5. `cost
-MODEL.gguf`: a token under a mask beside a free one, and llama.cpp's grammar sampler; sixteen streams, a forced call,
-compile times. `stall MODEL.gguf`: the largest gap in a stream beside large schemas. `large [MODEL.gguf]`: forty
-constraints that are made to do harm and forty that are only large, beside a stream: what became of each, the slowest,
-and the largest gap. `compile [MODEL.gguf]`: a constraint made ready, over 300 schemas. All best with a model of a large
+MODEL.gguf`: a token under a mask beside a free one; sixteen streams, a forced call,
+compile times. `stall MODEL.gguf`: the largest gap in a stream beside large schemas. All best with a model of a large
 vocabulary, such as `tests/bench/models.py` writes of random weights.
 """
 
@@ -19,9 +17,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support"), str(Path(__file__).resolve().parent)]
 
@@ -37,18 +36,17 @@ from constrained import (  # noqa: E402
     reasons,
     wrong,
 )
-from gbnf import gbnf_microseconds  # noqa: E402
-from large_constraints import honest, hostile, public_shaped  # noqa: E402
+from measuring import STREAMS, by_turns, report, seconds  # noqa: E402
 from parsing_cases import find  # noqa: E402
 from schemas import SCHEMAS  # noqa: E402
 from template_calls import drawn, held, template_of, writers  # noqa: E402
 
 from engine import Completion, Engine  # noqa: E402
-from engine._data import builtin_model  # noqa: E402
 from engine.constraint.matcher import Compiler, masks  # noqa: E402
 from engine.errors import EngineError, RequestError  # noqa: E402
-from engine.types import JsonSchema, Regex, ToolChoice  # noqa: E402
+from engine.types import JsonSchema, Regex, ToolChoice, Usage  # noqa: E402
 
+Runs: TypeAlias = dict[str, Callable[[int], float]]
 TOOL = {
     "type": "function",
     "function": {
@@ -145,7 +143,7 @@ def _outcome(turn: Turn, bad: list[str], thought: str = THOUGHT) -> str:
     return "wrong" if said else "whole"
 
 
-def _speed(llm: Engine, tokens: int, **options: Any) -> float:
+def _speed(llm: Engine, tokens: int, _: int, **options: Any) -> float:
     """Microseconds a token of one stream, the prompt not counted."""
     completion: Completion = llm.complete("Once", max_tokens=tokens, ignore_eos=True, seed=1, **options)
     assert completion.usage is not None
@@ -160,37 +158,32 @@ def costs(path: Path, rounds: int) -> None:
         _compiling(llm)
     with Engine.load(path, n_ctx=1024, family="qwen3", preflight=False, n_threads=1) as llm:
         _a_call(llm, rounds)
-    print(f"llama.cpp's own grammar sampler, one token: {gbnf_microseconds(path, SCHEMAS[0], 60):,.0f} us")
 
 
 def _a_token(llm: Engine, rounds: int) -> None:
-    formats = {"free": None, "nearly all allowed": Regex(r"(?s:.{2000,})"), "few allowed": Regex(r"[0-9]{2000,}")}
-    draws = {"greedy": {"temperature": 0}, "top_k=40": {"temperature": 0.8, "top_k": 40}}
+    formats: dict[str, Regex | None] = {
+        "free": None,
+        "nearly all allowed": Regex(r"(?s:.{2000,})"),
+        "few allowed": Regex(r"[0-9]{2000,}"),
+    }
+    draws: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0}, "top_k=40": {"temperature": 0.8, "top_k": 40}}
     for name, sampling in draws.items():
-        times: dict[str, list[float]] = {kind: [] for kind in formats}
-        for _ in range(rounds):
-            for kind, wanted in formats.items():
-                extra = {} if wanted is None else {"response_format": wanted}
-                times[kind].append(_speed(llm, 64, **sampling, **extra))
-        free = statistics.median(times["free"])
-        for kind, found in times.items():
-            added = statistics.median(each - base for each, base in zip(found, times["free"], strict=True))
-            print(f"{name:>10} {kind:<20} {statistics.median(found):8.0f} us a token, {added:+7.0f} ({free:.0f} free)")
+        runs = {kind: partial(_speed, llm, 64, response_format=wanted, **sampling) for kind, wanted in formats.items()}
+        report(f"{name}, one stream", by_turns(runs, rounds), "free", "us a token")
 
 
 def _sixteen(llm: Engine, rounds: int) -> None:
-    ratios: list[float] = []
-    for _ in range(rounds):
-        spans: list[float] = []
-        for extra in ({}, {"response_format": Regex(r"(?s:.{2000,})")}):
-            began = time.perf_counter()
-            options: Any = {"max_tokens": 48, "ignore_eos": True, "temperature": 0.8, "seed": 1, **extra}
-            streams = [llm.stream_complete(f"Once {number}", **options) for number in range(16)]
-            for stream in streams:
+    def ask(wanted: Regex | None) -> float:
+        options: Any = {"max_tokens": 48, "ignore_eos": True, "temperature": 0.8, "seed": 1, "response_format": wanted}
+
+        def run() -> None:
+            for stream in [llm.stream_complete(f"Once {number}", **options) for number in range(STREAMS)]:
                 stream.result()
-            spans.append(time.perf_counter() - began)
-        ratios.append(spans[0] / spans[1])
-    print(f"sixteen streams constrained against free: {statistics.median(ratios):.2f}")
+
+        return seconds(run)
+
+    runs: Runs = {"free": lambda _: ask(None), "nearly all allowed": lambda _: ask(Regex(r"(?s:.{2000,})"))}
+    report("sixteen streams", by_turns(runs, rounds), "free", "seconds")
 
 
 def _compiling(llm: Engine) -> None:
@@ -207,88 +200,20 @@ def _compiling(llm: Engine) -> None:
     print(f"a first mask: p50 {statistics.median(steps):.0f} us, largest {max(steps):.0f} us")
 
 
-def compiling(path: Path) -> None:
-    """Prints how long it takes to make constraints ready: schemas checked, tried, compiled."""
-    spans: list[float] = []
-    with Engine.load(path, n_ctx=512, family="qwen3", preflight=False) as llm:
-        llm.chat("Hi", response_format=Regex("a"), max_tokens=1)  # the vocabulary's table is made, the child started
-        for seed in range(300):
-            wanted = JsonSchema(public_shaped(seed))
-            began = time.perf_counter()
-            llm.stream("Hi", response_format=wanted, max_tokens=1).cancel()
-            spans.append((time.perf_counter() - began) * 1e3)
-    spans.sort()
-    print(f"300 schemas made ready: p50 {spans[150]:.1f} ms, p99 {spans[297]:.1f} ms, largest {spans[-1]:.1f} ms")
-
-
-def large(path: Path) -> int:
-    """Prints what became of each kind, and the largest gap in a stream beside them; how many honest were refused or
-    hostile late."""
-    wrong = 0
-    with Engine.load(path, n_ctx=2048, n_sequences=2, family="qwen3", preflight=False) as llm:
-        llm.chat("Hi", response_format=Regex("a"), max_tokens=1)
-        gaps, over = [0.0], threading.Event()
-        reader = threading.Thread(target=_endless, args=(llm, gaps, over))
-        reader.start()
-        for kind, every in (("hostile", hostile()), ("honest", honest())):
-            ends: Counter[str] = Counter()
-            spans: dict[str, float] = {}
-            stalls: dict[str, float] = {}
-            for name, wanted in every.items():
-                gaps[:] = [0.0]
-                began = time.perf_counter()
-                end = _ended(llm, wanted, DEADLINES[kind])
-                spans[name] = time.perf_counter() - began
-                stalls[name] = max(gaps)
-                ends[end.partition(":")[0]] += 1
-                if spans[name] > DEADLINES[kind] + 1 or (kind == "honest" and end.startswith("refused")):
-                    wrong += 1
-                    print(f"  {kind}, {name}: {spans[name]:.1f} s, {end[:200]}")
-            print(f"{kind}: {dict(ends)}")
-            for what, found in (("slowest", spans), ("largest gaps", stalls)):
-                worst = sorted(found, key=lambda name: -found[name])[:4]
-                print(f"  {what}:", ", ".join(f"{found[name]:.2f} s ({name})" for name in worst), flush=True)
-        over.set()
-        reader.join()
-    return wrong
-
-
-DEADLINES = {"hostile": 20.0, "honest": 120.0}
-"""In seconds; the honest get time for busy machines."""
-
-
-def _ended(llm: Engine, wanted: object, deadline: float) -> str:
-    try:
-        completion = llm.chat("Hi", response_format=wanted, reasoning=False, max_tokens=60, seed=1, deadline=deadline)
-    except RequestError as error:
-        return f"refused: {error}"
-    return completion.finish_reason
-
-
-def _endless(llm: Engine, gaps: list[float], over: threading.Event) -> None:
-    while not over.is_set():
-        last = time.perf_counter()
-        with llm.stream_complete("Once", max_tokens=400, ignore_eos=True, seed=1) as stream:
-            for _ in stream:
-                gaps.append((now := time.perf_counter()) - last)
-                last = now
-                if over.is_set():
-                    break
-
-
 def _a_call(llm: Engine, rounds: int) -> None:
-    forced: list[float] = []
-    tokens = 0
-    for _ in range(rounds):
-        called = llm.chat(
-            "Hi", [TOOL], tool_choice="required", parallel_tool_calls=False, reasoning=False, temperature=0
-        )
-        assert called.usage is not None
-        tokens = called.usage.completion_tokens
-        free = llm.chat("Hi", reasoning=False, temperature=0, max_tokens=tokens, ignore_eos=True)
-        assert free.usage is not None
-        forced.append(called.usage.decode_seconds / free.usage.decode_seconds)
-    print(f"a forced call of {tokens} tokens against as many free ones: {statistics.median(forced):.2f} of the time")
+    forced: dict[str, Any] = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+    tokens = _usage(llm, **forced).completion_tokens
+    runs: Runs = {
+        "free": lambda _: _usage(llm, max_tokens=tokens, ignore_eos=True).decode_seconds,
+        "forced": lambda _: _usage(llm, **forced).decode_seconds,
+    }
+    report(f"a forced call of {tokens} tokens, and as many free ones", by_turns(runs, rounds), "free", "seconds")
+
+
+def _usage(llm: Engine, tools: Sequence[Any] = (), **options: Any) -> Usage:
+    completion = llm.chat("Hi", tools, reasoning=False, temperature=0, **options)
+    assert completion.usage is not None
+    return completion.usage
 
 
 def weights(path: Path, count: int) -> int:
@@ -334,20 +259,17 @@ def _judged(turn: Turn, completion: Completion, bad: list[str]) -> str:
 def stall(path: Path, rounds: int) -> None:
     """The largest time between two tokens of a stream on one thread, beside others whose schemas are hostile, and
     beside the same others without."""
-    found: dict[str, list[float]] = {"free neighbours": [], "hostile schemas": []}
     hostile = [
         JsonSchema({"type": "object", "properties": {f"p{round_}_{n}": {"type": "string"} for n in range(size)}})
         for round_, size in enumerate((1498, 1499, 1500, 3000))
     ]
     with Engine.load(path, n_ctx=2048, n_sequences=2, family="qwen3", preflight=False, n_threads=1) as llm:
         llm.chat("Hi", response_format=JsonSchema({"type": "object"}), max_tokens=5)  # the vocabulary's table is made
-        for _ in range(rounds):
-            for kind, gaps in found.items():
-                gaps.append(_largest_gap(llm, hostile if kind == "hostile schemas" else [None] * len(hostile)))
-    for kind, gaps in found.items():
-        print(f"{kind}: largest gap {statistics.median(gaps) * 1e3:.0f} ms (median of {rounds})")
-    added = statistics.median(b - a for a, b in zip(*found.values(), strict=True))
-    print(f"added: {added * 1e3:+.0f} ms")
+        runs: Runs = {
+            "free neighbours": lambda _: _largest_gap(llm, [None] * len(hostile)),
+            "hostile schemas": lambda _: _largest_gap(llm, hostile),
+        }
+        report("the largest gap", by_turns(runs, rounds), "free neighbours", "seconds")
 
 
 def _largest_gap(llm: Engine, beside: Sequence[JsonSchema | None]) -> float:
@@ -371,7 +293,7 @@ def _largest_gap(llm: Engine, beside: Sequence[JsonSchema | None]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ["matrix", "turns", "calls", "cost", "weights", "stall", "large", "compile"]
+    parts = ["matrix", "turns", "calls", "cost", "weights", "stall"]
     parser.add_argument("part", choices=parts)
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--families", nargs="*", default=None)
@@ -381,11 +303,6 @@ def main() -> int:
     given = parser.parse_args()
     if given.part == "matrix":
         return min(1, matrix(given.families or callable_families(), every_wish=given.every_wish))
-    if given.part == "large":
-        return min(1, large(given.model or builtin_model()))
-    if given.part == "compile":
-        compiling(given.model or builtin_model())
-        return 0
     if given.part == "turns":
         return min(1, turns(given.families or callable_families(), given.count))
     if given.part == "calls":

@@ -27,28 +27,10 @@ from gguf import GGMLQuantizationType as Type
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
-from random_models import Plan, write  # noqa: E402
+from models import Plan, attention, keys, write  # noqa: E402
 
 MIB = 1 << 20
 _BUFFER = re.compile(r"(\w+) +(KV|RS|compute|output|model) buffer size = +([\d.]+) MiB")
-
-
-def _attention(width: int, heads: int, kv: int, head: int, ff: int) -> dict[str, int]:
-    return {"E": width, "H": heads, "K": kv, "D": head, "Q": heads * head, "KV": kv * head, "F": ff}
-
-
-def _keys(sizes: dict[str, int], n_ctx: int = 32_768, **more: Any) -> dict[str, Any]:
-    """The keys of these sizes."""
-    return {
-        "context_length": n_ctx,
-        "embedding_length": sizes["E"],
-        "feed_forward_length": sizes["F"],
-        "attention.head_count": sizes["H"],
-        "attention.head_count_kv": sizes["K"],
-        "attention.key_length": sizes["D"],
-        "attention.value_length": sizes["D"],
-        **more,
-    }
 
 
 def _plain(
@@ -60,42 +42,42 @@ def _plain(
     more: Mapping[str, Any] | None = None,
     **plain: Any,
 ) -> Plan:
-    return Plan(kind, kind_of, layers, sizes, {**_keys(sizes, **plain), **(more or {})}, vocabulary=vocabulary)
+    return Plan(kind, kind_of, layers, sizes, {**keys(sizes, **plain), **(more or {})}, vocabulary=vocabulary)
 
 
-_QWEN35 = {**_attention(1280, 8, 2, 256, 4096), "S": 128, "R": 4}
+_QWEN35 = {**attention(1280, 8, 2, 256, 4096), "S": 128, "R": 4}
 _DEEPSEEK = {"E": 1024, "F": 2816, "H": 16, "D": 256, "L": 128, "B": 512, "X": 16, "XF": 512}
-_FALCON = {**_attention(1536, 12, 4, 128, 3072), "I": 1536, "S": 128, "R": 24, "G": 1}
-_JAMBA = {**_attention(2048, 16, 4, 128, 7168), "I": 4096, "S": 16, "R": 128}
+_FALCON = {**attention(1536, 12, 4, 128, 3072), "I": 1536, "S": 128, "R": 24, "G": 1}
+_JAMBA = {**attention(2048, 16, 4, 128, 7168), "I": 4096, "S": 16, "R": 128}
 
 PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
     "llama": (
-        _plain("llama", Type.Q4_0, 6, _attention(2048, 16, 16, 128, 5632), "llama-bpe",
+        _plain("llama", Type.Q4_0, 6, attention(2048, 16, 16, 128, 5632), "llama-bpe",
                more={"rope.dimension_count": 128}),
         {"n_ctx": 1024, "n_sequences": 1},
     ),
-    "qwen3": (_plain("qwen3", Type.Q8_0, 5, _attention(1536, 12, 4, 128, 3072)), {"n_ctx": 512, "n_sequences": 4}),
+    "qwen3": (_plain("qwen3", Type.Q8_0, 5, attention(1536, 12, 4, 128, 3072)), {"n_ctx": 512, "n_sequences": 4}),
     "qwen3-pool": (
-        _plain("qwen3", Type.Q5_0, 4, _attention(2048, 16, 8, 128, 4096)),
+        _plain("qwen3", Type.Q5_0, 4, attention(2048, 16, 8, 128, 4096)),
         {"n_ctx": 512, "n_sequences": 4, "kv_unified": True, "kv_tokens": 2048},
     ),
     "qwen3moe": (
-        _plain("qwen3moe", Type.Q4_K, 8, {**_attention(1024, 16, 4, 64, 2048), "X": 64, "XF": 256}, expert_count=64,
+        _plain("qwen3moe", Type.Q4_K, 8, {**attention(1024, 16, 4, 64, 2048), "X": 64, "XF": 256}, expert_count=64,
                expert_used_count=4, expert_feed_forward_length=256),
         {"n_ctx": 1024, "n_sequences": 4, "type_k": "q8_0", "type_v": "q8_0"},
     ),
     "gemma3": (
-        _plain("gemma3", Type.Q4_0, 12, _attention(1152, 4, 1, 256, 5120), "gemma-4",
+        _plain("gemma3", Type.Q4_0, 12, attention(1152, 4, 1, 256, 5120), "gemma-4",
                more={"attention.sliding_window": 128}),
         {"n_ctx": 1024, "n_sequences": 1},
     ),
     "gemma3-short": (
-        _plain("gemma3", Type.Q6_K, 6, _attention(1280, 4, 2, 256, 5120), "gemma-4",
+        _plain("gemma3", Type.Q6_K, 6, attention(1280, 4, 2, 256, 5120), "gemma-4",
                more={"attention.sliding_window": 64}),
         {"n_ctx": 768, "n_sequences": 2, "swa_full": False, "flash_attn": "on"},
     ),
     "gpt-oss": (
-        _plain("gpt-oss", Type.MXFP4, 12, {**_attention(640, 16, 4, 64, 640), "X": 32, "XF": 640}, expert_count=32,
+        _plain("gpt-oss", Type.MXFP4, 12, {**attention(640, 16, 4, 64, 640), "X": 32, "XF": 640}, expert_count=32,
                expert_used_count=4, expert_feed_forward_length=640, more={"attention.sliding_window": 128}),
         {"n_ctx": 2048, "n_sequences": 1, "swa_full": False},
     ),
@@ -123,19 +105,19 @@ PLANS: dict[str, tuple[Plan, dict[str, Any]]] = {
     ),
     "jamba": (
         Plan("jamba", Type.Q5_K, 6, _JAMBA,
-             {**_keys(_JAMBA), "attention.head_count_kv": tuple(4 * (layer % 3 == 2) for layer in range(6)),
+             {**keys(_JAMBA), "attention.head_count_kv": tuple(4 * (layer % 3 == 2) for layer in range(6)),
               "ssm.inner_size": 4096, "ssm.state_size": 16, "ssm.time_step_rank": 128}, 3, "llama-spm"),
         {"n_ctx": 512, "n_sequences": 1, "checkpoint_mib": 0},
     ),
     "lfm2": (
-        Plan("lfm2", Type.Q8_0, 4, _attention(1536, 24, 8, 64, 4096),
-             {**_keys(_attention(1536, 24, 8, 64, 4096)),
+        Plan("lfm2", Type.Q8_0, 4, attention(1536, 24, 8, 64, 4096),
+             {**keys(attention(1536, 24, 8, 64, 4096)),
               "attention.head_count_kv": tuple(8 * (layer % 2) for layer in range(4))}, 2),
         {"n_ctx": 256, "n_sequences": 4, "type_k": "q8_0"},
     ),
     "qwen35": (
         Plan("qwen35", Type.Q4_K, 20, _QWEN35,
-             {**_keys(_QWEN35), "rope.dimension_count": 64, "rope.dimension_sections": (11, 11, 10, 0),
+             {**keys(_QWEN35), "rope.dimension_count": 64, "rope.dimension_sections": (11, 11, 10, 0),
               "ssm.inner_size": 512, "ssm.state_size": 128, "ssm.time_step_rank": 4, "ssm.group_count": 2,
               "full_attention_interval": 4}, 4, "qwen35"),
         {"n_ctx": 1024, "n_sequences": 1, "checkpoint_mib": 0},

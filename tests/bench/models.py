@@ -1,120 +1,178 @@
-"""Model files for benchmarks: random weights in a real shape, Q4_0, with the real vocabulary of Qwen2 (152 k tokens).
+"""Model files for benchmarks: random weights in real shapes and types, with real vocabularies.
 
-What a model says does not matter for its speed, so the weights are random; its shape, its types and the size of its
-vocabulary do. The vocabulary comes from `ggml-vocab-qwen2.gguf` of llama.cpp's source tree (in the source distribution
-of llama-cpp-python, `vendor/llama.cpp/models`).
+What a model says does not matter for its speed and its memory, so the weights are random: blocks of random bits with a
+small scale. The tensors' names and shapes are those of `tests/support/model_zoo.py`, in real sizes; the vocabularies
+are those of llama.cpp's source tree (`vendor/llama.cpp/models` in the source distribution of llama-cpp-python).
 """
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+from gguf import GGMLQuantizationType as Type
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+
+import gguf_bytes
+import model_zoo
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_BLOCK = 32  # weights of one Q4_0 block, in 18 bytes: a half-precision scale and 32 numbers of 4 bits
-_SPREAD = 4.6  # standard deviation of those numbers, drawn evenly
+_SCALES: dict[Type, tuple[int, ...]] = {
+    Type.Q4_0: (0,), Type.Q5_0: (0,), Type.Q8_0: (0,), Type.IQ4_NL: (0,),
+    Type.Q2_K: (80, 82), Type.Q3_K: (108,), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,),
+}  # fmt: skip
+"""Where a block has its scales, numbers of 16 bits. MXFP4 has an exponent of 8 bits in its first byte."""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The sizes of a Qwen3-architecture model whose output matrix is its embedding."""
+class Plan:
+    """A model of the zoo's kind in a real size. `sizes` are the zoo's letters, and `layers`; `keys` replace the kind's;
+    `attention`: which layers attend in a hybrid (the zoo's layer 1; the others are its layer 0): every so many."""
 
+    kind: str
+    type: Type
     layers: int
-    width: int
-    feed_forward: int
-    heads: int
-    kv_heads: int
-    head_size: int
+    sizes: Mapping[str, int]
+    keys: Mapping[str, int | tuple[int, ...] | tuple[bool, ...]] = field(default_factory=dict[str, int])
+    attention: int = 1
+    vocabulary: str = "qwen2"
+    template: str = model_zoo.TEMPLATE.decode()
 
 
-SHAPES = {
-    "tiny": Shape(2, 64, 128, 4, 2, 32),
-    "0.2B": Shape(12, 768, 2048, 12, 4, 64),
-    "0.6B": Shape(28, 1024, 3072, 16, 8, 128),
-}
-N_CTX = 40_960
+def keys(sizes: Mapping[str, int], n_ctx: int = 32_768, **more: Any) -> dict[str, Any]:
+    """The keys of a model of these sizes."""
+    return {
+        "context_length": n_ctx,
+        "embedding_length": sizes["E"],
+        "feed_forward_length": sizes["F"],
+        "attention.head_count": sizes["H"],
+        "attention.head_count_kv": sizes["K"],
+        "attention.key_length": sizes["D"],
+        "attention.value_length": sizes["D"],
+        **more,
+    }
+
+
+def attention(width: int, heads: int, kv: int, head: int, ff: int) -> dict[str, int]:
+    """The zoo's letters for these sizes."""
+    return {"E": width, "H": heads, "K": kv, "D": head, "Q": heads * head, "KV": kv * head, "F": ff}
+
+
+SHAPES = {"0.2B": (12, attention(768, 12, 4, 64, 2048)), "0.6B": (28, attention(1024, 16, 8, 128, 3072))}
+"""Layers and sizes of models in Qwen3's architecture."""
 
 
 def model_file(size: str, vocabulary: Path, folder: Path) -> Path:
-    """The file of a model of this size, written if it is not there."""
+    """The file of a Q4_0 model of this size, written if it is not there."""
     path = folder / f"random-{size}-q4_0.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        _write(temporary, SHAPES[size], vocabulary)
-        temporary.rename(path)
+        layers, sizes = SHAPES[size]
+        template = (REPOSITORY / "templates" / "qwen3.jinja").read_text(encoding="utf-8")
+        name = vocabulary.stem.removeprefix("ggml-vocab-")
+        plan = Plan("qwen3", Type.Q4_0, layers, sizes, keys(sizes, 40_960), vocabulary=name, template=template)
+        write(path.with_suffix(".tmp"), plan, vocabulary.parent).rename(path)
     return path
 
 
-def _write(path: Path, shape: Shape, vocabulary: Path) -> None:
-    writer = gguf.GGUFWriter(path, "qwen3")
+def write(path: Path, plan: Plan, vocabularies: Path) -> Path:
+    """Write the file."""
+    about = model_zoo.KINDS[plan.kind]
+    writer = gguf.GGUFWriter(path, about.architecture)
     writer.add_name("random")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
-    writer.add_context_length(N_CTX)
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_size)
-    writer.add_value_length(shape.head_size)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(1e6)
-    n_vocab = copy_vocabulary(writer, vocabulary)
-    writer.add_chat_template((REPOSITORY / "templates" / "qwen3.jinja").read_text(encoding="utf-8"))
-    _tensors(writer, shape, n_vocab)
+    n_vocab = _vocabulary(writer, about.vocabulary, plan.vocabulary, vocabularies)
+    keys: dict[str, tuple[int, object]] = {name: (kind, value) for name, kind, value in about.keys}
+    keys["block_count"] = (gguf_bytes.U32, plan.layers)
+    for name, value in plan.keys.items():
+        keys[name] = (gguf_bytes.ARRAY if isinstance(value, tuple) else gguf_bytes.U32, value)
+    for name, (kind, value) in keys.items():
+        key = f"{about.architecture}.{name}"
+        if isinstance(value, tuple):
+            writer.add_array(key, [*value])
+        else:
+            writer.add_key_value(key, value, gguf.GGUFValueType(_VALUE_TYPES[kind]))
+    writer.add_chat_template(plan.template)
+    letters = {**model_zoo.SIZES, **about.sizes, "V": n_vocab, **plan.sizes}
+    random = np.random.default_rng(1)
+    for text in about.whole.split(";"):
+        _tensor(writer, random, text, letters, plan.type)
+    for layer in range(plan.layers):
+        like = int((layer + 1) % plan.attention == 0)
+        block = about.block if isinstance(about.block, str) else about.block(like)
+        for text in block.split(";"):
+            _tensor(writer, random, text, letters, plan.type, f"blk.{layer}.")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
+
+
+_VALUE_TYPES = {
+    gguf_bytes.U32: gguf.GGUFValueType.UINT32,
+    gguf_bytes.F32: gguf.GGUFValueType.FLOAT32,
+    gguf_bytes.BOOL: gguf.GGUFValueType.BOOL,
+}
+
+
+def _vocabulary(writer: gguf.GGUFWriter, kind: str, name: str, folder: Path) -> int:
+    """The real vocabulary of that name, of the RWKV kind the zoo's; the number of tokens."""
+    if kind == "rwkv":
+        for pair in model_zoo.vocabulary_pairs(model_zoo.VOCABULARIES[kind]()):
+            if isinstance(pair.value, gguf_bytes.Array):
+                writer.add_array(pair.name, [each.decode("latin1") if isinstance(each, bytes) else each
+                                             for each in pair.value.items])  # fmt: skip
+            elif isinstance(pair.value, bytes):
+                writer.add_string(pair.name, pair.value.decode())
+            else:
+                writer.add_key_value(pair.name, pair.value, gguf.GGUFValueType(pair.kind))
+        return len(model_zoo.VOCABULARIES[kind]().tokens)
+    return copy_vocabulary(writer, folder / f"ggml-vocab-{name}.gguf")
 
 
 def copy_vocabulary(writer: gguf.GGUFWriter, vocabulary: Path) -> int:
     """Every `tokenizer.` key of the vocabulary file; the number of tokens."""
     n_vocab = 0
-    for key, field in gguf.GGUFReader(vocabulary).fields.items():
+    for key, field_ in gguf.GGUFReader(vocabulary).fields.items():
         if not key.startswith("tokenizer.") or key == "tokenizer.chat_template":
             continue
-        value: Any = field.contents()
-        kinds = field.types
-        if kinds[0] == gguf.GGUFValueType.ARRAY:
+        value: Any = field_.contents()
+        if field_.types[0] == gguf.GGUFValueType.ARRAY:
             writer.add_array(key, value)
         else:
-            writer.add_key_value(key, value, kinds[0])
+            writer.add_key_value(key, value, field_.types[0])
         if key == "tokenizer.ggml.tokens":
             n_vocab = len(value)
     return n_vocab
 
 
-def _tensors(writer: gguf.GGUFWriter, shape: Shape, n_vocab: int) -> None:
-    random = np.random.default_rng(1)
-
-    def matrix(name: str, inputs: int, outputs: int) -> None:
-        blocks = outputs * inputs // _BLOCK
-        data = random.integers(0, 256, (blocks, 18), dtype=np.uint8)
-        scale = np.float16(1 / (_SPREAD * inputs**0.5))
-        data[:, :2] = np.frombuffer(scale.tobytes(), dtype=np.uint8)
-        row = inputs // _BLOCK * 18
-        writer.add_tensor(name, data.reshape(outputs, row), raw_dtype=gguf.GGMLQuantizationType.Q4_0)
-
-    def ones(name: str, size: int) -> None:
-        writer.add_tensor(name, np.ones(size, dtype=np.float32))
-
-    inner, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    matrix("token_embd.weight", shape.width, n_vocab)
-    ones("output_norm.weight", shape.width)
-    for index in range(shape.layers):
-        block = f"blk.{index}"
-        ones(f"{block}.attn_norm.weight", shape.width)
-        matrix(f"{block}.attn_q.weight", shape.width, inner)
-        matrix(f"{block}.attn_k.weight", shape.width, kv)
-        matrix(f"{block}.attn_v.weight", shape.width, kv)
-        matrix(f"{block}.attn_output.weight", inner, shape.width)
-        ones(f"{block}.attn_q_norm.weight", shape.head_size)
-        ones(f"{block}.attn_k_norm.weight", shape.head_size)
-        ones(f"{block}.ffn_norm.weight", shape.width)
-        matrix(f"{block}.ffn_gate.weight", shape.width, shape.feed_forward)
-        matrix(f"{block}.ffn_up.weight", shape.width, shape.feed_forward)
-        matrix(f"{block}.ffn_down.weight", shape.feed_forward, shape.width)
+def _tensor(
+    writer: gguf.GGUFWriter,
+    random: np.random.Generator,
+    text: str,
+    letters: Mapping[str, int],
+    kind: Type,
+    prefix: str = "",
+) -> None:
+    name, dimensions = text.split()
+    shape = [model_zoo.size(each, letters) for each in dimensions.split(",")]
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    matrix = len(shape) > 1 and shape[0] % block == 0 and "ssm" not in name.replace("ssm_in", "").replace("ssm_out", "")
+    if not matrix or "norm" in name or "bias" in name or "conv" in name or "gate_inp" in name or "lerp" in name:
+        values = np.ones(shape[::-1], dtype=np.float32) if "norm" in name else -np.ones(shape[::-1], dtype=np.float32)
+        writer.add_tensor(prefix + name, values if "norm" in name or name == "ssm_a" else values * np.float32(-0.01))
+        return
+    rows = int(np.prod(shape[1:]))
+    data = random.integers(0, 256, (rows * shape[0] // block, size), dtype=np.uint8)
+    small = np.frombuffer(np.float16(0.02 / shape[0] ** 0.5).tobytes(), dtype=np.uint8)
+    if kind == Type.MXFP4:
+        data[:, 0] = 118
+    elif kind in (Type.F16, Type.BF16):
+        data[:, 1] &= 0x9F if kind == Type.F16 else 0xBC
+    for place in _SCALES.get(kind, ()):
+        data[:, place : place + 2] = small
+    writer.add_tensor(prefix + name, data.reshape(*shape[:0:-1], shape[0] // block * size), raw_dtype=kind)

@@ -1,10 +1,11 @@
-"""The other ways to run the same model: llama-cpp-python's own class, llama-server over HTTP, llama-batched-bench.
+"""The other ways to run the same model: a bare loop over llama.cpp's functions, llama-cpp-python's own class,
+llama-server over HTTP.
 
-The native tools are built from the source that pip downloads for llama-cpp-python:
+llama-server is built from the source that pip downloads for llama-cpp-python:
 
     pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36 && tar xf llama_cpp_python-0.3.36.tar.gz
     cmake -S llama_cpp_python-0.3.36/vendor/llama.cpp -B build -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF
-    cmake --build build -j --target llama-server llama-batched-bench
+    cmake --build build -j --target llama-server
 
 with the compiler flags that llama-cpp-python was built with (with gcc on a CPU with AMX, `CXXFLAGS` as in the README).
 """
@@ -13,13 +14,126 @@ import http.client
 import json
 import socket
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from bare import Drawing
+from engine.errors import DecodeError
+from engine.llama import lib as llama_lib
+from engine.llama.gguf import read_gguf
+from engine.llama.params import on_cpu
+from engine.runtime.config import FLASH_ATTENTION, ContextOptions
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How tokens are sampled; temperature 0 is greedy."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The same as the engine's options, all of them, so that no family's default applies."""
+        return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "min_p": 0.0}
+
+
+GREEDY = Drawing()
+NUCLEUS = Drawing(0.6, 20, 0.95)
+
+
+class Bare:
+    """Tokens in, tokens out: one model and one context, with the engine's own choice of attention and batches."""
+
+    def __init__(self, path: Path, *, n_ctx: int, sequences: int, threads: int, unified: bool) -> None:
+        options = on_cpu(read_gguf(path), replace(ContextOptions(), kv_unified=unified), n_ctx, sequences)
+        lib: Any = llama_lib.library()
+        self._lib = lib
+        weights = lib.llama_model_default_params()
+        weights.n_gpu_layers = 0
+        self._model = lib.llama_model_load_from_file(str(path).encode(), weights)
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, 2048, options.rows_at_once
+        params.flash_attn_type = FLASH_ATTENTION[options.flash_attn]
+        params.n_seq_max, params.n_outputs_max = sequences, max(16, sequences)
+        params.n_threads = params.n_threads_batch = threads
+        params.kv_unified = unified
+        params.no_perf = True
+        self._context = lib.llama_init_from_model(self._model, params)
+        self._memory = lib.llama_get_memory(self._context)
+        self._batch = lib.llama_batch_init(2048, 0, 1)
+
+    def close(self) -> None:
+        self._lib.llama_batch_free(self._batch)
+        self._lib.llama_free(self._context)
+        self._lib.llama_model_free(self._model)
+
+    def generate(self, prompts: Sequence[Sequence[int]], steps: int, drawing: Drawing, *, shared: int = 0) -> int:
+        """Decode all prompts together, `steps` tokens each, from an empty memory; the number of tokens made.
+
+        `shared`: the number of leading tokens that all prompts share, evaluated once and copied to the others.
+        """
+        lib = self._lib
+        lib.llama_memory_clear(self._memory, True)
+        chains = [self._chain(drawing, seed) for seed in range(len(prompts))]
+        if shared:
+            self._prefill(prompts[0][:shared], 0, 0)
+            for sequence in range(1, len(prompts)):
+                lib.llama_memory_seq_cp(self._memory, 0, sequence, -1, -1)
+        drawn = [0] * len(prompts)
+        for sequence, prompt in enumerate(prompts):
+            self._prefill(prompt[shared:], shared, sequence)
+            drawn[sequence] = lib.llama_sampler_sample(chains[sequence], self._context, -1)
+        for step in range(steps - 1):
+            for sequence, prompt in enumerate(prompts):
+                self._row(sequence, drawn[sequence], len(prompt) + step, sequence, output=True)
+            self._decode(len(prompts))
+            for sequence, chain in enumerate(chains):
+                drawn[sequence] = lib.llama_sampler_sample(chain, self._context, sequence)
+        for chain in chains:
+            lib.llama_sampler_free(chain)
+        return steps * len(prompts)
+
+    def _prefill(self, tokens: Sequence[int], start: int, sequence: int) -> None:
+        for at in range(0, len(tokens), 2048):
+            chunk = tokens[at : at + 2048]
+            for index, token in enumerate(chunk):
+                self._row(index, token, start + at + index, sequence, output=index == len(chunk) - 1)
+            self._decode(len(chunk))
+
+    def _row(self, index: int, token: int, position: int, sequence: int, *, output: bool) -> None:
+        batch = self._batch
+        batch.token[index] = token
+        batch.pos[index] = position
+        batch.n_seq_id[index] = 1
+        batch.seq_id[index][0] = sequence
+        batch.logits[index] = output
+
+    def _decode(self, rows: int) -> None:
+        self._batch.n_tokens = rows
+        if code := self._lib.llama_decode(self._context, self._batch):
+            raise DecodeError(f"llama_decode returned {code} for a batch of {rows} tokens.")
+
+    def _chain(self, drawing: Drawing, seed: int) -> Any:
+        """The sampler chain that llama.cpp's own tools build."""
+        lib = self._lib
+        chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        links: list[Any] = []
+        if drawing.temperature == 0:
+            links.append(lib.llama_sampler_init_greedy())
+        else:
+            if drawing.top_k:
+                links.append(lib.llama_sampler_init_top_k(drawing.top_k))
+            if drawing.top_p < 1:
+                links.append(lib.llama_sampler_init_top_p(drawing.top_p, 1))
+            links += [lib.llama_sampler_init_temp(drawing.temperature), lib.llama_sampler_init_dist(seed)]
+        for link in links:
+            lib.llama_sampler_chain_add(chain, link)
+        return chain
 
 
 class LlamaPython:
@@ -35,20 +149,8 @@ class LlamaPython:
 
     def generate(self, prompts: Sequence[Sequence[int]], steps: int, drawing: Drawing) -> int:
         """Streams each prompt's answer to its end; the number of chunks with a token: the last one has none."""
-        return sum(sum(1 for _ in self.stream(prompt, steps, drawing)) - 1 for prompt in prompts)
-
-    def stream(self, prompt: Sequence[int], steps: int, drawing: Drawing) -> Iterator[object]:
-        """A chunk for each token, and a last one without any."""
-        return self._llama.create_completion(
-            list(prompt),
-            max_tokens=steps,
-            temperature=drawing.temperature,
-            top_k=drawing.top_k,
-            top_p=drawing.top_p,
-            min_p=0.0,
-            repeat_penalty=1.0,
-            stream=True,
-        )
+        options = {"max_tokens": steps, "repeat_penalty": 1.0, "stream": True, **drawing.options}
+        return sum(sum(1 for _ in self._llama.create_completion(list(prompt), **options)) - 1 for prompt in prompts)
 
     def chat(self, messages: Sequence[Any], steps: int) -> dict[str, int]:
         """The usage of one greedy answer, not streamed."""
@@ -83,93 +185,49 @@ class LlamaServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._process.terminate()
         self._process.wait(30)
-
-    def generate(self, prompts: Sequence[Sequence[int]], steps: int, drawing: Drawing) -> int:
-        """All prompts at once, streamed; the number of tokens made."""
-        made = [0] * len(prompts)
-
-        def one(index: int) -> None:
-            body = {
-                "prompt": list(prompts[index]),
-                "n_predict": steps,
-                "stream": True,
-                "ignore_eos": True,
-                "temperature": drawing.temperature,
-                # With no filter it goes through records of the whole vocabulary, also where the best token is wanted.
-                "top_k": drawing.top_k if drawing.temperature else 1,
-                "top_p": drawing.top_p,
-                "min_p": 0.0,
-                "seed": index,
-                "cache_prompt": True,
-            }
-            made[index] = self._completion(body)
-
-        threads = [threading.Thread(target=one, args=(index,)) for index in range(len(prompts))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return sum(made)
-
-    def chat(self, messages: Sequence[Any], steps: int) -> dict[str, Any]:
-        """The usage of one greedy answer, not streamed; call it from as many threads as there are slots, or more."""
-        body = {"messages": list(messages), "max_tokens": steps, "temperature": 0, "cache_prompt": True}
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=600)
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-        found = json.loads(connection.getresponse().read())
-        connection.close()
-        return found["usage"]
 
     @property
     def address(self) -> str:
         """The base URL that a client of OpenAI's API takes."""
         return f"http://127.0.0.1:{self._port}/v1"
 
-    def forget(self) -> None:
-        """Empty the slots' caches, so that no run profits from the one before."""
-        for slot in json.loads(self._get("/slots") or "[]"):
-            connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
-            connection.request("POST", f"/slots/{slot['id']}?action=erase")
-            connection.getresponse().read()
-            connection.close()
+    def generate(self, prompts: Sequence[Sequence[int]], steps: int, drawing: Drawing) -> int:
+        """All prompts at once; the number of tokens made."""
 
-    def _completion(self, body: dict[str, Any]) -> int:
+        def one(index: int) -> int:
+            options: dict[str, Any] = {"n_predict": steps, "ignore_eos": True, "seed": index, "cache_prompt": True}
+            options |= drawing.options
+            if drawing is GREEDY:  # without a filter it goes through records of the whole vocabulary
+                options["top_k"] = 1
+            return self._post("/completion", {"prompt": list(prompts[index]), **options})["tokens_predicted"]
+
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            return sum(pool.map(one, range(len(prompts))))
+
+    def chat(self, messages: Sequence[Any], steps: int) -> dict[str, Any]:
+        """The usage of one greedy answer, not streamed; call it from as many threads as there are slots, or more."""
+        body = {"messages": list(messages), "max_tokens": steps, "temperature": 0, "cache_prompt": True}
+        return self._post("/v1/chat/completions", body)["usage"]
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=600)
-        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
-        made = 0
-        for line in connection.getresponse():
-            if line.startswith(b"data: ") and b'"stop":true' in line:
-                made = json.loads(line[6:])["tokens_predicted"]
-        connection.close()
-        return made
-
-    def _healthy(self) -> bool:
-        return '"ok"' in self._get("/health")
-
-    def _get(self, path: str) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
         try:
-            connection.request("GET", path)
-            return connection.getresponse().read().decode()
-        except OSError:
-            return ""
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            return json.loads(connection.getresponse().read())
         finally:
             connection.close()
 
-
-def batched_bench(binary: Path, path: Path, *, prompt: int, steps: int, sequences: int, threads: int) -> float:
-    """Tokens made per second by `llama-batched-bench`, which does not draw them; prompts not shared, not counted."""
-    done = subprocess.run(
-        [
-            *(str(binary), "-m", str(path), "-c", str(sequences * (prompt + steps)), "-b", "2048", "-ub", "512"),
-            *("-npp", str(prompt), "-ntg", str(steps), "-npl", str(sequences), "-t", str(threads)),
-            *("-tb", str(threads), "--output-format", "jsonl"),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
-    return float(json.loads(line)["speed_tg"])
+    def _healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            return b'"ok"' in connection.getresponse().read()
+        except OSError:
+            return False
+        finally:
+            connection.close()

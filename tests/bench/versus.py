@@ -2,39 +2,38 @@
 
     python tests/bench/versus.py --model random-0.2B-q4_0.gguf --base ../main-before --only shared distinct --rounds 5
 
-Prints the medians of both and the median of the ratios within each round (this checkout over the base). A larger ratio
-is better throughout: speeds are tokens per second, waits are compared inversely. Run with one checkout as its own base
-to see how much the machine itself varies. On a busy machine `--cpu --threads 1` measures this process's processor time
-in place of the clock's: what neighbours take does not count then, and no thread waits for another. Workloads:
+Prints the medians of both and the median of the ratios within each round (this checkout over the base). Run with one
+checkout as its own base to see how much the machine itself varies. On a busy machine `--cpu --threads 1` measures this
+process's processor time in place of the clock's: what neighbours take does not count then, and no thread waits for
+another. Workloads:
 
 - `single`: one answer after the other.
 - `shared`, `distinct`: sixteen streams with a prefix of 128 tokens in common, and with 512 tokens of their own;
   `-pool`: in one KV pool, else in split buffers.
-- `behind`: one stream behind 2,000 tokens; `first` is the time to its first token.
+- `behind`: one stream behind 2,000 tokens; also the seconds until the prompt is read.
 - `cached`: the same while three more conversations of 2,000 tokens are cached.
-- `queue`: sixteen prompts of 620 tokens over a pool of 4,096 cells; `five`: the same five at a time.
+- `queue`: sixteen prompts of 620 tokens over a pool of 4,096 cells.
 - `generate`: sixteen prompts of 512 tokens as one `generate`.
-- `turn`: a second turn behind 1,500 tokens: `first`, its new tokens, and how many were prefilled.
+- `turn`: a second turn behind 1,500 tokens: seconds, its new tokens, and how many were prefilled.
 """
 
 import argparse
 import json
-import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+
+from measuring import STREAMS, by_turns, many_words, report, words  # noqa: E402
+
 HERE = Path(__file__).resolve().parents[2]
 GREEDY: dict[str, Any] = {"temperature": 0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-
-
-def words(count: int, seed: int) -> str:
-    return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 
 class Worker:
@@ -50,13 +49,10 @@ class Worker:
     def load(self, n_ctx: int, sequences: int = 1, *, pool: int = 0) -> Any:
         """`n_ctx` tokens for each conversation; `pool`: cells that all share."""
         from engine import Engine
-        from engine.options import LoadOptions
 
-        options: dict[str, Any] = {"n_sequences": sequences, "kv_unified": bool(pool)}
-        if "kv_tokens" in LoadOptions.__annotations__:
-            options |= {"n_ctx": n_ctx} | ({"kv_tokens": pool} if pool else {})
-        else:  # before this release `n_ctx` was what all conversations shared
-            options["n_ctx"] = pool or n_ctx * sequences
+        options: dict[str, Any] = {"n_ctx": n_ctx, "n_sequences": sequences, "kv_unified": bool(pool)}
+        if pool:
+            options["kv_tokens"] = pool
         return Engine.load(
             self._model, n_threads=self._threads, n_threads_batch=self._threads, preflight=False, **options
         )
@@ -71,8 +67,7 @@ class Worker:
             "generate": self._generate,
             "behind": lambda: self._behind(1, 0),
             "cached": lambda: self._behind(4, 3),
-            "queue": lambda: self._queue(16),
-            "five": lambda: self._queue(5),
+            "queue": self._queue,
             "turn": self._turn,
         }
         return work[name]()
@@ -90,7 +85,7 @@ class Worker:
         return {"tokens/s": statistics.median(speeds)}
 
     def _sixteen(self, common: int, own: int, pool: int) -> dict[str, float]:
-        texts = [f"{words(common, self._seed)} {at} {words(own, self._seed * 97 + at)}" for at in range(16)]
+        texts = many_words(common, own, self._seed)
         with self.load(1164, 16, pool=pool) as llm:
             self._ask_all(llm, ["hello"], 16)
             return {"tokens/s": self._ask_all(llm, texts, self._steps)}
@@ -121,19 +116,16 @@ class Worker:
 
         start = self._clock()
         made = llm.chat(asked, max_tokens=steps, ignore_eos=True, progress=progress, **GREEDY).usage.completion_tokens
-        return {"tokens/s": (made - 1) / max(self._clock() - read[0], 1e-9), "first": -(read[0] - start)}
+        return {
+            "tokens/s": (made - 1) / max(self._clock() - read[0], 1e-9),
+            "seconds of the prompt": read[0] - start,
+        }
 
-    def _queue(self, at_once: int) -> dict[str, float]:
-        texts = [f"{at} {words(600, self._seed * 97 + at)}" for at in range(16)]
+    def _queue(self) -> dict[str, float]:
+        texts = [f"{at} {words(600, self._seed * 97 + at)}" for at in range(STREAMS)]
         with self.load(4096, 16, pool=4096) as llm:
             self._ask_all(llm, ["hello"], 16)
-            start = self._clock()
-            made = 0.0
-            for first in range(0, 16, at_once):
-                begun = self._clock()
-                some = texts[first : first + at_once]
-                made += self._ask_all(llm, some, self._steps) * (self._clock() - begun)
-            return {"tokens/s": made / (self._clock() - start)}
+            return {"tokens/s": self._ask_all(llm, texts, self._steps)}
 
     def _turn(self) -> dict[str, float]:
         with self.load(4096) as llm:
@@ -145,7 +137,7 @@ class Worker:
             usage = llm.chat(history, max_tokens=1, ignore_eos=True, **GREEDY).usage
             taken = self._clock() - start
         new = usage.prompt_tokens - held
-        return {"first": -taken, "new tokens": new, "prefilled": usage.prompt_tokens - usage.cached_tokens}
+        return {"seconds": taken, "new tokens": new, "prefilled": usage.prompt_tokens - usage.cached_tokens}
 
 
 def measured(checkout: Path, given: argparse.Namespace, workload: str, seed: int) -> dict[str, float]:
@@ -158,30 +150,28 @@ def measured(checkout: Path, given: argparse.Namespace, workload: str, seed: int
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(given: argparse.Namespace, workload: str) -> None:
-    """Print medians and ratios; who begins changes with every round."""
-    places = {"base": given.base, "here": HERE}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in places}
-    for number in range(given.rounds):
-        for name in sorted(places, reverse=bool(number % 2)):
-            found[name].append(measured(places[name], given, workload, number))
-    for figure in found["base"][0]:
-        base, here = ([abs(each[figure]) for each in found[name]] for name in ("base", "here"))
-        waits = found["base"][0][figure] < 0
-        ratios = [(b / h if waits else h / b) for b, h in zip(base, here, strict=True)]
-        middle = f"base {statistics.median(base):9.2f} here {statistics.median(here):9.2f}"
-        spread = f"ratio {statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"  {workload:14} {figure:12} {middle}   {spread}", flush=True)
+def compare(options: argparse.Namespace, workload: str) -> None:
+    """Print medians and ratios."""
+    runs = {
+        "base": partial(measured, options.base, options, workload),
+        "here": partial(measured, HERE, options, workload),
+    }
+    results = by_turns(runs, options.rounds)
+    for figure in results["base"][0]:
+        report(workload, {name: [run[figure] for run in each] for name, each in results.items()}, "base", figure)
 
 
-WORKLOADS = ("single", "shared", "shared-pool", "distinct", "distinct-pool", "generate", "behind", "cached", "turn")
+WORKLOADS = (
+    *("single", "shared", "shared-pool", "distinct", "distinct-pool"),
+    *("generate", "behind", "cached", "queue", "turn"),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a GGUF file")
     parser.add_argument("--base", type=Path, help="the other checkout")
-    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "queue", "five"], default=[*WORKLOADS, "queue"])
+    parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=WORKLOADS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=64, help="tokens an answer")

@@ -318,8 +318,6 @@ def test_stop_strings_end_an_answer() -> None:
         completion = engine.chat("Go", response_format=City, reasoning=False, stop=["STOP"])
         assert (completion.content, completion.parsed) == ('{"name": "Oslo ', None)
         assert completion.parse_error
-        with pytest.raises(RequestError, match="stop_in"):
-            engine.chat("Go", response_format=City, stop=["STOP"], stop_in="all")
 
 
 def test_a_processor_that_forbids_everything_allowed_fails_by_name(llm: Engine) -> None:

@@ -46,60 +46,27 @@ class TestConstraint:
     def test_there_is_none_unless_asked_for(self) -> None:
         assert explained("Hi", tools=[look]).constraint is None
 
-    def test_without_an_output_it_is_the_grammar(self) -> None:
+    def test_it_is_the_grammar_and_where_it_begins(self) -> None:
         found = explained("Hi", tools=[look], tool_choice="required", answer_reserve=99)
         held = found.constraint
         assert held is not None
-        assert (held.holds, held.reserve, held.woke, held.output) == ("answer", 99, None, None)
+        assert (held.holds, held.begins, held.reserve) == ("answer", "at the prompt's end", 99)
         assert '"const": "look"' in held.grammar
-        assert held.opening is not None
-        assert "holds the answer; 99 tokens are kept for it" in found.text()
-
-    def test_strict_tools_hold_calls_only(self) -> None:
-        held = explained("Hi", tools=[look], strict_tools=True, output=f"Well.\n{CALL}").constraint
-        assert held is not None
-        assert held.output is not None
-        assert (held.holds, held.opening, held.refused) == ("calls", None, None)
-        assert [stretch.kind for stretch in held.output][:2] == ["free", "forced"]
-        assert "".join(stretch.text for stretch in held.output) == f"Well.\n{CALL}"
-        assert held.woke is not None
-        assert held.woke > len("Well.")
-
-    def test_it_sleeps_while_the_model_reasons(self) -> None:
-        output = '<think>\nHm.\n</think>\n\n{"mood": "glad"}'
-        held = explained("Hi", response_format=self.SCHEMA, output=output).constraint
-        assert held is not None
-        assert held.output is not None
-        assert held.refused is None
-        assert "".join(stretch.text for stretch in held.output) == output
-        kinds = {stretch.text: stretch.kind for stretch in held.output}
-        assert kinds["\nHm.\n</think>"] == "free"
-        assert kinds['"mood":'] == "forced"
-        assert held.forced == sum(stretch.tokens for stretch in held.output if stretch.kind == "forced")
-        assert explained("Hi", response_format=self.SCHEMA, reasoning=False).constraint is not None
+        assert "holds the answer, at the prompt's end; 99 tokens are kept for it" in found.text()
+        assert json.loads(json.dumps(found.data()))["constraint"]["holds"] == "answer"
 
     @pytest.mark.parametrize(
-        ("output", "refused", "why"),
+        ("family", "options", "holds", "begins"),
         [
-            ("<think>\nHm.\n</think>\n\nGlad.", "Glad.", "'G' is not allowed here"),
-            ('<think>\n</think>\n\n{"wood": "glad"}', 'wood": "glad"}', "only '\"mood\":' may follow"),
-            ('{"mood": "glad"} Yes.', "", "the turn is over, so nothing may follow"),
+            ("qwen3", {"tools": [look], "strict_tools": True}, "calls", "where a call begins"),
+            ("qwen3", {"response_format": SCHEMA}, "answer", "at the prompt's end"),
+            (FORCED, {"response_format": SCHEMA}, "answer", "after reasoning"),
         ],
     )
-    def test_what_could_not_have_been_written(self, output: str, refused: str, why: str) -> None:
-        found = explained("Hi", response_format=self.SCHEMA, output=output)
-        held = found.constraint
+    def test_where_it_begins(self, family: str, options: Any, holds: str, begins: str) -> None:
+        held = explained("Hi", family, **options).constraint
         assert held is not None
-        assert held.output is not None
-        assert "".join(stretch.text for stretch in held.output) == output
-        assert held.output[-1].kind == "refused"
-        assert held.output[-1].text.endswith(refused)
-        assert held.refused == why
-        assert f"refused: {why}" in found.text()
-
-    def test_it_is_plain_data(self) -> None:
-        found = explained("Hi", response_format=self.SCHEMA, output='{"mood": "glad"}')
-        assert json.loads(json.dumps(found.data()))["constraint"]["woke"] == 0
+        assert (held.holds, held.begins) == (holds, begins)
 
 
 class TestPrompt:

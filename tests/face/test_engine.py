@@ -254,11 +254,9 @@ def test_what_ends_a_turn() -> None:
         return "<think>\none END two\n</think>\n\nthree END four"
 
     with scripted(reply) as llm:
-        everywhere = llm.chat("x", stop="END", stop_in="all")
         content = llm.chat("x", stop="END")
         token = llm.chat("x", stop_tokens=[ord("w")])
         endless = llm.chat("x", ignore_eos=True, max_tokens=100)
-    assert (everywhere.reasoning, everywhere.content) == ("one ", "")
     assert (content.reasoning, content.content) == ("one END two", "three ")
     assert (token.reasoning, token.finish_reason) == ("one END t", "stop")
     assert (endless.content, endless.finish_reason) == ("three END four", "length")
@@ -341,7 +339,8 @@ def test_options_that_make_no_sense() -> None:
             ({"logit_bias": {300: 1.0}}, "logit_bias names token 300; this model has the tokens 0 to 261"),
             ({"stop_tokens": [-1]}, "stop_tokens"),
             ({"stop_tokens": [300]}, "stop_tokens names token 300"),
-            ({"stop_in": "reasoning"}, "stop_in='reasoning' is not valid"),
+            ({"stop_in": "all"}, "no option 'stop_in'; it was removed: stop strings are searched in the content"),
+            ({"overflow": "shift"}, 'write overflow="truncate_oldest"'),
             ({"overflow": "drop"}, "overflow='drop' is not valid"),
             ({"reasoning_budget": -1}, "reasoning_budget=-1"),
         ):

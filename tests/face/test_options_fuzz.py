@@ -216,7 +216,7 @@ def test_sizes_that_are_right_but_too_large(tiny: Path) -> None:
 
 def test_a_turn_request_checks_itself(llm: Engine) -> None:
     prompt = llm.render("x")
-    for name in ("priority", "deadline", "offline", "reasoning_budget", "keep", "progress"):
+    for name in ("priority", "deadline", "offline", "reasoning_budget", "progress"):
         with pytest.raises(RequestError, match=f"{name}='x' is not valid"):
             TurnRequest(prompt, lambda: llm.template.parser(prompt), **{name: "x"})  # pyright: ignore[reportArgumentType]
     assert TurnRequest(prompt, lambda: llm.template.parser(prompt)).sampling == SamplingParams()

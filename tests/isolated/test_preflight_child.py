@@ -31,7 +31,7 @@ def test_all_sequences_are_decoded_at_once_with_different_lengths(
         decode(self, rows)
 
     monkeypatch.setattr(LlamaBackend, "decode", seen)
-    model, context = preflight._reduced(  # pyright: ignore[reportPrivateUsage]
+    model, context = preflight.reduced(
         ModelOptions(use_extra_bufts=False),
         ContextOptions(n_sequences=n_sequences, kv_unified=kv_unified, device_sampling=kv_unified),
     )

@@ -20,7 +20,7 @@ from engine.llama.model import Model
 from engine.llama.plan import Machine
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Row
-from engine.runtime.config import CacheType, ContextOptions, ModelOptions
+from engine.runtime.config import ContextOptions, ModelOptions
 from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.types import SamplingParams
 
@@ -266,41 +266,6 @@ def test_a_recurrent_memory_is_taken_back_to_a_checkpoint(tmp_path: Path, *, uni
             assert backend.trim(1, 0)
             assert not backend.rewind(1, at, b"nonsense")
             backend.close()
-
-
-@pytest.mark.parametrize("type_k", ["f16", "f32"])
-def test_a_shifted_sequence_goes_on_as_if_the_middle_had_never_been(tmp_path: Path, type_k: CacheType) -> None:
-    # With one layer, what a key is computed from is its own token only, so that a shift must be exact but for rounding.
-    shape = model_files.Shape(n_layer=1)
-    with Model.load(model_files.write(tmp_path / "m.gguf", "qwen3", shape)) as model:
-        options = ContextOptions(n_threads=1, n_ctx=256, n_sequences=2, type_k=type_k, kv_unified=False)
-        backend = model.backend(options)
-        tokens = [5 + index * 7 % 40 for index in range(60)]
-        prefill(backend, tokens)
-        assert backend.shift(0, 10, 35)
-        assert backend.positions(0) == 35
-        row = prefill(backend, [9], start=35)
-        shifted = backend.logits(row).copy()
-        row = prefill(backend, [*tokens[:10], *tokens[35:], 9], sequence=1)
-        apart = np.abs(backend.logits(row) - shifted).max()
-        assert apart < 0.02 * np.abs(shifted).max()
-        row = prefill(backend, [9], sequence=1, start=36)
-        assert np.abs(backend.logits(row) - shifted).max() > 5 * apart, "another position gives other logits"
-
-
-def test_what_cannot_be_shifted_says_so(tmp_path: Path) -> None:
-    for architecture, full in (("mamba", True), ("lfm2", True), ("gemma3", False), ("gemma3", True)):
-        with Model.load(model_files.write(tmp_path / "m.gguf", architecture)) as model:
-            backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, swa_full=full))
-            prefill(backend, [5] * 9)
-            assert not backend.shift(0, 2, 4)
-            assert backend.positions(0) == 9
-    with Model.load(model_files.write(tmp_path / "m.gguf", "qwen3")) as model:
-        for type_k in ("q8_0", "bf16"):
-            backend = model.backend(ContextOptions(n_threads=1, n_ctx=256, type_k=type_k))
-            prefill(backend, [5] * 9)
-            assert not backend.shift(0, 2, 4)
-            prefill(backend, [5], start=9)
 
 
 def test_a_window_is_not_trimmed_behind_what_it_kept(tmp_path: Path) -> None:

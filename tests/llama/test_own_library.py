@@ -24,7 +24,7 @@ import pytest
 from engine.errors import EngineError
 from engine.llama import own_library
 from engine.llama.lib import library
-from engine.llama.own_library import VARIABLE, Known, adapt, chosen, difference, try_in_child
+from engine.llama.own_library import VARIABLE, add_mineru_field, chosen, difference, try_in_child
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 STRUCTURES = {
@@ -213,7 +213,7 @@ class Changed:
         self._function, self._data = STRUCTURES[structure], bytes(built)
         declared = {name: SimpleNamespace(restype=getattr(real, name).restype) for name in STRUCTURES.values()}
         declared["llama_init_from_model"] = SimpleNamespace(argtypes=[ctypes.c_void_p, real.llama_context_params])
-        same = ("_lib", "llama_sampler_chain_default_params", "llama_batch_init", "llama_batch_free")
+        same = ("_lib", "llama_batch_init", "llama_batch_free")
         self.module = SimpleNamespace(
             llama_context_params=real.llama_context_params, **declared, **{name: getattr(real, name) for name in same}
         )
@@ -280,7 +280,7 @@ def test_a_default_that_is_another_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
                 assert f"{name}.{field} is {other}" in found
 
 
-def test_a_known_difference_is_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_known_difference_is_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = list(library().llama_context_params._fields_)
     place = [name for name, *_ in fields].index("type_v") + 1
     shifted = [*fields[:place], ("moe_cache_size", ctypes.c_size_t), *fields[place:]]
@@ -289,7 +289,7 @@ def test_a_known_difference_is_put_right(monkeypatch: pytest.MonkeyPatch) -> Non
     found = changed.difference(monkeypatch)
     assert found
     assert "llama_context_params" in found
-    adapt(changed.module, Known("one", (("moe_cache_size", ctypes.c_size_t, "type_v"),)))
+    add_mineru_field(changed.module)
     assert changed.difference(monkeypatch) is None
     structure = changed.module.llama_context_params
     assert changed.module.llama_context_default_params.restype is structure

@@ -23,7 +23,7 @@ def others() -> set[str]:
     }
 
 
-async def test_200_tasks_cancelled_at_any_moment() -> None:
+async def test_100_tasks_cancelled_at_any_moment() -> None:
     """Streams and whole answers, alone and in company, cut before they begin, while they wait, while they are read."""
     choice = random.Random(7)
     before = others()
@@ -48,7 +48,7 @@ async def test_200_tasks_cancelled_at_any_moment() -> None:
                         break
             await asyncio.sleep(60)
 
-        for _ in range(40):
+        for _ in range(20):
             kinds = choice.choices(("stream", "whole", "left"), k=5)
             made = [
                 {"stream": lambda: stream(choice.randint(1, 3)), "whole": lambda: whole(2), "left": left_early}[kind]()
@@ -61,7 +61,7 @@ async def test_200_tasks_cancelled_at_any_moment() -> None:
             found = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(each, asyncio.CancelledError) for each in found), found
             tasks.clear()
-        assert read > 100, "hardly anything was ever read"
+        assert read > 50, "hardly anything was ever read"
         gc.collect()
         await asyncio.to_thread(wait_until_idle, llm)
         assert asyncio.all_tasks() == {asyncio.current_task()}

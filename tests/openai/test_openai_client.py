@@ -13,11 +13,10 @@ from openai_clients import ASK, PING, WrittenEngine, scripted, wait_until_idle
 from pydantic import BaseModel
 
 import engine.openai
-from engine import ChatTemplate, Engine, RequestError
+from engine import Engine, RequestError
 from engine.errors import DecodeError, EngineError
 from engine.events import ContentDelta, Finished
 from engine.runtime.config import LoopOptions
-from engine.testing import ByteVocab, ScriptedBackend
 
 openai = pytest.importorskip("openai")
 HTTP = import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
@@ -45,29 +44,6 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     module._transport_class.cache_clear()
     with pytest.raises(EngineError, match="httpx"):
         transport(WrittenEngine())
-
-
-def test_reasoning_that_a_framework_drops_is_in_the_next_prompt() -> None:
-    marks = ["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>"]
-    vocab = ByteVocab(marks, end=["<|return|>", "<|call|>"])
-    call = '<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{"x": 1}<|call|>'
-    prompts: list[str] = []
-
-    def says(prompt: str) -> str:
-        prompts.append(prompt)
-        if len(prompts) > 1:
-            return "<|channel|>final<|message|>Done."
-        return f"<|channel|>analysis<|message|>I need it.<|end|><|start|>assistant{call}"
-
-    template = ChatTemplate(None, family="gpt-oss", control_tokens=vocab.control_tokens)
-    with Engine(ScriptedBackend(says, vocab=vocab, n_ctx=8192), template) as llm:
-        client: Any = llm.openai_client()
-        said = client.chat.completions.create(**ASKED, tools=[PING]).choices[0].message
-        assert said.reasoning_content == "I need it."
-        dropped = {"role": "assistant", "tool_calls": [called.to_dict() for called in said.tool_calls]}
-        result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "pong"}
-        client.chat.completions.create(model="m", messages=[*ASK, dropped, result], tools=[PING])
-    assert "<|channel|>analysis<|message|>I need it." in prompts[-1]
 
 
 def test_one_engine_goes_by_any_name_and_says_its_own() -> None:

@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai_clients import ASK, PING, USAGE, WrittenEngine, scripted, turns
-from parsing_cases import CASES, FAMILIES
+from openai_clients import ASK, INITIALS, PING, USAGE, WrittenEngine, golden_turns, scripted, turns
 
 import engine.openai
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.openai.completions import logprobs_object
-from engine.parsing import Parser
 from engine.types import TokenLogprob
 
 openai = pytest.importorskip("openai")
@@ -85,24 +83,18 @@ def same_both_ways(*events: Sequence[Event]) -> None:
 
 
 @given(st.lists(turns(), min_size=1, max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_any_turns_fold_to_the_object_that_is_not_streamed(events: list[list[Event]]) -> None:
     same_both_ways(*events)
 
 
-@pytest.mark.parametrize("letter", sorted({family[0] for family in FAMILIES}))
+@pytest.mark.parametrize("letter", INITIALS)
 def test_turns_of_every_family(letter: str) -> None:
-    """Every third output of tests/golden, in pieces of seven characters."""
-    for case in CASES[::3]:
-        if case.family.startswith(letter):
-            parser: Parser = case.parser()
-            cuts = range(0, len(case.output), 7)
-            events = [event for cut in cuts for event in parser.feed(case.output[cut : cut + 7])]
-            events += parser.close(case.finish)
-            try:
-                same_both_ways(events)
-            except AssertionError as error:
-                raise AssertionError(f"{case}: {error}") from error
+    for case, events in golden_turns(letter):
+        try:
+            same_both_ways(events)
+        except AssertionError as error:
+            raise AssertionError(f"{case}: {error}") from error
 
 
 def test_a_stream_that_lost_a_turn_s_end_is_an_error() -> None:

@@ -12,7 +12,8 @@ import engine.openai
 from engine import Engine
 from engine.errors import EngineWarning
 from engine.events import Finished
-from engine.openai.fields import CHAT_FIELDS, RESPONSES_FIELDS, Field
+from engine.openai.fields import CHAT_FIELDS, RESPONSES_FIELDS
+from engine.openai.request import Field
 from engine.openai.servers import SERVER_FIELDS
 from engine.options import TurnOptions
 from engine.types import AllowedTools, ResponseFormat, ToolName

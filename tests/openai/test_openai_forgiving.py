@@ -157,7 +157,8 @@ def test_a_prefill_is_part_of_what_is_parsed(builtin_model_path: Path) -> None:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
         body = {"messages": PREFILLED, "response_format": form, **CONTINUED}
         request = read_body("/v1/chat/completions", body, {})
-        answers = [stream.result() for stream in llm.choices(request.turn.messages, 1, **request.turn.options)]
+        answers = [stream.result() for stream in llm.choices(request.messages, 1, **request.options)]
+        assert request.response is not None
         written = request.response("x", "m", answers)["choices"][0]["message"]["content"]
         assert (written, answers[0].parsed) == (whole, {"name": "Ann"})
         reasoned = [*ASK, {"role": "assistant", "content": '<think>\nHm.\n</think>\n\n{"na'}]
@@ -194,7 +195,7 @@ def test_twice_as_many_messages_cost_twice_as_much() -> None:
             profile = cProfile.Profile()
             profile.enable()
             turn: Any = api.handle("POST", "/v1/chat/completions", {}, body)
-            streams = turn.ask.begin()
+            streams = turn.begin()
             profile.disable()
             assert streams[0].result().content == "So."
             counts.append(vars(pstats.Stats(profile))["total_calls"])

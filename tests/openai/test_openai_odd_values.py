@@ -17,7 +17,8 @@ from openai_clients import ASK, PING, scripted
 
 import engine.openai
 from engine.errors import EngineWarning
-from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, RESPONSES_FIELDS, Field
+from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, RESPONSES_FIELDS
+from engine.openai.request import Field
 
 ODD: list[Any] = [
     None,

@@ -6,8 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
-from openai_clients import CALL, PING, USAGE, WrittenEngine, scripted, turns, wait_until_idle
-from parsing_cases import CASES, FAMILIES
+from openai_clients import CALL, INITIALS, PING, USAGE, WrittenEngine, golden_turns, scripted, turns, wait_until_idle
 
 import engine.openai
 from engine import ChatTemplate, Engine
@@ -17,7 +16,6 @@ from engine.openai.fields import RESPONSES_FIELDS
 from engine.openai.items import encoded, messages_of, stored_items
 from engine.openai.problems import Problem
 from engine.openai.store import ResponseStore, Stored
-from engine.parsing import Parser
 from engine.testing import ByteVocab, ScriptedBackend
 
 openai = pytest.importorskip("openai")
@@ -103,24 +101,18 @@ def same_both_ways(events: Sequence[Event]) -> None:
 
 
 @given(turns())
-@settings(max_examples=80)
+@settings(max_examples=50)
 def test_any_turn_streams_in_order_and_folds_to_the_object_not_streamed(events: list[Event]) -> None:
     same_both_ways(events)
 
 
-@pytest.mark.parametrize("letter", sorted({family[0] for family in FAMILIES}))
+@pytest.mark.parametrize("letter", INITIALS)
 def test_turns_of_every_family(letter: str) -> None:
-    """Every third output of tests/golden, in pieces of seven characters."""
-    for case in CASES[::3]:
-        if case.family.startswith(letter):
-            parser: Parser = case.parser()
-            cuts = range(0, len(case.output), 7)
-            events = [event for cut in cuts for event in parser.feed(case.output[cut : cut + 7])]
-            events += parser.close(case.finish)
-            try:
-                same_both_ways(events)
-            except AssertionError as error:
-                raise AssertionError(f"{case}: {error}") from error
+    for case, events in golden_turns(letter):
+        try:
+            same_both_ways(events)
+        except AssertionError as error:
+            raise AssertionError(f"{case}: {error}") from error
 
 
 def test_the_order_of_events_as_written() -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,9 +94,19 @@ def is_ours(package: str, name: str) -> bool:
     return (folder / f"{name}.py").is_file() or (folder / name).is_dir()
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> list[Import]:
     """Every import of a file, those inside functions and under TYPE_CHECKING too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[Import]:
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (Import(path, node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -230,7 +241,7 @@ def exported(tree: ast.Module) -> list[str] | None:
 
 
 def test_public_names_are_listed_sorted_and_there(package: Path) -> None:
-    found = {path: exported(ast.parse(path.read_text(encoding="utf-8"))) for path in sources(package)}
+    found = {path: exported(parsed(path)) for path in sources(package)}
     assert found[package / "__init__.py"], "engine/__init__.py lists the public names"
     for path, names in found.items():
         if names is not None:
@@ -264,7 +275,7 @@ def test_sizes(package: Path) -> None:
         name, lines = path.relative_to(package), text.count("\n")
         if lines >= MAX_FILE_LINES:
             wrong.append(f"{name}: {lines} lines; a module this long holds two things")
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
                 size = node.end_lineno - node.lineno + 1
                 if size > MAX_FUNCTION_LINES:
@@ -284,7 +295,7 @@ def test_every_module_says_what_it_knows(package: Path) -> None:
     silent = [
         str(path.relative_to(package))
         for path in sources(package)
-        if path.name != "__init__.py" and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        if path.name != "__init__.py" and not ast.get_docstring(parsed(path))
     ]
     assert not silent, f"no docstring: {silent}"
 
@@ -293,7 +304,7 @@ def test_no_error_is_swallowed(package: Path) -> None:
     silent = [
         f"{path.relative_to(package)}:{node.lineno}"
         for path in sources(package)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ExceptHandler) and len(node.body) == 1 and isinstance(node.body[0], ast.Pass)
     ]
     assert not silent, f"an exception ends without a word at {silent}"

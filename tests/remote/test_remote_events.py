@@ -100,14 +100,6 @@ def test_timings_of_llama_server() -> None:
     assert (told.drafted_tokens, told.accepted_tokens) == (8, 5)
 
 
-def test_numbers_that_are_none_are_left_out() -> None:
-    usage = {"prompt_tokens": "many", "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": None}}
-    with pytest.warns(MalformedEventWarning, match="prompt_tokens that is not a count: many"):
-        told = fold(remote.events([*stream(HI), {"choices": [], "usage": usage}])).usage
-    assert told is not None
-    assert (told.prompt_tokens, told.completion_tokens, told.cached_tokens) == (0, 7, 0)
-
-
 def test_one_of_several_choices() -> None:
     chunks = [
         chunk({"content": "a"}),
@@ -268,30 +260,10 @@ class Source:
         self.closed += 1
 
 
-def test_leaving_early_closes_the_source() -> None:
-    source = Source(stream(HI, HI))
-    events = remote.events(source)
-    next(events)
-    assert source.closed == 0
-    events.close()
-    assert source.closed == 1
-    finished = Source(stream(HI))
-    list(remote.events(finished))
-    assert finished.closed == 1
-
-
 def test_cancelling_ends_at_the_next_chunk() -> None:
     source = Source(stream({"content": "a"}, {"content": "b"}, call(0, '{"x', "f", "a")))
     events = remote.events(source)
     assert next(events) == ContentDelta("a", 0)
-    events.cancel()
-    assert list(events) == [Finished("cancelled")]
-    assert source.closed == 1
-
-
-def test_cancelling_before_the_first_chunk() -> None:
-    source = Source(stream(HI))
-    events = remote.events(source)
     events.cancel()
     assert list(events) == [Finished("cancelled")]
     assert source.closed == 1

@@ -1,14 +1,11 @@
 """engine.remote.events: each of llama.cpp's reasoning formats, however the stream is handed over."""
 
-import json
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
 from server_streams import Json, call, in_order, shown, sse, stream
 
 from engine import remote
-from engine.errors import MalformedEventWarning
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallStart, fold
 
 REASONING, ANSWER, ARGUMENTS = "First, I look.\n\nThen I call.", "I call it now.", '{"city": "Paris", "days": 2}'
@@ -92,21 +89,6 @@ async def test_the_same_from_an_async_stream(format_: str, way: Way) -> None:
 
 
 @each_format
-def test_the_same_from_a_whole_response(format_: str) -> None:
-    message: Json = {"role": "assistant"}
-    for delta in FORMATS[format_]:
-        for field, text in delta.items():
-            message[field] = message.get(field, "") + text
-    message["tool_calls"] = [
-        {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": ARGUMENTS}}
-    ]
-    body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
-    for given in (body, json.dumps(body)):
-        found = remote.completion(given)
-        assert shown(found) == [("reasoning", REASONING), ("text", ANSWER), ("get_weather", ARGUMENTS)]
-
-
-@each_format
 def test_reasoning_streams_as_it_comes(format_: str) -> None:
     """Each chunk's reasoning is out when the chunk is read, but for a tag's beginning and white space."""
     seen: list[Json] = []
@@ -124,20 +106,6 @@ def later_than(chunks: list[Json], seen: list[Json]) -> Iterable[Json]:
     for item in chunks:
         seen.append(item["choices"][0]["delta"])
         yield item
-
-
-@each_format
-@pytest.mark.parametrize("odd", ["data: {not json", "data: 17", "data: {}", 'data: {"choices": "x"}'])
-def test_a_malformed_event_in_the_middle_loses_only_itself(format_: str, odd: str) -> None:
-    events = sse(stream(*FORMATS[format_], *CALL, finish="tool_calls")).split("\n\n")
-    for place in (1, len(events) // 2, len(events) - 2):
-        broken = "\n\n".join([*events[:place], odd, *events[place:]])
-        reading = remote.events(broken)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            check(list(reading))
-        assert reading.malformed == 1
-        assert [warning.category for warning in told] == [MalformedEventWarning]
 
 
 @each_format

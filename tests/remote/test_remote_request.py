@@ -276,7 +276,7 @@ def test_arguments_for_the_openai_client() -> None:
 
 
 def test_what_ends_a_turn_goes_out_where_servers_have_a_name_for_it() -> None:
-    body = remote.request("x", stop="END", stop_in="all", stop_tokens=[7, 8], ignore_eos=True, logprobs=0)
+    body = remote.request("x", stop="END", stop_tokens=[7, 8], ignore_eos=True, logprobs=0)
     sent = {name: body[name] for name in body if name not in ("messages", "stream", "stream_options")}
     assert sent == {
         "stop": ["END"],

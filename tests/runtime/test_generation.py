@@ -11,12 +11,13 @@ from pydantic import ValidationError
 
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallStart, fold
 from engine.parsing import Parser, Piece
-from engine.runtime.generation import Generation, Limits
+from engine.runtime.generation import Generation, Limits, TokenTable
 from engine.runtime.stops import ContentStops
 from engine.testing import ByteVocab
 from engine.types import Completion, FinishReason, SamplingParams
 
 VOCAB = ByteVocab(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"])
+TOKENS = TokenTable(VOCAB)
 END = VOCAB.end
 
 
@@ -39,7 +40,7 @@ def text(text: str) -> list[int]:
 
 
 def plain(limits: Limits | None = None) -> Generation:
-    return Generation(VOCAB, Parser("content-only"), limits or Limits())
+    return Generation(TOKENS, Parser("content-only"), limits or Limits())
 
 
 def test_an_end_token_stops_and_leaves_no_text() -> None:
@@ -83,14 +84,14 @@ def test_a_character_split_over_tokens(spelling: str) -> None:
 
 def test_bytes_that_are_no_character_are_replaced_where_they_end() -> None:
     assert run(plain(), [0xC3, *text("a"), 0xE6, 0xBC, END]).content == "\ufffda\ufffd"
-    channels = Generation(VOCAB, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), Limits())
+    channels = Generation(TOKENS, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), Limits())
     completion = run(channels, [*text("<|channel|>analysis<|message|>ab"), 0xC3, *text("<|end|>")])
     assert completion.reasoning == "ab\ufffd"
 
 
 def test_control_tokens_reach_the_parser_as_such_and_their_spelling_does_not() -> None:
     spelt = list(b"<|end|>")
-    generation = Generation(VOCAB, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), Limits())
+    generation = Generation(TOKENS, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), Limits())
     completion = run(generation, [*text("<|channel|>final<|message|>a"), *spelt, *text("b<|end|>")])
     assert completion.content == "a<|end|>b"
 
@@ -99,7 +100,7 @@ def test_control_tokens_reach_the_parser_as_such_and_their_spelling_does_not() -
 def test_an_end_token_that_is_a_marker_is_parsed(fed: bool) -> None:
     call = VOCAB.token("<|call|>")
     limits = Limits(ends=frozenset({call}), markers=frozenset({call} if fed else ()))
-    generation = Generation(VOCAB, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), limits)
+    generation = Generation(TOKENS, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), limits)
     events: list[Event] = []
     finish = None
     tokens = text('<|channel|>commentary to=functions.f<|message|>{"a": 1}<|call|>')
@@ -117,11 +118,11 @@ def test_an_end_token_that_is_a_marker_is_parsed(fed: bool) -> None:
 
 
 def test_reasoning_tokens_are_counted() -> None:
-    generation = Generation(VOCAB, Parser("qwen3"), Limits())
+    generation = Generation(TOKENS, Parser("qwen3"), Limits())
     completion = run(generation, [*text("<think>\nabc\n</think>\n\nok"), END])
     assert (completion.reasoning, completion.content) == ("abc", "ok")
     assert len("abc") <= generation.reasoning_tokens <= len("\nabc\n</think>\n\n")
-    open_by_prompt = Generation(VOCAB, Parser("qwen3", [Piece("<think>\n")]), Limits())
+    open_by_prompt = Generation(TOKENS, Parser("qwen3", [Piece("<think>\n")]), Limits())
     run(open_by_prompt, text("abc"))
     assert open_by_prompt.reasoning_tokens == 3
 
@@ -146,14 +147,14 @@ def test_stop_strings(output: str, stop: tuple[str, ...], content: str) -> None:
 
 
 def test_a_stop_string_matches_content_only() -> None:
-    generation = Generation(VOCAB, Parser("qwen3"), Limits(stop=("x",)))
+    generation = Generation(TOKENS, Parser("qwen3"), Limits(stop=("x",)))
     completion = run(generation, [*text("<think>\nx\n</think>\n\nax"), END])
     assert (completion.reasoning, completion.content) == ("x", "a")
 
 
 def test_a_stop_string_after_a_call() -> None:
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
-    generation = Generation(VOCAB, Parser("qwen3"), Limits(stop=("END",)))
+    generation = Generation(TOKENS, Parser("qwen3"), Limits(stop=("END",)))
     completion = run(generation, text(call + "and END" + call))
     assert len(completion.tool_calls) == 1
     assert completion.finish_reason == "tool_calls"
@@ -175,7 +176,7 @@ def test_a_stop_string_found_when_the_parser_lets_go() -> None:
         def close(self, finish_reason: FinishReason = "stop") -> list[Event]:
             return [ContentDelta("held STOP more"), Finished(finish_reason)]
 
-    completion = run(Generation(VOCAB, Holding(), Limits(stop=("STOP",))), text("abc"), "length")
+    completion = run(Generation(TOKENS, Holding(), Limits(stop=("STOP",))), text("abc"), "length")
     assert (completion.content, completion.finish_reason) == ("held ", "stop")
 
 
@@ -217,7 +218,7 @@ CLOSE = tuple(b"\n</think>\n\n")
 
 def budgeted(budget: int | None, prefix: str = "") -> Generation:
     limits = Limits(reasoning_budget=budget, reasoning_close=CLOSE)
-    return Generation(VOCAB, Parser("qwen3", [Piece(prefix)]), limits)
+    return Generation(TOKENS, Parser("qwen3", [Piece(prefix)]), limits)
 
 
 def test_the_reasoning_budget_forces_the_close() -> None:
@@ -256,55 +257,9 @@ def test_end_reasoning() -> None:
     generation.end_reasoning()
     assert generation.advance(ord("b")).forced == CLOSE
     assert generation.advance(ord("c")).forced == ()
-    without = Generation(VOCAB, Parser("qwen3", [Piece("<think>\n")]), Limits())
+    without = Generation(TOKENS, Parser("qwen3", [Piece("<think>\n")]), Limits())
     without.end_reasoning()
     assert without.advance(ord("b")).forced == ()
-
-
-@pytest.mark.parametrize(
-    ("output", "stop", "reasoning", "content"),
-    [
-        ("<think>\none STOP two\n</think>\n\nno", ("STOP",), "one ", ""),
-        ("<think>\nhm\n</think>\n\none STOP two", ("STOP",), "hm", "one "),
-        ("<think>\nhm\n</think>\n\none", ("</think>\n\no",), "hm\n", ""),
-        ("<think>\nhm ST\n</think>\n\nSTO", ("STOP",), "hm ST", "STO"),
-        ("<think>\nhm\n</think>\n\nca\u00e9b", ("\u00e9",), "hm", "ca"),
-    ],
-)
-def test_stops_may_match_anywhere(output: str, stop: tuple[str, ...], reasoning: str, content: str) -> None:
-    generation = Generation(VOCAB, Parser("qwen3"), Limits(stop_anywhere=stop))
-    completion = run(generation, [*text(output), END])
-    assert (completion.reasoning, completion.content, completion.finish_reason) == (reasoning, content, "stop")
-
-
-def test_a_stop_within_a_call_cuts_it() -> None:
-    generation = Generation(VOCAB, Parser("qwen3"), Limits(stop_anywhere=("Par",)))
-    completion = run(generation, text('<tool_call>\n{"name": "f", "arguments": {"city": "Paris"}}'))
-    (call,) = completion.tool_calls
-    assert (call.error, call.arguments) == ("truncated", '{"city": "')
-
-
-def test_a_control_token_may_be_a_stop_and_is_never_read_in_part() -> None:
-    for stop in ("<|end|>", "nd|>", "a<|e", "a<|end|>"):
-        generation = Generation(
-            VOCAB, Parser("gpt-oss", control_tokens=VOCAB.control_tokens), Limits(stop_anywhere=(stop,))
-        )
-        completion = run(generation, text("<|channel|>analysis<|message|>xa<|end|><|start|>assistant"))
-        assert (completion.reasoning, completion.finish_reason) == ("x" if stop[0] == "a" else "xa", "stop")
-
-
-def test_what_is_forced_is_no_stop() -> None:
-    limits = Limits(stop_anywhere=("</think>", "ab!"), reasoning_budget=2, reasoning_close=CLOSE)
-    generation = Generation(VOCAB, Parser("qwen3", [Piece("<think>\n")]), limits)
-    assert [generation.advance(token).finish for token in b"ab"] == [None, None]
-    completion = run(generation, [*b"answer", END])
-    assert completion.content == "answer"
-
-
-@given(data=st.text("ab<|>", max_size=20), stops=st.lists(st.text("ab<|>", min_size=1, max_size=4), max_size=3))
-def test_stops_anywhere_agree_with_stops_in_content(data: str, stops: list[str]) -> None:
-    anywhere, content = (Limits(stop_anywhere=tuple(stops)), Limits(stop=tuple(stops)))
-    assert run(plain(anywhere), text(data), "length") == run(plain(content), text(data), "length")
 
 
 def test_stop_tokens() -> None:
@@ -316,29 +271,22 @@ def test_stop_tokens() -> None:
     assert run(plain(Limits(stop_tokens=frozenset({ord("c")}))), text("abcd")).content == "ab"
 
 
-def folded(stops: list[str], pieces: list[str], *, anywhere: bool) -> tuple[str, bool]:
-    limits = Limits(stop_anywhere=tuple(stops)) if anywhere else Limits(stop=tuple(stops))
-    generation = plain(limits)
-    events: list[Event] = []
-    for piece in pieces:
-        events += generation._feed_drawn(piece)  # pyright: ignore[reportPrivateUsage]
-    completion = fold([*events, *generation.close("length")])
-    return completion.content, completion.finish_reason == "stop"
+def filtered(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
+    search = ContentStops(stops)
+    events = [*search.filter(ContentDelta(piece) for piece in pieces), *search.flush()]
+    return "".join(event.text for event in events if isinstance(event, ContentDelta)), search.hit
 
 
-@pytest.mark.parametrize("anywhere", [True, False])
 @given(
     data=st.text("ab|", max_size=30),
     stops=st.lists(st.text("ab|", min_size=1, max_size=6), min_size=1, max_size=4),
     cuts=st.lists(st.integers(0, 30), max_size=6),
 )
-def test_any_split_of_the_output_stops_at_the_same_place(
-    data: str, stops: list[str], cuts: list[int], anywhere: bool
-) -> None:
+def test_any_split_of_the_output_stops_at_the_same_place(data: str, stops: list[str], cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(places)]
-    whole = folded(stops, [data], anywhere=anywhere)
-    assert folded(stops, pieces, anywhere=anywhere) == folded(stops, list(data), anywhere=anywhere) == whole
+    whole = filtered(stops, [data])
+    assert filtered(stops, pieces) == filtered(stops, list(data)) == whole
     assert whole[1] == any(stop in data for stop in stops)
 
 

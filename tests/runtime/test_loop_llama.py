@@ -147,31 +147,6 @@ def test_logprobs_are_those_of_the_tokens_drawn(model: Model) -> None:
     desk.backend.close()
 
 
-def test_a_full_context_is_shifted(model: Model) -> None:
-    """Two at once, which hold what the books say at every step; a memory that cannot move is filled anew."""
-    if model.info.is_recurrent:
-        pytest.skip("these random weights give no numbers after 180 tokens")
-    desk = Desk(model, n_sequences=3, n_ctx=256)
-    vocab = desk.backend.vocab
-    tokens = tuple(vocab.encode([Piece(TEXTS[0], True)], add_bos=True))
-    for id_ in range(2):
-        request = Request(
-            id_,
-            tokens,
-            lambda: Parser("content-only"),
-            SamplingParams(temperature=1, seed=id_),
-            Limits(max_tokens=400, ignore_eos=True),
-            keep=20,
-        )
-        desk.loop.submit(request)
-    desk.run()
-    for id_ in range(2):
-        assert desk.replies[id_][-1].error is None
-        usage = desk.usage(id_)
-        assert (usage.completion_tokens, usage.shifted_tokens > 100) == (400, True)
-    desk.backend.close()
-
-
 @pytest.mark.parametrize("unified", [True, False])
 def test_prompts_sent_again_or_edited_are_not_read_from_their_beginning(model: Model, *, unified: bool) -> None:
     """In one sequence, which the last conversation filled: by cutting it, or by its checkpoints."""

@@ -233,7 +233,6 @@ def test_a_damaged_state_file(llm: Engine, tmp_path: Path, cut: int) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "falcon-h1"])
 def test_a_forged_state_takes_no_process(kind: str, tmp_path: Path) -> None:
-    """Long: tests/bench/state_files.py."""
     path = tmp_path / "m.gguf"
     path.write_bytes(model_zoo.model(kind).encoded())
     found = forged_states.attack(path, "a buffer for each", seed=1, count=40)

@@ -6,13 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.runtime.backend import ContextInfo
-from engine.runtime.generation import Generation, Limits
+from engine.runtime.generation import Generation, Limits, TokenTable
 from engine.runtime.request import Request
 from engine.runtime.scheduler import Chunk, PrefillBudget, Scheduler
 from engine.runtime.sequence import SequenceState
 from engine.testing import ByteVocab
 
 VOCAB = ByteVocab()
+TOKENS = TokenTable(VOCAB)
 
 
 def scheduler_of(n_batch: int, *, rows: int | None = None, separate: bool = False) -> Scheduler:
@@ -26,7 +27,7 @@ def scheduler_of(n_batch: int, *, rows: int | None = None, separate: bool = Fals
 def waiting(length: int = 1, priority: int = 0, *, offline: bool = False) -> SequenceState:
     tokens = tuple(range(length))
     request = Request(1, tokens, plain, priority=priority, offline=offline)
-    return SequenceState(request, Generation(VOCAB, plain(), Limits()), list(tokens))
+    return SequenceState(request, Generation(TOKENS, plain(), Limits()), list(tokens))
 
 
 def started(

@@ -170,106 +170,33 @@ def _memory() -> Iterator[tuple[str, str]]:
     yield from _each(
         "a width",
         "{{ @ | length }}",
-        "'%2000000000d' % 1",
-        "'%*d' % (2000000000, 1)",
-        "'%.2000000000f' % 1.5",
-        "'%.2000000000d' % 1",
-        "'%2000000000s' | format('x')",
-        "'%(a)2000000000s' | format(a='x')",
-        "'{:2000000000}'.format(1)",
-        "'{:.2000000000f}'.format(1.5)",
-        "'{:{}}'.format(1, 2000000000)",
-        "'{a:{b}}'.format_map({'a': 1, 'b': 2000000000})",
-        "('{:2000000000}' | safe).format(1)",
-        "'x' | center(2000000000)",
-        "'x'.center(2000000000)",
-        "'x'.ljust(2000000000)",
-        "'x'.rjust(2000000000)",
-        "'x'.zfill(2000000000)",
-        "'\t'.expandtabs(2000000000)",
-        "'x\nx' | indent(2000000000)",
-        "('x\n' * 99999) | indent('y' * 99999)",
-        "[[1]] | tojson(indent=2000000000)",
-        "[[1, [2, [3, [4]]]]] | tojson(indent='y' * 300000000)",
-        "1.5 | round(2000000000)",
-        "1.5 | round(2000000000, 'ceil')",
-        "[1] | batch(2000000000, 2) | list",
-        "[1] | slice(2000000000) | list",
-        "strftime_now('%2000000000Y')",
-        "strftime_now('%02000000000d')",
-        "strftime_now('%Y' * 99999999)",
-        "('a b ' * 99) | wordwrap(1, wrapstring='y' * 9999999)",
-        "('x' * 99999) | join('y' * 99999)",
-        "('y' * 99999).join(['x'] * 99999)",
-        "range(99999) | map('string') | join('y' * 99999)",
-        "('x' * 99999).replace('', 'y' * 99999)",
-        "('x' * 99999) | replace('x', 'y' * 99999)",
-        "'x'.translate({120: 'y' * 99999999})",
-        "('x' * 900000000).split('x')",
-        "('\n' * 900000000).splitlines()",
-        "'a'.encode() * 2000000000",
-        "(5).to_bytes(2000000000, 'big')",
-        "range(99999999999999)",
-        "range(0, 99999999999999, 1000000000)",
-        "dict(a='x' * 2000000000)",
-        "namespace(a='x' * 2000000000).a",
-        "raise_exception('x' * 900000000)",
-        "raise_exception(['x' * 99999] * 99999)",
-        "('[' * 900000000) | from_json",
-        "('[' ~ '1,' * 90000000 ~ '1]') | from_json",
-        "lipsum(99999999)",
+        *("'%2000000000d' % 1", "'%*d' % (2000000000, 1)", "'%(a)2000000000s' | format(a='x')"),
+        *("'{:2000000000}'.format(1)", "'{:{}}'.format(1, 2000000000)", "('{:2000000000}' | safe).format(1)"),
+        *("'{a:{b}}'.format_map({'a': 1, 'b': 2000000000})", "'x' | center(2000000000)", "'x'.zfill(2000000000)"),
+        *("'\t'.expandtabs(2000000000)", "('x\n' * 99999) | indent('y' * 99999)", "[[1]] | tojson(indent=2000000000)"),
+        *("1.5 | round(2000000000)", "[1] | batch(2000000000, 2) | list", "[1] | slice(2000000000) | list"),
+        *("strftime_now('%2000000000Y')", "('a b ' * 99) | wordwrap(1, wrapstring='y' * 9999999)"),
+        *("('x' * 99999) | join('y' * 99999)", "('x' * 99999).replace('', 'y' * 99999)"),
+        *("('x' * 900000000).split('x')", "(5).to_bytes(2000000000, 'big')", "range(99999999999999)"),
+        *("raise_exception('x' * 900000000)", "('[' * 900000000) | from_json", "lipsum(99999999)"),
     )
 
 
 def _methods() -> Iterator[tuple[str, str]]:
-    yield from _each(
-        "a text method",
-        f"{{{{ {_TEXT}.@ | string | length }}}}",
-        *("capitalize()", "casefold()", "count('')", "find('y')", "format()", "isprintable()", "istitle()", "lower()"),
-        *("partition('y')", "rpartition('y')", "rsplit()", "split('xx')", "strip('y')", "swapcase()", "title()"),
-        *("upper()", "removeprefix('x')", "startswith('x')", "index('y')", "isidentifier()"),
-    )
-    filters = (
-        "batch(1) capitalize center dictsort e filesizeformat first float forceescape indent int items last length "
-    )
-    filters += (
-        "list lower map('upper') max min reverse safe select slice(2) sort string striptags sum title tojson trim "
-    )
-    filters += "truncate unique upper urlencode wordcount wordwrap groupby(0) join reject selectattr(0) rejectattr(0)"
+    methods = "capitalize() count('') find('y') format() partition('y') rsplit() split('xx') title() upper()"
+    yield from _each("a text method", f"{{{{ {_TEXT}.@ | string | length }}}}", *methods.split())
+    filters = "batch(1) center dictsort float forceescape indent int list map('upper') max sort string striptags "
+    filters += "sum title tojson truncate unique urlencode wordcount wordwrap groupby(0) join selectattr(0)"
     yield from _each("a filter of a text", f"{{{{ {_TEXT} | @ | string | length }}}}", *filters.split())
     yield from _each("a filter of a list", f"{{{{ {_LIST} | @ | string | length }}}}", *filters.split())
     yield from _each(
         "a number",
         "{{ @ }}",
         *("9 ** 9 ** 9", "2 ** 9999999999", f"{_BIG} * {_BIG} * {_BIG} * {_BIG}", f"{_BIG} % 7", f"{_BIG} // 3"),
-        *(f"{_BIG} | string", f"'%d' % {_BIG}", f"'%x' % {_BIG} | length", f"{_BIG} | tojson", f"{_BIG} | float"),
-        *(
-            f"{_BIG} ~ ''",
-            f"{_BIG} | round",
-            f"{_BIG} | filesizeformat",
-            f"-{_BIG} | abs | length",
-            f"{_BIG}.bit_length()",
-        ),
-        *(f"{_BIG}.to_bytes(9999999, 'big')", "('9' * 99999999) | int", "('9' * 99999999) | int(0, 16)", "1e308 * 10"),
-        *(
-            f"{_BIG} in [{_BIG}]",
-            f"{{{_BIG}: 1}} | length",
-            f"range({_BIG})",
-            f"'x' * {_BIG}",
-            f"[1][{_BIG}:]",
-            "1 // 0",
-        ),
-        *("1.5.as_integer_ratio()", "1.5.hex()", "(1).real.real", "9.5 ** 9999", "(0 - 1) ** 0.5"),
-        *(f"'{{:x}}'.format({_BIG}) | length", f"'{{:,}}'.format({_BIG}) | length"),
+        *(f"{_BIG} | string", f"'%d' % {_BIG}", f"{_BIG} | tojson", f"{_BIG} | filesizeformat", f"range({_BIG})"),
+        *("('9' * 99999999) | int", f"'x' * {_BIG}", f"'{{:x}}'.format({_BIG}) | length", "9.5 ** 9999", "1 // 0"),
     )
-    yield from _each(
-        "striptags",
-        "{{ @ | striptags | length }}",
-        "('<' * 9999999)",
-        "('<!--' * 999999)",
-        "('<a ' * 999999)",
-        "('&#' * 9999999)",
-    )
+    yield from _each("striptags", "{{ @ | striptags | length }}", "('<' * 9999999)", "('<!--' * 999999)")
     yield from _each("titles", "{{ @ | title | length }}", "('a-' * 9999999)", "('(' * 99999999)")
 
 
@@ -277,60 +204,16 @@ def _laughs() -> Iterator[tuple[str, str]]:
     yield from _each(
         "laughs",
         _LAUGH + "{{ @ }}",
-        *("n.a", "n.t", "n.a | string | length", "n.a | tojson | length", "n.a == n.b", "n.a != n.b", "n.a < n.b"),
-        *(
-            "n.a in [n.b]",
-            "[n.b, n.a] | sort | length",
-            "[n.b, n.a] | unique | list | length",
-            "[n.a, n.b] | max | length",
-        ),
-        *("[n.a, n.b] | min | length", "n.a ~ ''", "'%s' % [n.a] | length", "'%s' | format(n.a) | length"),
-        *(
-            "'{}'.format(n.a) | length",
-            "'{!r}'.format(n.a) | length",
-            "'{a}'.format(a=n.a) | length",
-            "n.a | join | length",
-        ),
-        *("n.a | escape | length", "n.a | forceescape | length", "n.a | urlencode | length", "n.a | trim | length"),
-        *("n.a | replace('x', 'y') | length", "n.a | upper | length", "n.a | pprint | length", "n.a | wordcount"),
-        *("{n.t: 1} | length", "{n.t: 1}[n.u]", "[n.t] | unique | list | length", "n.t in {n.u: 1}", "n.t == n.u"),
-        *("[n.t, n.u] | groupby(0) | length", "[n.a, n.b] | groupby(0) | length", "dict([[n.t, 1]]) | length"),
-        *(
-            "{'a': n.a, 'b': n.b} | dictsort(by='value') | length",
-            "n.a | sum(start=[]) | length",
-            "[n.a] is sameas n.b",
-        ),
-        *(
-            "[n.b, n.a] | map('string') | map('length') | list",
-            "raise_exception(n.a)",
-            "n.a.index(n.b)",
-            "n.a.count(n.b)",
-        ),
-        *(
-            "'x'.join(n.a)",
-            "n.a | xmlattr",
-            "strftime_now(n.a)",
-            "[n.a] is eq([n.b])",
-            "range(n.a)",
-            "n.a | default(n.b) | string",
-        ),
+        *("n.a", "n.t", "n.a | string | length", "n.a | tojson | length", "n.a == n.b", "n.a < n.b", "n.a in [n.b]"),
+        *("[n.b, n.a] | sort | length", "[n.a, n.b] | max | length", "n.a ~ ''", "'%s' % [n.a] | length"),
+        *("'{!r}'.format(n.a) | length", "n.a | join | length", "n.a | escape | length", "n.a | pprint | length"),
+        *("{n.t: 1} | length", "{n.t: 1}[n.u]", "[n.t] | unique | list | length", "[n.t, n.u] | groupby(0) | length"),
+        *("n.a | sum(start=[]) | length", "raise_exception(n.a)", "n.a.index(n.b)", "n.a | xmlattr"),
     )
     yield from _each(
         "a list in itself",
         _SELF + "{{ @ }}",
-        *(
-            "l",
-            "l | string",
-            "l | tojson",
-            "l == k",
-            "[l, k] | sort",
-            "l in k",
-            "l ~ k",
-            "'%s' % [l]",
-            "l | join",
-            "l | sum",
-        ),
-        *("l | escape", "[l, k] | max", "l.index(k)", "l | unique | list", "l | urlencode", "l | list | length"),
+        *("l", "l | tojson", "l == k", "[l, k] | sort", "l in k", "'%s' % [l]", "l | join", "l | sum", "l.index(k)"),
     )
 
 
@@ -339,157 +222,27 @@ def _escapes() -> Iterator[tuple[str, str]]:
     yield from _each(
         "digging in",
         f"{{{{ (@).{dug} }}}}",
-        *(
-            "''",
-            "1",
-            "1.5",
-            "true",
-            "none",
-            "[]",
-            "()",
-            "{}",
-            "range(3)",
-            "range",
-            "dict",
-            "cycler",
-            "joiner",
-            "namespace",
-        ),
-        *("namespace()", "cycler(1)", "joiner()", "messages", "messages[0]", "messages[0].get", "''.join", "[].append"),
-        *(
-            "raise_exception",
-            "strftime_now",
-            "self",
-            "missing",
-            "messages | map('string')",
-            "dict(a=1).items()",
-            "''|safe",
-        ),
-        *(
-            "'{}'.format",
-            "('{}'|safe).format",
-            "'{}'.format_map",
-            "lipsum",
-            "loop",
-            "caller",
-            "varargs",
-            "super",
-            "config",
-        ),
+        *("''", "1", "none", "[]", "range", "cycler", "namespace()", "messages", "messages[0].get", "''.join"),
+        *("raise_exception", "self", "missing", "messages | map('string')", "''|safe", "'{}'.format", "loop", "caller"),
     )
     yield from _each(
         "reading",
         "{{ @ }}",
-        *(
-            "open('/etc/passwd').read()",
-            "__import__('os').popen('id').read()",
-            "eval('1')",
-            "exec('1')",
-            "__builtins__",
-        ),
-        *(
-            "cycler.__init__.__globals__.os.popen('id').read()",
-            "joiner.__init__.__globals__",
-            "namespace.__init__.__globals__",
-        ),
-        *(
-            "lipsum.__globals__['os'].popen('id').read()",
-            "raise_exception.__globals__.json",
-            "strftime_now.__closure__",
-        ),
-        *(
-            "raise_exception.__code__.co_consts",
-            "self.__init__.__globals__",
-            "self._TemplateReference__context.environment",
-        ),
-        *("self|attr('_TemplateReference__context')", "''|attr('__class__')", "[''] | map('attr', '__class__') | list"),
-        *(
-            "[''] | map(attribute='__class__.__mro__') | list | first | last",
-            "[''] | map(attribute='__class__') | map(attribute='__mro__') | list | first | first",
-        ),
-        *(
-            "[''] | selectattr('__class__.__mro__.1.__subclasses__') | list",
-            "[''] | groupby('__class__.__mro__') | list | first | first | first",
-        ),
-        *(
-            "['', ''] | sort(attribute='__class__.__mro__')",
-            "[''] | sum(attribute='__class__.__mro__.__len__')",
-            "[''] | unique(attribute='__class__.__mro__') | list",
-        ),
-        *("[''] | max(attribute='__class__.__mro__.x')", "[''] | join(attribute='__class__.__mro__.x.y')"),
-        *(
-            "'{0.__class__.__mro__}'.format('')",
-            "'{0.__class__.__init__.__globals__}'.format(messages)",
-            "'{0[0].__class__.x}'.format([''])",
-        ),
-        *(
-            "'{a.__class__.__mro__}'.format_map({'a': 1})",
-            "('{0.__class__.__mro__}'|safe).format('')",
-            "['{0.__class__.x}'.format][0]('')",
-        ),
-        *(
-            "['{0.__class__.__mro__}'] | map('format', '') | list",
-            "'%s' % self.__class__.__mro__",
-            "'{0.format.__self__.__class__.__mro__}'.format('')",
-        ),
-        *(
-            "['{0.__class__.__mro__}'.format] | map('string') | list | first | int + self.x.y",
-            "messages[0].get.__self__.__class__.x",
-        ),
-        *(
-            "(messages | map('string')).gi_frame.f_globals",
-            "(messages | map('string')).gi_code.x",
-            "(messages | map('string')).close.__self__.gi_frame",
-        ),
-        *(
-            "messages.__getattribute__('__class__').x",
-            "''.__getattribute__('__class__')",
-            "namespace(**{'__init__': 1}).__init__.__globals__",
-        ),
-        *(
-            "dict.fromkeys.__self__.__base__",
-            "dict.mro()",
-            "range.__call__.__self__",
-            "''.maketrans.__self__",
-            "''.encode().__class__.x",
-        ),
-        *(
-            "messages.clear()",
-            "messages.extend([1])",
-            "messages.sort()",
-            "messages[0].update({'a': 1})",
-            "messages[0].pop('role')",
-        ),
-        *(
-            "messages[0].setdefault('a', 1)",
-            "messages[0].popitem()",
-            "messages[0].clear()",
-            "messages.remove(1)",
-            "messages.reverse()",
-        ),
-        *(
-            "m.__globals__",
-            "none.__class__.x",
-            "undefined.__class__.x",
-            "_surroundings",
-            "environment",
-            "context.environment",
-            "context",
-        ),
-        *(
-            "get_flashed_messages.__globals__",
-            "url_for.__globals__",
-            "request.application.__globals__",
-            "debug()",
-            "app.config",
-            "g.pop",
-        ),
-        *(
-            "raise_exception.__wrapped__.__globals__",
-            "''.format.__wrapped__.__self__.x",
-            "'{}'.format.__closure__",
-            "'{}'.format.__globals__",
-        ),
+        *("open('/etc/passwd').read()", "__import__('os').popen('id').read()", "eval('1')", "__builtins__"),
+        *("cycler.__init__.__globals__.os.popen('id').read()", "lipsum.__globals__['os'].popen('id').read()"),
+        *("raise_exception.__globals__.json", "strftime_now.__closure__", "raise_exception.__code__.co_consts"),
+        *("self._TemplateReference__context.environment", "self|attr('_TemplateReference__context')"),
+        *("''|attr('__class__')", "[''] | map('attr', '__class__') | list", "['', ''] | sort(attribute='__class__.x')"),
+        "[''] | map(attribute='__class__.__mro__') | list | first | last",
+        "[''] | selectattr('__class__.__mro__.1.__subclasses__') | list",
+        "[''] | groupby('__class__.__mro__') | list | first | first | first",
+        *("'{0.__class__.__mro__}'.format('')", "'{0[0].__class__.x}'.format([''])"),
+        *("'{a.__class__.__mro__}'.format_map({'a': 1})", "('{0.__class__.__mro__}'|safe).format('')"),
+        *("['{0.__class__.x}'.format][0]('')", "['{0.__class__.__mro__}'] | map('format', '') | list"),
+        *("messages[0].get.__self__.__class__.x", "(messages | map('string')).gi_frame.f_globals"),
+        *("messages.__getattribute__('__class__').x", "namespace(**{'__init__': 1}).__init__.__globals__"),
+        *("dict.fromkeys.__self__.__base__", "''.maketrans.__self__", "''.encode().__class__.x", "messages.clear()"),
+        *("messages[0].update({'a': 1})", "messages[0].pop('role')", "context.environment", "debug()"),
     )
     yield from _each(
         "a statement",
@@ -603,33 +356,21 @@ def _compiling() -> Iterator[tuple[str, str]]:
 def _burdens() -> Iterator[tuple[str, str]]:
     """What they write is within bounds; who reads it shall suffer."""
     written = (
-        "<",
         "<a",
         "<think>",
-        "</think>",
         "[A",
-        "[/A]",
         "{",
-        "[",
         '{"',
         '"\\',
         "\\u",
         "&#39;",
         "<|",
         "<tool_call>",
-    )
-    written += (
         "\n",
         " ",
-        "\U000f0000",
         "`",
         "{{",
-        "a b ",
-        "<|im_end|>",
-        "<function=x>",
         "\ud83d",
-        "ASKQTEXT",
-        "USERTEXT",
     )
     for text in written:
         literal = text.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,6 +1,6 @@
-"""Connects to an MCP server, calls its first tool, and prints as JSON what that took of this process.
+"""Connects to MCP servers, calls their first tools, and prints as JSON what each took of this process.
 
-python mcp_measured.py SERVER: a command or a URL. An honest server is used before and after.
+Each line that comes in is a server: a URL, or the words of a command, as JSON. An honest server is used after it.
 """
 
 import gc
@@ -55,17 +55,23 @@ class Heart(threading.Thread):
             last, spent = now, computed
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
-    server = sys.argv[1] if sys.argv[1].startswith("http") else sys.argv[1:]
-    before = used(HONEST)[0]
+def measured(server: object, heart: Heart) -> dict[str, object]:
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins here
-    base, heart = memory("VmRSS"), Heart()
-    told, seconds = used(server, SECONDS)
+    base, heart.longest = memory("VmRSS"), 0.0
+    result, seconds = used(server, SECONDS)
     longest, grown = heart.longest, memory("VmHWM") - base
-    report = {"told": told[:600], "seconds": seconds, "stop": longest, "grown": grown / _MIB, "length": len(told)}
-    sys.stdout.write(json.dumps({**report, "honest": [before, used(HONEST)[0]]}))
+    report = {"result": result[:600], "seconds": seconds, "stop": longest, "grown": grown / _MIB}
+    return {**report, "honest": used(HONEST)[0]}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    used(HONEST)  # imports what a connection takes
+    heart = Heart()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(measured(json.loads(line), heart)) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import strategies as st
+from parsing_cases import CASES, FAMILIES
 
 from engine import ChatTemplate, Engine
 from engine.errors import RequestError
@@ -150,6 +151,18 @@ class WrittenEngine:
         return WrittenStream(self.turns[0])
 
 
+def golden_turns(letter: str) -> Iterator[tuple[str, list[Event]]]:
+    """Every third output of tests/golden of the families with this initial, in pieces of seven characters."""
+    for case in CASES[::3]:
+        if case.family.startswith(letter):
+            parser = case.parser()
+            events = [
+                event for cut in range(0, len(case.output), 7) for event in parser.feed(case.output[cut : cut + 7])
+            ]
+            yield str(case), [*events, *parser.close(case.finish)]
+
+
+INITIALS = sorted({family[0] for family in FAMILIES})
 _texts = st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=6), min_size=1, max_size=4)
 _part = st.one_of(
     st.tuples(st.just("reasoning"), _texts),

@@ -1,7 +1,7 @@
 """How two formats read the same turns, beside `engine.diagnose.roundtrip`.
 
-Shared by the tests of templates and by `tests/bench/derivation.py`. Templates of llama.cpp's tree are read from the
-folder that `LLAMA_CPP_TEMPLATES` names (`vendor/llama.cpp/models/templates` of llama-cpp-python's source distribution).
+Templates of llama.cpp's tree are read from the folder that `LLAMA_CPP_TEMPLATES` names
+(`vendor/llama.cpp/models/templates` of llama-cpp-python's source distribution).
 """
 
 import os

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import ChatTemplate, ContextOverflowError, Engine, RequestError
-from engine.runtime.config import LoopOptions
 from engine.template.overflow import kept, shortened
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Message, ToolCall
@@ -99,13 +98,12 @@ CHAT: list[dict[str, Any]] = [
 def test_an_error_has_the_numbers() -> None:
     with scripted([], n_ctx=600) as llm:
         tokens = len(llm.render(CHAT).text.encode())
-        for overflow in ("error", "shift"):
-            with pytest.raises(ContextOverflowError, match=r"prompt has [\d,]+ tokens, .* n_ctx=600"):
-                llm.chat(CHAT, overflow=overflow)
+        with pytest.raises(ContextOverflowError, match=r"prompt has [\d,]+ tokens, .* n_ctx=600"):
+            llm.chat(CHAT)
         assert tokens > 600
         with pytest.raises(
             RequestError,
-            match="overflow='drop' is not valid: it should be 'error', 'truncate_oldest', 'shorten_results' or 'shift'",
+            match="overflow='drop' is not valid: it should be 'error', 'truncate_oldest' or 'shorten_results'",
         ):
             llm.chat(CHAT, overflow="drop")  # pyright: ignore[reportArgumentType]
 
@@ -285,37 +283,3 @@ def test_any_transcript_under_any_limit_keeps_calls_and_results_together(
         assert not shorten or not any(
             len(each.content or "") > 400 for each in left if each.role == "tool" and sent.index(each) < asks
         )
-
-
-@pytest.mark.parametrize("draft_max", [0, 6])
-@pytest.mark.parametrize("trimmable", [True, False])
-def test_a_context_is_shifted_and_its_head_stays(trimmable: bool, draft_max: int) -> None:
-    written = " ".join(map(str, range(400)))
-    backend = ScriptedBackend(lambda _: written, vocab=VOCAB, n_ctx=300, n_sequences=2, trimmable=trimmable)
-    template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
-    with Engine(backend, template, options=LoopOptions(draft_max=draft_max)) as llm:
-        asked = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Count."}]
-        completion = llm.chat(asked, overflow="shift", reasoning=False)
-        held = [VOCAB.text(backend.tokens(sequence)) for sequence in range(2)]
-        cut = llm.chat(asked, reasoning=False)
-        some = llm.chat(asked, reasoning=False, overflow="shift", max_tokens=700)
-    assert completion.content == written
-    assert completion.finish_reason == "stop"
-    usage = completion.usage
-    assert usage is not None
-    assert usage.shifted_tokens > 1000
-    assert any(text.startswith("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n") for text in held)
-    assert cut.finish_reason == "length"
-    assert written.startswith(cut.content)
-    assert cut.usage is not None
-    assert cut.usage.prompt_tokens + cut.usage.completion_tokens == 301
-    assert (some.content, some.finish_reason) == (written[:700], "length")
-
-
-def test_neighbours_do_not_notice_a_shift() -> None:
-    """Three answers to one prompt share its cells; each shifts on its own."""
-    written = " ".join(map(str, range(150)))
-    with scripted(lambda _: written, n_ctx=500, n_sequences=4) as llm:
-        streams = llm.choices([{"role": "user", "content": "Count slowly. " * 8}], 3, overflow="shift", reasoning=False)
-        completions = [stream.result() for stream in streams]
-    assert {completion.content for completion in completions} == {written}

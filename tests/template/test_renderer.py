@@ -121,7 +121,7 @@ def test_time() -> None:
 def test_a_turns_deadline_reaches_its_template() -> None:
     with Engine(ScriptedBackend(["Hello."] * 2), ChatTemplate(late(ENDLESS))) as llm:
         began = time.monotonic()
-        for overflow in ("error", "truncate_oldest", "shorten_results", "shift"):
+        for overflow in ("error", "truncate_oldest", "shorten_results"):
             with pytest.raises(TemplateError, match="did not finish"):
                 llm.chat(TRIGGER, deadline=0.3, overflow=overflow)
         assert time.monotonic() - began < 6, "and not three times as long as a turn without"

@@ -282,10 +282,7 @@ CALLLESS = {
 @pytest.mark.skipif(not SOURCES, reason="set LLAMA_CPP_TEMPLATES to llama.cpp's models/templates")
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_templates_of_the_tree(path: Path) -> None:
-    """With every family switched off: the derived format round-trips, calls included, and reads like the declared row.
-
-    `tests/bench/derivation.py` prints the same as a table.
-    """
+    """With every family switched off: the derived format round-trips, calls included, and reads like the declared."""
     measured = row(path)
     assert measured.derived.format is not None
     assert bool(measured.back) == (path.stem in LOST), measured.back
