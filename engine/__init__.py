@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from engine.parsing import Parser, Piece
     from engine.runtime.metrics import Metrics
     from engine.runtime.service import PinnedPrefix, Service, Stream, TurnRequest
+    from engine.scoring import Classification, Score
     from engine.template.chat_template import ChatTemplate
     from engine.template.prompt import Prompt
     from engine.tools import ToolContext, ToolLike, as_tool, as_tools
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         ToolName,
         Usage,
     )
+    from engine.vectors import Ranked
 
 __all__ = [
     "GBNF",
@@ -85,6 +87,7 @@ __all__ = [
     "CallbackError",
     "ChatTemplate",
     "Choice",
+    "Classification",
     "Completion",
     "ContentDelta",
     "ContextOverflowError",
@@ -116,6 +119,7 @@ __all__ = [
     "PinnedPrefix",
     "Prompt",
     "QueueFullError",
+    "Ranked",
     "RawOptions",
     "ReasoningDelta",
     "ReasoningPart",
@@ -126,6 +130,7 @@ __all__ = [
     "Run",
     "RunStream",
     "SamplingParams",
+    "Score",
     "Service",
     "Step",
     "Stream",
@@ -170,11 +175,13 @@ _MODULES = {
     "engine.parsing": "Parser Piece",
     "engine.runtime.metrics": "Metrics",
     "engine.runtime.service": "PinnedPrefix Service Stream TurnRequest",
+    "engine.scoring": "Classification Score",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",
     "engine.types": "AllowedTools CallError Choice Completion FinishReason GBNF JsonSchema Lark Message Part "
     "ReasoningPart Regex ResponseFormat Role SamplingParams TextPart TokenLogprob Tool ToolCall ToolChoice ToolName "
     "Usage",
+    "engine.vectors": "Ranked",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from engine import _data
-from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, RESPONSES_FIELDS
+from engine.openai.fields import CHAT_FIELDS, COMPLETIONS_FIELDS, EMBEDDINGS_FIELDS, RESPONSES_FIELDS
 from engine.openai.request import Field
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "openai.md"
 TABLES: dict[str, Mapping[str, Field]] = {
     "chat": CHAT_FIELDS,
     "completions": COMPLETIONS_FIELDS,
+    "embeddings": EMBEDDINGS_FIELDS,
     "responses": RESPONSES_FIELDS,
 }
 

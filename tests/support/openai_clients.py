@@ -62,6 +62,7 @@ class Watched:
         self.options: list[dict[str, Any]] = []
         self.choices = self._choices
         self.stream_complete = engine.stream_complete
+        self.embedder = engine.embedder
 
     @property
     def info(self) -> Any:
@@ -137,6 +138,7 @@ class WrittenEngine:
         self.family = SimpleNamespace(name="written", sampling={})
         self.choices = self._choices
         self.stream_complete = self._stream_complete
+        self.embedder: Any = None
 
     @property
     def info(self) -> Any:
