@@ -500,12 +500,6 @@ def test_a_library_without_device_functions_has_no_devices(monkeypatch: pytest.M
     assert llama_lib.devices() == ()
 
 
-def test_the_built_in_model_loads(builtin_model_path: Path) -> None:
-    with Model.load(builtin_model_path) as model:
-        assert model.info.chat_template
-        assert model.info.size_bytes < builtin_model_path.stat().st_size
-
-
 def test_options_that_llama_cpp_rejects_are_named(tmp_path: Path) -> None:
     shape = model_files.Shape(n_embd=32, n_head=4)
     with (
