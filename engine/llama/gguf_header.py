@@ -358,7 +358,7 @@ class _Reader:
             raise self._damaged(f"the array {key!r} has elements of type {kind}, which no array can have")
         width = struct.calcsize("<" + _SCALARS[kind])
         start = self._take(count * width)
-        if count <= _KEPT or key == CHARSMAP:
+        if count <= _KEPT or key in (TOKEN_TYPES, CHARSMAP):
             value = struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._data, start)
             self._entries[key] = Entry(kind, True, value)
 
