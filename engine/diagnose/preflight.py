@@ -153,11 +153,7 @@ def check_loaded(model: ModelOptions, context: ContextOptions) -> None:
 
 
 def examine(
-    model: ModelOptions,
-    context: ContextOptions,
-    *,
-    child: str | None = None,
-    directory: Path | None = None,
+    model: ModelOptions, context: ContextOptions, *, child: str | None = None, directory: Path | None = None
 ) -> Verdict:
     """Returns the verdict on these options: from an earlier process, otherwise from children.
 
@@ -175,11 +171,7 @@ def examine(
 
 
 def rebuild_command(
-    arguments: Sequence[str] = (),
-    *,
-    cure_amx: bool = False,
-    python: str = "",
-    windows: bool = sys.platform == "win32",
+    arguments: Sequence[str] = (), *, cure_amx: bool = False, python: str = "", windows: bool = sys.platform == "win32"
 ) -> str:
     """Returns the shell command that compiles llama-cpp-python again with these CMake arguments.
 

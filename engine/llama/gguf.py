@@ -12,15 +12,7 @@ from pathlib import Path
 
 from engine.errors import ModelLoadError
 from engine.llama.gguf_charsmap import check_charsmap
-from engine.llama.gguf_header import (
-    TOKEN_TYPES,
-    Header,
-    Tensor,
-    damaged,
-    file_type_name,
-    read_header,
-    tensor_type_name,
-)
+from engine.llama.gguf_header import TOKEN_TYPES, Header, Tensor, damaged, file_type_name, read_header, tensor_type_name
 from engine.llama.gguf_rules import MAX_LAYERS, verified
 
 # Architectures that encode text, or are parts of a model; llama.cpp loads them and then cannot generate.

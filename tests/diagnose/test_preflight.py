@@ -58,13 +58,7 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
     child = StandIn(tmp_path, SOUND)
     model = ModelOptions(n_gpu_layers=7, split_mode="row", main_gpu=1, use_mlock=True)
     context = ContextOptions(
-        n_ctx=100_000,
-        n_sequences=9,
-        flash_attn="on",
-        type_k="q8_0",
-        type_v="q8_0",
-        offload_kqv=False,
-        n_threads=3,
+        n_ctx=100_000, n_sequences=9, flash_attn="on", type_k="q8_0", type_v="q8_0", offload_kqv=False, n_threads=3
     )
     examine(model, context, child=child.module, directory=tmp_path)
     (order,) = child.orders
@@ -375,11 +369,7 @@ def test_the_rebuild_line() -> None:
     [
         (12, False, 'CXXFLAGS="-fno-tree-dse -fno-dse" CMAKE_ARGS="-DA=1" pip install'),
         (12, True, '$env:CXXFLAGS="-fno-tree-dse -fno-dse"; $env:CMAKE_ARGS="-DA=1"; pip install'),
-        (
-            None,
-            False,
-            'CMAKE_ARGS="-DA=1 -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" pip install',
-        ),
+        (None, False, 'CMAKE_ARGS="-DA=1 -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" pip install'),
     ],
 )
 def test_the_rebuild_line_that_cures_amx_fits_the_compiler(

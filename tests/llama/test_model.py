@@ -142,8 +142,7 @@ def test_ctrl_c_stops_the_loading(tiny: Path, interrupted: threading.Event) -> N
 
 
 @pytest.mark.parametrize(
-    ("make", "free"),
-    [("llama_model_load_from_file", "llama_model_free"), ("llama_init_from_model", "llama_free")],
+    ("make", "free"), [("llama_model_load_from_file", "llama_model_free"), ("llama_init_from_model", "llama_free")]
 )
 def test_ctrl_c_frees_what_was_made_all_the_same(
     tiny: Path, interrupted: threading.Event, monkeypatch: pytest.MonkeyPatch, make: str, free: str
