@@ -34,21 +34,8 @@ _RECORDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *_EVENTS,
-        *(
-            ContextInfo,
-            Failed,
-            Line,
-            Loading,
-            Logprob,
-            ModelInfo,
-            NamedTemplate,
-            Opened,
-            Origin,
-            Reply,
-            SavedState,
-            TokenLogprobs,
-        ),
-        Usage,
+        *(ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
+        *(Opened, Origin, Reply, SavedState, TokenLogprobs, Usage),
     )
 }
 _SCALARS = frozenset({type(None), bool, int, float, str})

@@ -71,8 +71,7 @@ class _Link:
 
 
 class IsolatedModel:
-    """Weights, loaded in a child process; their vocabulary is loaded in this process too. A context manager, like
-    `Model`."""
+    """Weights, loaded in a child process; their vocabulary is loaded in this process too."""
 
     def __init__(self, link: _Link, info: ModelInfo) -> None:
         self._link = link
@@ -114,12 +113,6 @@ class IsolatedModel:
         """Free the child and the vocabulary; may be called twice."""
         self._link.close()
         self._vocabulary.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Vocabulary:
