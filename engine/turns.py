@@ -17,7 +17,8 @@ from engine.events import fold
 from engine.families import Family, builtin_families
 from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.parsing import Piece
-from engine.runtime.service import Service, TurnRequest, raw_format, raw_parser, raw_prompt
+from engine.runtime.request import TurnRequest
+from engine.runtime.service import Service, raw_format, raw_parser, raw_prompt
 from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import conversation_of, without_inline_reasoning
@@ -154,13 +155,13 @@ class Turns:
         """Start a turn without a chat template. Raises what `Engine.stream_complete` raises."""
         self._service.check()
         sampling = self._sampling(checked(options, RawOptions))
-        raw = raw_prompt(self._service.vocab, prompt)
+        raw, tokens = raw_prompt(self._service.vocab, prompt)
         with finished_by(until(options.get("deadline"))):
             response = response_of(options.get("response_format"), refusal)
             demand = Demand(response=response, max_tokens=sampling.max_tokens)
             return self._service.submit(
                 TurnRequest(
-                    raw.prompt,
+                    raw,
                     raw_parser,
                     sampling,
                     priority=options.get("priority", 0),
@@ -168,7 +169,7 @@ class Turns:
                     progress=options.get("progress"),
                     constraint=constraint_of(demand, raw_format(), (), self._cut),
                     reads=response.read if response is not None else None,
-                    tokens=raw.tokens,
+                    tokens=tokens,
                 )
             )
 

@@ -13,7 +13,7 @@ from engine.constraint.trial import Controls
 from engine.errors import RequestError
 from engine.parsing import Parser, Piece
 from engine.runtime.backend import Vocab
-from engine.runtime.generation import Advance, Generation, Limits
+from engine.runtime.generation import Advance, Generation, Limits, TokenTable
 
 Drawn: TypeAlias = Literal["free", "held", "forced", "refused"]
 

@@ -96,7 +96,8 @@ class Parser:
         reader = self._reader
         traced, reader.trace = reader.trace, []
         for piece in prefix:
-            self.feed(*piece)
+            if piece.text:
+                self.feed(*piece)
         self._emitter.restart()
         self._prompt_size = reader.fed
         # What the prompt left undecided is classified later, but belongs to the prompt.

@@ -9,6 +9,10 @@ from engine.parsing.reader import Piece
 from engine.template.markers import Span
 
 
+def _opens_nothing(_prompt: "Prompt") -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What is sent to the model.
@@ -32,7 +36,7 @@ class Prompt:
     stop: tuple[str, ...] = ()
     complete: bool = True
     restored: tuple[int, ...] = ()
-    opens: "Callable[[Prompt], bool]" = field(default=lambda _: False, repr=False, compare=False)
+    opens: "Callable[[Prompt], bool]" = field(default=_opens_nothing, repr=False, compare=False)
 
     @property
     def in_reasoning(self) -> bool:

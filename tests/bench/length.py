@@ -127,7 +127,8 @@ def _scripted_steps(length: int, read: int = 0) -> list[float]:
     from engine.parsing import Parser
     from engine.runtime.generation import Limits
     from engine.runtime.loop import Loop
-    from engine.runtime.request import Request
+    from engine.runtime.request import TurnRequest
+    from engine.template.prompt import Prompt
     from engine.testing import ScriptedBackend
 
     backend = ScriptedBackend(["some words " * (length // 11 + 1)], n_ctx=length + 100, n_sequences=1)
@@ -142,7 +143,7 @@ def _scripted_steps(length: int, read: int = 0) -> list[float]:
     backend.decode = timed
     loop = Loop(backend)
     limits = Limits(max_tokens=length)
-    loop.submit(Request(1, (65, 66), lambda: Parser("content-only"), limits=limits))
+    loop.submit(TurnRequest(Prompt("", ()), lambda: Parser("content-only"), id=1, tokens=(65, 66), limits=limits))
     cost: list[float] = []
     while loop.busy:
         start, inside = time.perf_counter(), spent[0]

@@ -22,7 +22,7 @@ from engine.options import LoadOptions, SamplingOptions
 from engine.runtime.backend import Row
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.loop import Loop
-from engine.runtime.request import Request
+from engine.runtime.request import TurnRequest
 from engine.runtime.runner import Runner
 from engine.template.conversation import conversation_of
 from engine.testing import ByteVocab, ScriptedBackend
@@ -185,7 +185,7 @@ def test_only_generate_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[bool] = []
     plain = Loop.submit
 
-    def spy(self: Loop, request: Request) -> None:
+    def spy(self: Loop, request: TurnRequest) -> None:
         said.append(request.offline)
         plain(self, request)
 

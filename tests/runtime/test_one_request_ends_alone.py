@@ -18,7 +18,8 @@ from engine.errors import EngineError, QueueFullError, RequestError
 from engine.events import Event
 from engine.parsing import Parser
 from engine.runtime.config import LoopOptions
-from engine.runtime.service import Service, TurnRequest
+from engine.runtime.request import TurnRequest
+from engine.runtime.service import Service
 from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.template.chat_template import ChatTemplate
 from engine.testing import ScriptedBackend
