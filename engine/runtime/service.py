@@ -375,9 +375,11 @@ class _Deliveries:
             queue.replies.put(reply)
             if reply.final:
                 queue.over.set()
+            if queue.waits_for_end and not reply.final:
+                continue
             if queue.arrived is not None:
                 queue.arrived()
-            if (future := queue.future) is not None and (reply.final or not queue.waits_for_end):
+            if (future := queue.future) is not None:
                 waiting.setdefault(future.get_loop(), []).append(future)
         for loop, futures in waiting.items():
             # A closed event loop has no readers any more; their streams are cancelled when they are collected.

@@ -207,11 +207,13 @@ class Stream(TwoWayStream[Completion]):
         """Returns `logprobs` from this index on, for readers that take them as they come."""
         return tuple(map(described, self._logprobs[start:]))
 
-    def listen(self, arrived: Callable[[], None]) -> None:
-        """Call `arrived` whenever `take` may return something: once now, then in the engine's thread, where it must be
-        quick and raise nothing. For a reader of several streams at once."""
+    def listen(self, arrived: Callable[[], None], *, of_end: bool = False) -> None:
+        """Call `arrived` whenever `take` may return something (`of_end`: once the turn is over, maybe twice): now, then
+        in the engine's thread, where it must be quick and raise nothing. For a reader of several streams at once."""
+        self._queue.waits_for_end = of_end
         self._queue.arrived = arrived
-        arrived()
+        if not of_end or self._queue.over.is_set():
+            arrived()
 
     def take(self) -> list[Event] | None:
         """Returns the events that the engine sent together and that nobody has read, without waiting; None if there are

@@ -74,6 +74,8 @@ def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tu
     for piece in pieces:
         tail = piece.text[max(start - position, 0) :]
         position += len(piece.text)
+        if not tail:
+            continue
         parts = markers.split(tail) if markers and piece.special else [tail]
         prefix += [Piece(part, index % 2 == 1) for index, part in enumerate(parts)]
     return tuple(piece for piece in _joined(prefix) if piece.text)

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -107,15 +108,20 @@ def test_leaving_while_turns_begin_cancels_them_too(llm: Engine, monkeypatch: py
         return start(messages, *given, **options)
 
     monkeypatch.setattr(llm._turns, "start", slow)  # pyright: ignore[reportPrivateUsage]
-    answers = llm.generate_iter(["one", "slow"], max_tokens=100_000, ignore_eos=True)
-    closing = threading.Timer(0.2, may_go.set)
-    for _ in answers:
-        assert begun.wait(20)
-        closing.start()
-        break
-    began = time.monotonic()
-    answers.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - began < 5
+
+    async def leave() -> None:
+        async with aclosing(llm.agenerate_iter(["one", "slow"], max_tokens=100_000, ignore_eos=True)) as answers:
+            reading = asyncio.create_task(anext(answers))
+            assert await asyncio.to_thread(begun.wait, 20)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        may_go.set()
+
+    asyncio.run(leave())
+    until = time.monotonic() + 5
+    while llm.metrics.running and time.monotonic() < until:
+        time.sleep(0.01)
     assert llm.metrics.running == 0
 
 
