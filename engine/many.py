@@ -27,7 +27,7 @@ class _Rows:
         self._start = start
         self._waiting = enumerate(rows)
         self._room = room
-        self._on_error = on_error
+        self._on_error: OnError = on_error
         self._streams: dict[int, Stream] = {}
         self._over: SimpleQueue[int] = SimpleQueue()
         self._refused: tuple[int, Row] | None = None

@@ -216,7 +216,7 @@ class Service:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
         id_, held = next(self._ids), tuple(tokens)
-        turn = TurnRequest(Prompt("", ()), _no_parser, progress=progress, pin=True, state=state)
+        turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=state)
         stream = self._start(turn.crossing(id_, held, Limits(), ()), OutputQueue(turn, held))
         if stream.result().finish_reason != "stop":
             raise EngineError(
@@ -325,11 +325,6 @@ def _path(path: object) -> Path:
     if not isinstance(path, str | Path):
         raise RequestError(f"The path of a state file must be a str or Path; this is a {type(path).__name__}.")
     return Path(path)
-
-
-def _no_parser() -> TextParser:
-    """Returns a parser for a prompt after which nothing is drawn."""
-    return TextParser("content-only")
 
 
 class _Deliveries:

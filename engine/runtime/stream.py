@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Self
 
@@ -20,6 +21,10 @@ from engine.streams import TwoWayStream
 from engine.types import Completion, TokenLogprob
 
 
+def _nothing() -> None: ...
+
+
+@dataclass(slots=True, eq=False)
 class OutputQueue:
     """Where the engine's thread leaves replies for one stream, and the future of a coroutine that waits for them.
 
@@ -29,34 +34,18 @@ class OutputQueue:
     `turn.progress` raised; `cancel` ends the request.
     """
 
-    __slots__ = (
-        "_stopped",
-        "arrived",
-        "cancel",
-        "fault",
-        "future",
-        "over",
-        "prefilled",
-        "received",
-        "replies",
-        "tokens",
-        "turn",
-        "waits_for_end",
-    )
-
-    def __init__(self, turn: TurnRequest | None = None, tokens: tuple[int, ...] = ()) -> None:
-        self.turn = turn
-        self.tokens = tokens
-        self.received: list[Event] = []
-        self.prefilled = 0
-        self._stopped = False  # by `turn.progress`
-        self.cancel: Callable[[], None] = _nothing
-        self.fault: Exception | None = None
-        self.replies: SimpleQueue[Reply] = SimpleQueue()
-        self.over = threading.Event()
-        self.future: asyncio.Future[None] | None = None
-        self.waits_for_end = False
-        self.arrived: Callable[[], None] | None = None
+    turn: TurnRequest | None = None
+    tokens: tuple[int, ...] = ()
+    received: list[Event] = field(default_factory=list[Event])
+    prefilled: int = 0
+    stopped: bool = False  # by `turn.progress`
+    cancel: Callable[[], None] = _nothing
+    fault: Exception | None = None
+    replies: SimpleQueue[Reply] = field(default_factory=SimpleQueue[Reply])
+    over: threading.Event = field(default_factory=threading.Event)
+    future: asyncio.Future[None] | None = None
+    waits_for_end: bool = False
+    arrived: Callable[[], None] | None = None
 
     def note(self, reply: Reply) -> None:
         """Collect the reply's events, and tell the caller how far the prefill is, if the request asks for these."""
@@ -65,18 +54,15 @@ class OutputQueue:
             return
         if turn.ended is not None:
             self.received += reply.events
-        if turn.progress is None or reply.prefilled <= self.prefilled or self._stopped:
+        if turn.progress is None or reply.prefilled <= self.prefilled or self.stopped:
             return
         self.prefilled = reply.prefilled
         try:
-            self._stopped = turn.progress(reply.prefilled, len(self.tokens)) is False
+            self.stopped = turn.progress(reply.prefilled, len(self.tokens)) is False
         except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader gets its error
-            self.fault, self._stopped = contained(error), True
-        if self._stopped:
+            self.fault, self.stopped = contained(error), True
+        if self.stopped:
             self.cancel()
-
-
-def _nothing() -> None: ...
 
 
 class Stream(TwoWayStream[Completion]):
