@@ -55,7 +55,9 @@ class _Rows:
 
     def _fill(self) -> tuple[int, EngineError] | None:
         """Start rows while there is room, in the engine's queue too. Returns one that cannot start."""
-        while len(self._streams) < self._room and (item := self._refused or next(self._waiting, None)) is not None:
+        while not self._left and len(self._streams) < self._room:
+            if (item := self._refused or next(self._waiting, None)) is None:
+                break
             number, row = item
             check_row(row, number)
             self._refused = None

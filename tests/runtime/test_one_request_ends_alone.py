@@ -261,11 +261,17 @@ def test_no_more_wait_than_may() -> None:
 
 
 def test_generate_keeps_within_what_may_wait() -> None:
-    backend = ScriptedBackend(lambda text: text.rsplit("number ", 1)[1][:3], n_sequences=2)
-    template = ChatTemplate(None, family="qwen3")
-    with Engine(backend, template, options=LoopOptions(max_waiting=1)) as llm:
-        answers = llm.generate([f"number {number:03}" for number in range(20)], reasoning=False)
-        assert [answer.content for answer in answers] == [f"{number:03}" for number in range(20)]
-        rows = [f"number {number:03}" for number in range(20)]
+    """Also beside others, who take two of the three places."""
+    hold = threading.Event()
+    backend = ScriptedBackend(
+        lambda text: text.rsplit("number ", 1)[1][:3], n_sequences=2, before_decode=lambda _: hold.wait(20)
+    )
+    rows = [f"number {number:03}" for number in range(20)]
+    with Engine(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=1)) as llm:
+        others = llm.choices("number 777", 2, reasoning=False)
+        threading.Timer(0.3, hold.set).start()
+        answers = llm.generate(rows, reasoning=False)
         kept = llm.generate(rows, on_error="return", reasoning=False)
-    assert [answer.content for answer in kept if isinstance(answer, Completion)] == [f"{n:03}" for n in range(20)]
+        assert [other.result().content for other in others] == ["777", "777"]
+    for found in (answers, kept):
+        assert [answer.content for answer in found if isinstance(answer, Completion)] == [row[7:] for row in rows]
