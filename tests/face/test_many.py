@@ -112,7 +112,7 @@ def test_leaving_while_turns_begin_cancels_them_too(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(llm._turns, "start", slow)  # pyright: ignore[reportPrivateUsage]
 
     async def leave() -> None:
-        async with aclosing(llm.agenerate_iter(["one", "slow"])) as answers:
+        async with aclosing(llm.agenerate_iter(["slow"])) as answers:
             reading = asyncio.create_task(anext(answers))
             assert await asyncio.to_thread(begun.wait, 20)
             reading.cancel()
