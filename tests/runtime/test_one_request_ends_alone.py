@@ -17,6 +17,7 @@ from engine import Engine
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.events import Event
 from engine.parsing import Parser
+from engine.runtime.backend import Row
 from engine.runtime.config import LoopOptions
 from engine.runtime.request import TurnRequest
 from engine.runtime.service import Service
@@ -263,9 +264,11 @@ def test_no_more_wait_than_may() -> None:
 def test_generate_keeps_within_what_may_wait() -> None:
     """Also beside others, who take two of the three places."""
     hold = threading.Event()
-    backend = ScriptedBackend(
-        lambda text: text.rsplit("number ", 1)[1][:3], n_sequences=2, before_decode=lambda _: hold.wait(20)
-    )
+
+    def wait(_rows: Sequence[Row]) -> None:
+        hold.wait(20)
+
+    backend = ScriptedBackend(lambda text: text.rsplit("number ", 1)[1][:3], n_sequences=2, before_decode=wait)
     rows = [f"number {number:03}" for number in range(20)]
     with Engine(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=1)) as llm:
         others = llm.choices("number 777", 2, reasoning=False)
