@@ -1,6 +1,6 @@
 """`Engine`: the class that users work with. Every method only calls the packages below."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
@@ -269,11 +269,11 @@ class Engine:
         `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
         note that names the row, and the other rows are cancelled. Raises what `stream` raises.
         """
-        return many.generate(self._rows(tools, options), rows, on_error)
+        return many.generate(self._rows(tools, options), rows, self._service.capacity, on_error)
 
     def generate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Iterator[tuple[int, Completion | EngineError]]:
+    ) -> Generator[tuple[int, Completion | EngineError]]:
         """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
         return many.generate_iter(self._rows(tools, options), rows, self._room)
@@ -354,11 +354,11 @@ class Engine:
         **options: Unpack[TurnOptions],
     ) -> list[Completion | EngineError]:
         """`generate` for an event loop; cancelling the task stops all rows."""
-        return await many.agenerate(self._rows(tools, options), rows, on_error, self._room)
+        return await many.agenerate(self._rows(tools, options), rows, self._room, on_error)
 
     def agenerate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> AsyncIterator[tuple[int, Completion | EngineError]]:
+    ) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
         """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
         return many.agenerate_iter(self._rows(tools, options), rows, self._room)
 

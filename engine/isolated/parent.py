@@ -23,7 +23,7 @@ from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
-from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Request, Save, Unpin
+from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Save, TurnRequest, Unpin
 from engine.runtime.state_file import Origin
 
 _Answer = TypeVar("_Answer")
@@ -168,7 +168,7 @@ class IsolatedRunner:
         self._thread = threading.Thread(target=self._read, name="llama-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: TurnRequest) -> None:
         """Accept a request. Raises EngineError after `close`, or when the child died; RequestError if the request
         cannot be pickled."""
         checked = getattr(request.parser, "checked", None)
@@ -288,7 +288,7 @@ def _expected(kind: type[_Answer], answer: Any) -> _Answer:
     return answer
 
 
-def _pickled(request: Request) -> bytes:
+def _pickled(request: TurnRequest) -> bytes:
     try:
         return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
     except Exception as error:

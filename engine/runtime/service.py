@@ -8,15 +8,12 @@ import itertools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from operator import index
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field
-
-from engine.constraint.guide import Constraint
 from engine.constraint.trial import Controls
 from engine.errors import EngineError, QueueFullError, RequestError, shown
 from engine.events import Finished
@@ -24,85 +21,28 @@ from engine.families import Format, builtin_families
 from engine.parsing import Parser as TextParser
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Backend, ContextInfo, Vocab
-from engine.runtime.config import LoopOptions, check_fields
+from engine.runtime.config import LoopOptions
 from engine.runtime.control_tokens import ControlTokens
-from engine.runtime.generation import Limits, Parser
-from engine.runtime.loop import contained
+from engine.runtime.generation import Limits
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.process import Home
-from engine.runtime.request import Reply, Request, check_fits
+from engine.runtime.request import Reply, TurnRequest, check_fits
 from engine.runtime.runner import RemoteContext, Runner
 from engine.runtime.state_file import read_state, write_state
-from engine.runtime.stream import Ended, OutputQueue, Stream
+from engine.runtime.stream import OutputQueue, Stream
 from engine.runtime.token_memory import TurnMemory
 from engine.template.prompt import Prompt
 from engine.types import Progress, SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """A turn to generate.
-
-    - `prompt` and `parser`: `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's
-      thread, or pickled and called in the child process. `tokens`: the prompt's tokens, if they are not to be made from
-      its text.
-    - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
-    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline". `offline`: nobody
-      reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
-    - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
-      forced.
-    - `dropped`: number of messages left out of the prompt, `shortened`: number of results cut in it,
-      for the usage.
-    - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
-      thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
-      the turn too.
-    - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
-    - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
-
-    Raises RequestError for a value that is not valid.
-    """
-
-    prompt: Prompt
-    parser: Callable[[], Parser]
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    markers: frozenset[str] = frozenset()
-    priority: int = 0
-    deadline: Annotated[float, Field(gt=0)] | None = None
-    offline: bool = False
-    reasoning_budget: Annotated[int, Field(ge=0)] | None = None
-    reasoning_close: tuple[Piece, ...] = ()
-    dropped: int = 0
-    shortened: int = 0
-    progress: Progress | None = None
-    ended: Ended | None = None
-    constraint: Constraint | None = None
-    reads: Callable[[str], object] | None = None
-    tokens: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "progress"))
-        if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
-            raise RequestError(
-                "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class RawPrompt:
-    """A prompt and its tokens; None if they are to be made from its text."""
-
-    prompt: Prompt
-    tokens: tuple[int, ...] | None
-
-
-def raw_prompt(vocab: Vocab, given: str | Sequence[int]) -> RawPrompt:
-    """Returns the prompt of a text, in which texts of control tokens become control tokens, or of tokens. Raises
-    RequestError for a token that the vocabulary does not have."""
-    if isinstance(given, str):
-        return RawPrompt(Prompt(given, (Piece(given, True),)), None)
-    tokens = _numbers(vocab, given)
-    text = _text(vocab, tokens)
-    return RawPrompt(Prompt(text, (Piece(text, True),)), tokens)
+def raw_prompt(vocab: Vocab, source: str | Sequence[int]) -> tuple[Prompt, tuple[int, ...]]:
+    """Returns the prompt of a text, in which texts of control tokens become control tokens, or of tokens; and these
+    tokens. Raises RequestError for a token that the vocabulary does not have, and for none at all."""
+    tokens = () if isinstance(source, str) else _numbers(vocab, source)
+    if not source:
+        raise RequestError("The prompt is empty; give the model at least one token to continue.")
+    text = source if isinstance(source, str) else _text(vocab, tokens)
+    return Prompt(text, (Piece(text, True),)), tokens
 
 
 def raw_format() -> Format:
@@ -127,6 +67,23 @@ def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:
     """Returns the text of tokens, control tokens as their texts; bytes that are not UTF-8 become U+FFFD. Raises
     RequestError for a token that the vocabulary does not have."""
     return _text(vocab, _numbers(vocab, tokens))
+
+
+def _encoded(vocab: Vocab, pieces: tuple[Piece, ...]) -> tuple[int, ...]:
+    return tuple(vocab.encode(pieces, add_bos=False))
+
+
+def _single_tokens(vocab: Vocab, texts: tuple[str, ...] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Returns the texts that are one token of the vocabulary, as tokens; and the other texts."""
+    tokens: set[int] = set()
+    others: list[str] = []
+    for text in texts:
+        ids = vocab.tokenize(text, special=True)
+        if len(ids) == 1:
+            tokens.add(ids[0])
+        else:
+            others.append(text)
+    return frozenset(tokens), tuple(others)
 
 
 def _numbers(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
@@ -166,6 +123,9 @@ class Service:
         self._ids = itertools.count(1)
         self._origin = lambda: backend.origin
         self._control = ControlTokens(backend.vocab)
+        # What a template writes in every turn, by its exact text: a text never stands for another.
+        self._encoded = lru_cache(maxsize=16)(partial(_encoded, backend.vocab))
+        self._single = lru_cache(maxsize=16)(partial(_single_tokens, backend.vocab))
         self._turns = TurnMemory(backend.vocab)
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
         run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend)
@@ -212,34 +172,20 @@ class Service:
         """Generate a turn; returns its stream at once.
 
         Raises ContextOverflowError when the prompt does not fit, QueueFullError when too many requests wait already,
-        RequestError for tokens that the vocabulary does not have and for a constraint that cannot be enforced,
-        EngineError when the engine is closed or broken.
+        RequestError for a value that is not valid, for tokens that the vocabulary does not have and for a constraint
+        that cannot be enforced, EngineError when the engine is closed or broken.
         """
-        self.check()
+        turn.check()
         _check_tokens(turn.sampling, self._vocab.size)
-        tokens = self.tokens(turn.prompt) if turn.tokens is None else turn.tokens
+        tokens = turn.tokens or self.tokens(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._info.n_ctx)
         if turn.constraint is not None:
             turn.constraint.check(self._controls)
-        request = Request(
-            next(self._ids),
-            tokens,
-            turn.parser,
-            turn.sampling,
-            self._limits(turn, self._info.n_ctx - len(tokens)),
-            turns=self._turn_starts(tokens, turn.prompt),
-            priority=turn.priority,
-            deadline=turn.deadline,
-            offline=turn.offline,
-            reports=turn.progress is not None,
-            dropped=turn.dropped,
-            shortened=turn.shortened,
-            constraint=turn.constraint,
-        )
-        queue = OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended, turn.prompt.restored)
-        return self._start(request, queue, turn.reads)
+        limits = self._limits(turn, self._info.n_ctx - len(tokens))
+        request = turn.crossing(next(self._ids), tokens, limits, self._turn_starts(tokens, turn.prompt))
+        return self._start(request, OutputQueue(turn, tokens))
 
     @cached_property
     def _controls(self) -> Controls:
@@ -248,7 +194,7 @@ class Service:
     def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
         """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge
         there. Messages begin with the same control token as this turn."""
-        start = len(tokens) - max(1, len(self._vocab.encode(prompt.prefix, add_bos=False)))
+        start = len(tokens) - max(1, len(self._encoded(prompt.prefix)))
         if start <= 0:
             return ()
         opens = tokens[start]
@@ -269,9 +215,9 @@ class Service:
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
-        id_, reports = next(self._ids), progress is not None
-        request = Request(id_, tuple(tokens), _no_parser, pin=True, state=state, reports=reports)
-        stream = self._start(request, OutputQueue(None, request.tokens, progress))
+        id_, held = next(self._ids), tuple(tokens)
+        turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=state)
+        stream = self._start(turn.crossing(id_, held, Limits(), ()), OutputQueue(turn, held))
         if stream.result().finish_reason != "stop":
             raise EngineError(
                 "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
@@ -290,7 +236,7 @@ class Service:
     def _save(self, pin: int, path: Path) -> None:
         self.check()
         id_ = next(self._ids)
-        queue = self._post.open(id_, OutputQueue(None, ()))
+        queue = self._post.open(id_, OutputQueue())
         try:
             self._runner.save(id_, pin)
         except BaseException:
@@ -301,12 +247,12 @@ class Service:
             raise reply.error or EngineError("The prefix was not saved.")
         write_state(path, self._origin(), reply.saved)
 
-    def _start(self, request: Request, queue: OutputQueue, reads: Callable[[str], object] | None = None) -> Stream:
+    def _start(self, request: TurnRequest, queue: OutputQueue) -> Stream:
         runner, id_ = self._runner, request.id
         self._post.open(id_, queue)
         queue.cancel = lambda: runner.cancel(id_)
         # A stream refers to the service, to keep it alive; a queue, to which the service refers, must not.
-        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check, reads)
+        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check)
         try:
             runner.submit(request)
         except BaseException:
@@ -323,17 +269,17 @@ class Service:
         """Returns what ends the turn: the caller's options, and the template's `stop`. `room`: tokens left after the
         prompt; they limit a constrained turn."""
         sampling = turn.sampling
-        ends, texts = self._single_tokens(turn.prompt.stop)
+        ends, texts = self._single(turn.prompt.stop)
         most = room if turn.constraint is not None else None
         return Limits(
             max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
             stop=(*sampling.stop, *texts),
             stop_tokens=frozenset(sampling.stop_tokens),
             ends=ends,
-            markers=self._single_tokens(turn.markers)[0],
+            markers=self._single(turn.markers)[0],
             ignore_eos=sampling.ignore_eos,
             reasoning_budget=turn.reasoning_budget,
-            reasoning_close=tuple(self._vocab.encode(turn.reasoning_close, add_bos=False)),
+            reasoning_close=self._encoded(turn.reasoning_close),
         )
 
     def close(self) -> None:
@@ -347,18 +293,6 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _single_tokens(self, texts: Sequence[str] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
-        """Returns the texts that are one token of the vocabulary, as tokens; and the other texts."""
-        tokens: set[int] = set()
-        others: list[str] = []
-        for text in texts:
-            ids = self._vocab.tokenize(text, special=True)
-            if len(ids) == 1:
-                tokens.add(ids[0])
-            else:
-                others.append(text)
-        return frozenset(tokens), tuple(others)
 
 
 class PinnedPrefix:
@@ -391,11 +325,6 @@ def _path(path: object) -> Path:
     if not isinstance(path, str | Path):
         raise RequestError(f"The path of a state file must be a str or Path; this is a {type(path).__name__}.")
     return Path(path)
-
-
-def _no_parser() -> TextParser:
-    """Returns a parser for a prompt after which nothing is drawn."""
-    return TextParser("content-only")
 
 
 class _Deliveries:
@@ -434,19 +363,18 @@ class _Deliveries:
             queue = self._queues.get(reply.id)
             if queue is None:
                 continue  # its submission was interrupted, for example by Ctrl-C
-            if queue.progress is not None and reply.prefilled > queue.prefilled:
-                _report(reply, queue, queue.progress)
-            if queue.ended is not None:
-                queue.received += reply.events
+            queue.note(reply)
             if reply.final:
                 # Before the reader learns of the end: its next prompt may follow at once.
                 self._settle(reply, queue)
             queue.replies.put(reply)
             if reply.final:
                 queue.over.set()
+            if queue.waits_for_end and not reply.final:
+                continue
             if queue.arrived is not None:
                 queue.arrived()
-            if (future := queue.future) is not None and (reply.final or not queue.waits_for_end):
+            if (future := queue.future) is not None:
                 waiting.setdefault(future.get_loop(), []).append(future)
         for loop, futures in waiting.items():
             # A closed event loop has no readers any more; their streams are cancelled when they are collected.
@@ -457,21 +385,22 @@ class _Deliveries:
         """Record the end of a request."""
         self.shut(reply.id)
         self._checkpoints = reply.checkpoints or self._checkpoints
-        if queue.text is None:
+        turn = queue.turn
+        if turn is None or turn.pin:
             return
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"
         self._tally.add(finished.reason, finished.usage)
-        self._turns.remember(queue.text, queue.tokens, reply.output)
+        self._turns.remember(turn.prompt.text, queue.tokens, reply.output)
         if finished.reason == "length" and finished.usage and finished.usage.total_tokens >= self._n_ctx:
             _log.warning(
                 "An answer ended after %d tokens because its conversation reached n_ctx=%d; load with a larger n_ctx=.",
                 finished.usage.completion_tokens,
                 self._n_ctx,
             )
-        if queue.ended is not None and finished.reason in ("stop", "tool_calls"):
+        if turn.ended is not None and finished.reason in ("stop", "tool_calls"):
             try:
-                queue.ended(queue.received)
+                turn.ended(queue.received)
             except BaseException:  # noqa: BLE001 - an error in a callback must not break the loop
                 _log.exception("The callback after a turn failed; the turn itself is complete.")
         queue.received.clear()
@@ -486,18 +415,6 @@ def _close(home: Home, close: Callable[[], None]) -> None:
         except BaseException as error:  # noqa: BLE001 - a signal handler's
             _log.debug("%r while the engine was closed", error)
     return None
-
-
-def _report(reply: Reply, queue: OutputQueue, progress: Progress) -> None:
-    """Call `progress` with how far the prefill is."""
-    queue.prefilled = reply.prefilled
-    try:
-        stopped = progress(reply.prefilled, len(queue.tokens)) is False
-    except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader gets its error
-        queue.fault, stopped = contained(error), True
-    if stopped:
-        queue.progress = None
-        queue.cancel()
 
 
 def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:

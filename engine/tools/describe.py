@@ -130,7 +130,9 @@ def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
         raise RequestError(
             f"tools must be a list of tools, not {_shown(cast('object', items))}; put it in a list: tools=[...]."
         )
-    tools = tuple(as_tool(item) for item in items or ())
+    if not items:
+        return ()
+    tools = tuple(as_tool(item) for item in items)
     names = [tool.name for tool in tools]
     if twice := [name for name in names if names.count(name) > 1]:
         raise RequestError(
