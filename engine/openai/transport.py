@@ -143,11 +143,11 @@ class _Body:
         bell: SimpleQueue[None] = SimpleQueue()
         try:
             for data in self._reading.data(lambda: bell.put(None)):
-                if data is not None:
+                if data:
                     yield data
-                    continue
-                with self._timer.limit():
-                    bell.get(timeout=self._timer.seconds)
+                elif data is None:
+                    with self._timer.limit():
+                        bell.get(timeout=self._timer.seconds)
         finally:
             self._reading.close()
 
@@ -173,13 +173,15 @@ class _AsyncBody:
 
         try:
             for data in self._reading.data(ring):
-                if data is not None:
+                if data:
                     yield data
-                    continue
-                with self._timer.limit():
-                    async with asyncio.timeout(self._timer.seconds):
-                        await bell.wait()
-                bell.clear()
+                elif data is None:
+                    with self._timer.limit():
+                        async with asyncio.timeout(self._timer.seconds):
+                            await bell.wait()
+                    bell.clear()
+                else:
+                    await asyncio.sleep(0)
         finally:
             over.cancel()
             self._reading.close()

@@ -28,7 +28,7 @@ MAX_ROOM_LINES = {
     "llama/": 4_400,
     "mcp/": 1_200,
     "notebook/": 250,
-    "openai/": 2_300,
+    "openai/": 2_350,
     "parsing/": 5_500,
     "remote/": 1_300,
     "runtime/": 3_850,
