@@ -18,8 +18,8 @@ EVERYWHERE = frozenset({"pydantic", "pydantic_core"})  # public records are pyda
 NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/"})  # logits and masks are arrays
 LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
 MAX_ROOM_LINES = {
-    "agent/": 1_250,
-    "batch/": 1_950,
+    "agent/": 1_200,
+    "batch/": 1_850,
     "cli/": 2_250,
     "constraint/": 1_750,
     "diagnose/": 1_950,
@@ -29,7 +29,7 @@ MAX_ROOM_LINES = {
     "llama/": 4_100,
     "mcp/": 1_200,
     "notebook/": 250,
-    "openai/": 2_650,
+    "openai/": 2_350,
     "parsing/": 5_450,
     "remote/": 1_300,
     "runtime/": 3_600,
