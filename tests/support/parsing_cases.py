@@ -1,6 +1,7 @@
-"""The parsing cases of tests/golden/*.toml, and the ways of feeding one that must all give the same.
+"""The parsing cases of every family, and the ways of feeding one that must all give the same.
 
-Each case is data: a prompt's prefix, a raw output, and what it holds. The tools are one set for all families.
+A case is a prompt's prefix, a raw output, and what it holds. The canonical turns are written in the family's format;
+tests/golden/*.toml has the literal outputs that no writer derives, or that check it. The tools are one set for all.
 """
 
 import inspect
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import writer
+from canonical import TURNS, Turn
 
 from engine.events import Event, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
 from engine.families import builtin_families
@@ -71,12 +74,46 @@ class Case:
         return Parser(self.family, options.pop("prefix", self.prefix), tools=TOOLS, **options)
 
 
-def load() -> list[Case]:
-    """All cases of all families."""
-    cases: list[Case] = []
+def canonical(family: str, turn: Turn) -> Case | None:
+    """A canonical turn as the family's models write it; None where they cannot."""
+    format_ = builtin_families().get(family).format
+    if not writer.applies(turn, format_):
+        return None
+    calls = [
+        {
+            "name": call.name,
+            "arguments": turn.kept(call.arguments),
+            "error": call.error,
+            "id": writer.call_id(turn, format_, number),
+        }
+        for number, call in enumerate(turn.calls)
+    ]
+    return Case(
+        family,
+        turn.name,
+        writer.written(turn, format_),
+        writer.prefix(turn, format_),
+        turn.kept(writer.reasoning_of(turn, format_)).strip(),
+        turn.content,
+        [{key: text for key, text in call.items() if text} for call in calls],
+        "length" if turn.cut else "stop",
+    )
+
+
+def documents() -> Iterator[dict[str, Any]]:
+    """The files of tests/golden: `case` are literal cases; `written` are canonical turns as the family spells them,
+    which check the writer."""
     for path in sorted(DIRECTORY.glob("*.toml")):
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        cases.extend(Case(family=document["family"], **case) for case in document["case"])
+        yield tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def load() -> list[Case]:
+    """All cases of all families: the canonical turns, and the literal ones."""
+    cases: list[Case] = []
+    for document in documents():
+        family = document["family"]
+        cases += [case for turn in TURNS if (case := canonical(family, turn))]
+        cases += [Case(family=family, **case) for case in document.get("case", [])]
     return cases
 
 
