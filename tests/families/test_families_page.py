@@ -119,9 +119,12 @@ accident. `"not applicable"` is a value. `engine/families/schema.py` documents e
 The same records can be made in Python: `Families([Family(name=.., title=.., verified=.., detect=Detect(..),
 format=Format(..))])`; a single `Family` or `Format` may be given as `family=` too.
 
-A contribution is a row in `models.toml`, a file of golden outputs in `tests/golden/` and, only where the GGUF's own
-template is absent or wrong, a template in `templates/`. A new *shape* of calls is the only thing that needs Python: a
-module in `engine/parsing/shapes/`.
+A contribution is a row in `models.toml`, a file of literal outputs in `tests/golden/` and, only where the GGUF's own
+template is absent or wrong, a template in `templates/`. The tests write the usual turns (`tests/support/canonical.py`)
+in the new format by themselves. The file has, as `[[written]]`, a few of those turns as the family spells them, copied
+from its template or its models, which check that writing; and, as `[[case]]`, what only this family's models write,
+with what it means: malformed arguments, mistakes, other spellings. A new *shape* of calls is the only thing that needs
+Python: a module in `engine/parsing/shapes/`, and a function in `tests/support/writer.py`.
 
 ## What small models spoil
 
@@ -131,7 +134,7 @@ reasoning. Where calls end reasoning (the last table of this page), a whole call
 only if nothing but calls follows to the end of the output. A call that a quote cut short, and so cannot be read to its
 end, is flagged as malformed.
 
-`python tests/bench/fuzz_parsing.py --small-models` spoils the golden calls of all families. It counts calls that run
+`python tests/bench/fuzz_parsing.py --small-models` spoils the calls of all families. It counts calls that run
 though they were not meant, turns that lost text or say nothing, and turns that show markup beside a right call:
 
 | class | outputs | executable | lost | shown |
