@@ -139,20 +139,20 @@ though they were not meant, turns that lost text or say nothing, and turns that 
 
 | class | outputs | executable | lost | shown |
 |---|---|---|---|---|
-| closer missing | 306 | 0 | 0 | 0 |
-| closer doubled | 306 | 0 | 0 | 0 |
-| opener doubled | 256 | 0 | 0 | 3 |
-| closer before | 228 | 0 | 0 | 0 |
-| brace doubled | 171 | 0 | 0 | 0 |
-| brace missing | 171 | 0 | 0 | 0 |
-| in a fence | 261 | 0 | 0 | 4 |
-| another case | 261 | 0 | 0 | 0 |
-| cut | 4336 | 0 | 0 | 0 |
-| quotes | 692 | 3 | 0 | 0 |
-| call in reasoning | 189 | 0 | 0 | 0 |
-| mention | 189 | 0 | 0 | 0 |
-| draft | 2379 | 0 | 0 | 0 |
-| call at the end of reasoning | 189 | 0 | 0 | 0 |
+| closer missing | 309 | 0 | 0 | 0 |
+| closer doubled | 309 | 0 | 0 | 0 |
+| opener doubled | 259 | 0 | 0 | 3 |
+| closer before | 231 | 0 | 0 | 0 |
+| brace doubled | 174 | 0 | 0 | 0 |
+| brace missing | 174 | 0 | 0 | 0 |
+| in a fence | 264 | 0 | 0 | 4 |
+| another case | 264 | 0 | 0 | 0 |
+| cut | 4367 | 0 | 0 | 0 |
+| quotes | 700 | 3 | 0 | 0 |
+| call in reasoning | 192 | 0 | 0 | 0 |
+| mention | 192 | 0 | 0 | 0 |
+| draft | 3068 | 0 | 0 | 0 |
+| call at the end of reasoning | 192 | 0 | 0 | 0 |
 | call without its wrapper | 57 | 0 | 0 | 0 |
 
 The three that are left are calls in JSON that no marker ends (GigaChat 3 and 3.1, Llama 3): text may follow directly,
