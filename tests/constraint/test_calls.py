@@ -24,13 +24,10 @@ from engine.types import Completion, Tool
 
 PLAIN = ("one call", "no arguments", "two calls", "every JSON type")
 ELSEWHERE = {
-    "command-a": "its cases have single objects, which it reads too; its template writes a list",
-    "reka-edge: two calls": "its template writes nothing between calls",
     "gemma-4: every JSON type": "its template writes arguments by name, sorted",
     "function-gemma: every JSON type": "as Gemma 4",
-    "ling-3": "its cases have line breaks between arguments, its template none",
     "apriel-1.5": "its turns begin with reasoning",
-    "muse-glimmer": "its cases have no heading, and the grammar writes one",
+    "muse-glimmer": "its calls have a heading, which is another rule of the grammar",
 }
 
 
