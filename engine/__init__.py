@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.parsing import Parser, Piece
     from engine.runtime.metrics import Metrics
-    from engine.runtime.service import PinnedPrefix, Service, Stream, TurnRequest
+    from engine.runtime.request import TurnRequest
+    from engine.runtime.service import PinnedPrefix, Service, Stream
     from engine.scoring import Classification, Score
     from engine.template.chat_template import ChatTemplate
     from engine.template.prompt import Prompt
@@ -174,7 +175,8 @@ _MODULES = {
     "engine.mcp": "MCP",
     "engine.parsing": "Parser Piece",
     "engine.runtime.metrics": "Metrics",
-    "engine.runtime.service": "PinnedPrefix Service Stream TurnRequest",
+    "engine.runtime.request": "TurnRequest",
+    "engine.runtime.service": "PinnedPrefix Service Stream",
     "engine.scoring": "Classification Score",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",

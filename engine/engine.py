@@ -1,6 +1,6 @@
 """`Engine`: the class that users work with. Every method only calls the packages below."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
@@ -38,7 +38,9 @@ from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
-from engine.runtime.service import PendingVectors, PinnedPrefix, Service, Stream, detokenize, tokenize
+from engine.runtime.pending import PendingVectors
+from engine.runtime.raw import detokenize, tokenize
+from engine.runtime.service import PinnedPrefix, Service, Stream
 from engine.runtime.vectors import Vectors
 from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.template.chat_template import ChatTemplate
@@ -281,11 +283,11 @@ class Engine:
         `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
         note that names the row, and the other rows are cancelled. Raises what `stream` raises.
         """
-        return many.generate(self._rows(tools, options), rows, on_error)
+        return many.generate(self._rows(tools, options), rows, self._service.capacity, on_error)
 
     def generate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> Iterator[tuple[int, Completion | EngineError]]:
+    ) -> Generator[tuple[int, Completion | EngineError]]:
         """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
         return many.generate_iter(self._rows(tools, options), rows, self._room)
@@ -367,11 +369,11 @@ class Engine:
         **options: Unpack[TurnOptions],
     ) -> list[Completion | EngineError]:
         """`generate` for an event loop; cancelling the task stops all rows."""
-        return await many.agenerate(self._rows(tools, options), rows, on_error, self._room)
+        return await many.agenerate(self._rows(tools, options), rows, self._room, on_error)
 
     def agenerate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
-    ) -> AsyncIterator[tuple[int, Completion | EngineError]]:
+    ) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
         """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
         return many.agenerate_iter(self._rows(tools, options), rows, self._room)
 

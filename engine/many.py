@@ -1,8 +1,10 @@
 """Many conversations at once: a list of answers, or answers as they finish."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, closing
+from functools import partial
+from operator import itemgetter
+from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias, cast
 
 from engine.errors import EngineError, QueueFullError, RequestError
@@ -15,115 +17,104 @@ Row: TypeAlias = "MessagesLike | tuple[MessagesLike, Mapping[str, Any]]"
 OnError: TypeAlias = Literal["raise", "return"]
 Start: TypeAlias = Callable[[MessagesLike, Mapping[str, Any]], Stream]
 """Starts a turn of a conversation with these options, which override the common ones."""
+_NUMBER = itemgetter(0)
 
 
-def generate(start: Start, rows: Sequence[Row], on_error: OnError) -> list[Completion | EngineError]:
-    """Returns the answers in order. `on_error="return"`: a row's error takes the place of its answer; otherwise it is
-    raised with a note that names the row, and the other rows are cancelled."""
-    check_rows(rows, on_error)
-    started: list[Stream | EngineError] = []
-    done = 0
-    try:
-        for number, row in enumerate(rows):
-            while True:
+class _Rows:
+    """Rows under way, at most `room` of them, each a stream. All four ways of generating read them with `next`."""
+
+    def __init__(self, start: Start, rows: Iterable[Row], room: int, on_error: OnError = "return") -> None:
+        self._start = start
+        self._waiting = enumerate(rows)
+        self._room = room
+        self._on_error: OnError = on_error
+        self._streams: dict[int, Stream] = {}
+        self._over: SimpleQueue[int] = SimpleQueue()
+        self._refused: tuple[int, Row] | None = None
+        self._left = False
+
+    def next(self) -> tuple[int, Completion | EngineError] | None:
+        """Returns the number and the outcome of the next row that finishes; None after the last. Waits."""
+        while not self._left:
+            if (failure := self._fill()) is not None:
+                return failure
+            if not self._streams:
+                break
+            if (stream := self._streams.pop(number := self._over.get(), None)) is not None:
                 try:
-                    started.append(_started(start, number, row, on_error))
-                    break
-                except QueueFullError:
-                    if done == len(started):
-                        raise
-                    _ended(started[done], done, on_error)
-                    done += 1
-        return [_ended(stream, number, on_error) for number, stream in enumerate(started)]
-    finally:
-        for stream in started:
-            if isinstance(stream, Stream):
-                stream.cancel()  # no effect on finished streams
+                    return number, stream.result()
+                except EngineError as error:
+                    return number, _judged(error, number, self._on_error)
+        return None
 
+    def leave(self) -> None:
+        """Cancel the rows under way, also one that begins just now; may be called from another thread."""
+        self._left = True
+        for stream in list(self._streams.values()):
+            stream.cancel()  # no effect on finished streams
 
-async def agenerate(start: Start, rows: Sequence[Row], on_error: OnError, room: int) -> list[Completion | EngineError]:
-    """Like `generate`, for an event loop, with `room` rows at a time; cancelling the task stops them."""
-    check_rows(rows, on_error)
-    free = asyncio.Semaphore(room)
-
-    async def one(number: int, row: Row) -> Completion | EngineError:
-        async with free:
+    def _fill(self) -> tuple[int, EngineError] | None:
+        """Start rows while there is room, in the engine's queue too. Returns one that cannot start."""
+        while not self._left and len(self._streams) < self._room:
+            if (item := self._refused or next(self._waiting, None)) is None:
+                break
+            number, row = item
+            check_row(row, number)
+            self._refused = None
             try:
-                stream = await off_loop(lambda: _start(start, row), Stream.cancel)
-                return await stream
+                stream = _start(self._start, row)
+            except QueueFullError as error:
+                if not self._streams:
+                    return number, _judged(error, number, self._on_error)
+                self._refused = item
+                return None
             except EngineError as error:
-                return _judged(error, number, on_error)
+                return number, _judged(error, number, self._on_error)
+            self._streams[number] = stream
+            stream.listen(partial(self._over.put, number), of_end=True)
+            if self._left:  # while the turn began; nobody wants its answer
+                stream.cancel()
+        return None
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(number, row)) for number, row in enumerate(rows)]
-    return [task.result() for task in tasks]
 
-
-def generate_iter(start: Start, rows: Iterable[Row], room: int) -> Iterator[tuple[int, Completion | EngineError]]:
+def generate_iter(
+    start: Start, rows: Iterable[Row], room: int, on_error: OnError = "return"
+) -> Generator[tuple[int, Completion | EngineError]]:
     """Yields pairs of a row's number and its answer, or its error, as they finish; at most `room` rows are taken from
-    the iterable and run at a time."""
-    running: dict[Future[Completion | EngineError], int] = {}
-    streams: dict[int, Stream] = {}
-    waiting = enumerate(rows)
-    left = False
-
-    def one(number: int, row: Row) -> Completion | EngineError:
-        try:
-            streams[number] = stream = _start(start, row)
-            if left:  # while the turn began; nobody wants its answer
-                stream.cancel()
-            return stream.result()
-        except EngineError as error:
-            return _judged(error, number, "return")
-        finally:
-            streams.pop(number, None)
-
-    with ThreadPoolExecutor(room, thread_name_prefix="llama-engine-rows") as pool:
-        try:
-            while True:
-                while len(running) < room and (item := next(waiting, None)) is not None:
-                    number, row = item
-                    check_row(row, number)
-                    running[pool.submit(one, number, row)] = number
-                if not running:
-                    return
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    yield running.pop(future), future.result()
-        finally:
-            left = True
-            for future in running:
-                future.cancel()
-            for stream in list(streams.values()):
-                stream.cancel()
+    the iterable and run at a time. With `on_error="raise"` an error is raised with a note that names the row, and the
+    other rows are cancelled."""
+    under_way = _Rows(start, rows, room, on_error)
+    try:
+        while (answer := under_way.next()) is not None:
+            yield answer
+    finally:
+        under_way.leave()
 
 
 async def agenerate_iter(
-    start: Start, rows: Iterable[Row], room: int
-) -> AsyncIterator[tuple[int, Completion | EngineError]]:
-    """Like `generate_iter`, for an event loop."""
-    running: dict[asyncio.Task[Completion | EngineError], int] = {}
-    waiting = enumerate(rows)
-
-    async def one(number: int, row: Row) -> Completion | EngineError:
-        try:
-            return await (await off_loop(lambda: _start(start, row), Stream.cancel))
-        except EngineError as error:
-            return _judged(error, number, "return")
-
+    start: Start, rows: Iterable[Row], room: int, on_error: OnError = "return"
+) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
+    """`generate_iter` for an event loop: the rows start and are waited for in a worker thread."""
+    under_way = _Rows(start, rows, room, on_error)
     try:
-        while True:
-            while len(running) < room and (item := next(waiting, None)) is not None:
-                number, row = item
-                check_row(row, number)
-                running[asyncio.create_task(one(number, row))] = number
-            if not running:
-                return
-            finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in finished:
-                yield running.pop(task), task.result()
+        while (answer := await off_loop(under_way.next, lambda _: None)) is not None:
+            yield answer
     finally:
-        for task in running:
-            task.cancel()
+        under_way.leave()
+
+
+def generate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) -> list[Completion | EngineError]:
+    """Returns the answers in order. `on_error="return"`: a row's error takes the place of its answer."""
+    check_rows(rows, on_error)
+    with closing(generate_iter(start, rows, room, on_error)) as answers:
+        return [answer for _, answer in sorted(answers, key=_NUMBER)]
+
+
+async def agenerate(start: Start, rows: Sequence[Row], room: int, on_error: OnError) -> list[Completion | EngineError]:
+    """Like `generate`, for an event loop; cancelling the task stops the rows."""
+    check_rows(rows, on_error)
+    async with aclosing(agenerate_iter(start, rows, room, on_error)) as answers:
+        return [answer for _, answer in sorted([pair async for pair in answers], key=_NUMBER)]
 
 
 def check_rows(rows: Sequence[Row], on_error: object) -> None:
@@ -152,24 +143,6 @@ def _start(start: Start, row: Row) -> Stream:
     if isinstance(row, tuple) and len(row) == 2 and isinstance(row[1], Mapping) and "role" not in row[1]:
         row, own = cast("tuple[MessagesLike, Mapping[str, Any]]", row)
     return start(cast("MessagesLike", row), own)
-
-
-def _started(start: Start, number: int, row: Row, on_error: OnError) -> Stream | EngineError:
-    try:
-        return _start(start, row)
-    except QueueFullError:
-        raise
-    except EngineError as error:
-        return _judged(error, number, on_error)
-
-
-def _ended(stream: Stream | EngineError, number: int, on_error: OnError) -> Completion | EngineError:
-    if isinstance(stream, EngineError):
-        return stream
-    try:
-        return stream.result()
-    except EngineError as error:
-        return _judged(error, number, on_error)
 
 
 def _judged(error: EngineError, number: int, on_error: OnError) -> EngineError:

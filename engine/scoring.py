@@ -8,7 +8,8 @@ from typing import TypeAlias, cast
 
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.parsing import Piece
-from engine.runtime.service import Service, known_tokens
+from engine.runtime.raw import tokens_of
+from engine.runtime.service import Service
 from engine.runtime.stream import Stream
 from engine.types import TokenLogprob
 
@@ -58,12 +59,12 @@ class Scorer:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         vocab = self._service.vocab
         if not isinstance(prompt, str):
-            before = known_tokens(vocab, prompt)
+            before = tokens_of(vocab, prompt)
             return before, self._tokens(continuation)
         pieces = [Piece(prompt, special)]
         before = tuple(vocab.encode(pieces, add_bos=True))
         if not isinstance(continuation, str):
-            return before, known_tokens(vocab, continuation)
+            return before, tokens_of(vocab, continuation)
         whole = tuple(vocab.encode([*pieces, Piece(continuation, False)], add_bos=True))
         same = next((at for at, pair in enumerate(zip(before, whole, strict=False)) if pair[0] != pair[1]), len(before))
         same = min(same, len(whole))
@@ -73,7 +74,7 @@ class Scorer:
         vocab = self._service.vocab
         if isinstance(continuation, str):
             return tuple(vocab.tokenize(continuation, special=False))
-        return known_tokens(vocab, continuation)
+        return tokens_of(vocab, continuation)
 
     def labels(self, prompt: Sequence[int], labels: Sequence[str]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""

@@ -18,7 +18,9 @@ from engine.events import fold
 from engine.families import Family, builtin_families
 from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.parsing import Piece
-from engine.runtime.service import RawPrompt, Service, TurnRequest, infill_prompt, raw_format, raw_parser, raw_prompt
+from engine.runtime.request import TurnRequest
+from engine.runtime.raw import infill_prompt, raw_format, raw_parser, raw_prompt
+from engine.runtime.service import Service
 from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import conversation_of, without_inline_reasoning
@@ -52,13 +54,11 @@ class Turns:
             return builtin_families().get("content-only")
         return self._template.family
 
-    def check(self, options: TurnOptions) -> SamplingParams:
-        """Check the options and return their sampling. Raises RequestError for options that are not valid, EngineError
-        in a fork of this process."""
+    def check(self, options: TurnOptions) -> tuple[SamplingParams, PromptOptions]:
+        """Check the options, and return those of sampling and those of the prompt. Raises RequestError for options that
+        are not valid, EngineError in a fork of this process."""
         self._service.check()
-        sampling = self._sampling(checked(options, TurnOptions))
-        _ = prompt_options(options)
-        return sampling
+        return self._sampling(checked(options, TurnOptions)), prompt_options(options)
 
     def _sampling(self, options: Mapping[str, Any]) -> SamplingParams:
         """Returns the caller's sampling options over the engine's seed and the family's defaults."""
@@ -82,13 +82,11 @@ class Turns:
         offline: bool = False,
     ) -> list[Stream]:
         """Start `n` turns over one prompt. `offline`: only the result is read. Raises what `Engine.stream` raises."""
-        sampling = self.check(options)
-        known, given = as_tools(tools), prompt_options(options)
+        sampling, given = self.check(options)
         with finished_by(given.until):
-            demand = _demand(known, given.tool_choice, sampling, options)
-            asked = self._prompt_options(options, demand)
+            demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
             restored = self._restored(messages, options)
-            fitted = self._prompts.fitted(restored, known, asked)
+            fitted = self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand))
             # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
             return [
                 self._submit(fitted, restored.messages, demand, sampling.of_choice(number), options, offline=offline)
@@ -155,13 +153,13 @@ class Turns:
         """Start a turn without a chat template. Raises what `Engine.stream_complete` raises."""
         self._service.check()
         sampling = self._sampling(checked(options, RawOptions))
-        raw = self._raw_prompt(prompt, options)
+        raw, tokens = self._raw_prompt(prompt, options)
         with finished_by(until(options.get("deadline"))):
             response = response_of(options.get("response_format"), refusal)
             demand = Demand(response=response, max_tokens=sampling.max_tokens)
             return self._service.submit(
                 TurnRequest(
-                    raw.prompt,
+                    raw,
                     raw_parser,
                     sampling,
                     priority=options.get("priority", 0),
@@ -169,11 +167,11 @@ class Turns:
                     progress=options.get("progress"),
                     constraint=constraint_of(demand, raw_format(), (), self._cut),
                     reads=response.read if response is not None else None,
-                    tokens=raw.tokens,
+                    tokens=tokens,
                 )
             )
 
-    def _raw_prompt(self, prompt: str | Sequence[int], options: RawOptions) -> RawPrompt:
+    def _raw_prompt(self, prompt: str | Sequence[int], options: RawOptions) -> tuple[Prompt, tuple[int, ...]]:
         vocab, end, files = self._service.vocab, options.get("suffix"), options.get("files")
         if end is None:
             if files is not None:
@@ -185,26 +183,24 @@ class Turns:
 
     def prompt(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Prompt:
         """Returns the prompt that `start` would send."""
-        sampling, known = self.check(options), as_tools(tools)
-        demand = _demand(known, prompt_options(options).tool_choice, sampling, options)
+        sampling, given = self.check(options)
+        demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
         restored = self._restored(messages, options)
-        return self._prompts.fitted(restored, known, self._prompt_options(options, demand)).prompt
+        return self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand)).prompt
 
-    def _prompt_options(self, options: TurnOptions, demand: Demand) -> PromptOptions:
-        """Returns the options for the prompt, with the schema of the answer for a template that shows it."""
-        asked = prompt_options(options)
+    def _with_schema(self, options: PromptOptions, demand: Demand) -> PromptOptions:
+        """Returns the options with the schema of the answer, for a template that shows it."""
         if demand.response is None or not (shown := demand.response.shown(self.family.shows_schema)):
-            return asked
-        return replace(asked, template_kwargs={**shown, **(asked.template_kwargs or {})})
+            return options
+        return replace(options, template_kwargs={**shown, **(options.template_kwargs or {})})
 
     def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
         """Returns the tokens that all conversations share that begin with these messages."""
-        _ = self.check(options)
-        known, asked = as_tools(tools), prompt_options(options)
-        restored = self._restored(messages, options)
+        _, given = self.check(options)
+        stated, restored = as_tools(tools), self._restored(messages, options)
         if restored.messages[-1].role in ("user", "tool"):
-            return self._service.tokens(self._prompts.rendered(restored, known, asked))
-        return self._prompts.head(restored.messages, known, asked)
+            return self._service.tokens(self._prompts.rendered(restored, stated, given))
+        return self._prompts.head(restored.messages, stated, given)
 
     def answer_place(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions
@@ -228,16 +224,15 @@ class Turns:
         options: TurnOptions,
     ) -> Asked:
         """Returns the input of `explain` for a conversation and an output that followed it."""
-        sampling = self.check(options)
-        known, choice = as_tools(tools), prompt_options(options).tool_choice
-        demand = _demand(known, choice, sampling, options)
+        sampling, given = self.check(options)
+        demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
         restored = self._restored(messages, options)
-        prompt = self._prompts.rendered(restored, known, self._prompt_options(options, demand))
-        format_ = self.template.parser_recipe(prompt, known).format
+        prompt = self._prompts.rendered(restored, demand.tools, self._with_schema(given, demand))
+        format_ = self.template.parser_recipe(prompt, demand.tools).format
         return Asked(
             restored.messages,
             prompt,
-            known,
+            demand.tools,
             _parser_choice(demand),
             options.get("builtin_tools", ()),
             output,

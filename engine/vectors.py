@@ -9,7 +9,8 @@ from engine.errors import RequestError
 from engine.families.embedding import Prefixes
 from engine.options import EmbedOptions, RerankOptions, checked
 from engine.parsing import Piece
-from engine.runtime.service import PendingVectors, Service
+from engine.runtime.pending import PendingVectors
+from engine.runtime.service import Service
 from engine.runtime.vectors import Vectors
 
 if TYPE_CHECKING:

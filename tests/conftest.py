@@ -6,6 +6,7 @@ about the machine, so it is no failure under `-W error`. The preflight's own tes
 `pytest.warns`.
 """
 
+import compileall
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        # Hundreds of children import the package; with PYTHONDONTWRITEBYTECODE each would compile it for itself.
+        compileall.compile_dir(SECONDS.parents[1] / "engine", quiet=2)
     within: float | None = config.getoption("within")
     if within is not None:
         lines = (line.split() for line in SECONDS.read_text(encoding="utf-8").splitlines())
@@ -89,19 +93,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_ENGINE_CACHE", str(directory))
         yield directory
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The many children of the tests import the package compiled, also where PYTHONDONTWRITEBYTECODE is set: from a
-    folder of all workers of this run."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
-    with pytest.MonkeyPatch.context() as patch:
-        if os.environ.get("PYTHONDONTWRITEBYTECODE"):
-            patch.delenv("PYTHONDONTWRITEBYTECODE")
-            patch.setenv("PYTHONPYCACHEPREFIX", str(folder))
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

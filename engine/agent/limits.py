@@ -78,7 +78,7 @@ class RunOptions:
             if value is not None and not _is_count(value):
                 yield name, "an integer, at least 1, or None for no limit"
         timeout: Any = self.tool_timeout
-        if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
+        if timeout is not None and not (type(timeout) in (int, float) and 0 < timeout < math.inf):
             yield "tool_timeout", "seconds above 0, or None for no limit"
         if not _are_names(self.stop_on):
             yield "stop_on", "a list of tool names"
@@ -91,10 +91,10 @@ class RunOptions:
 
     def check_names(self, tools: Sequence[Tool]) -> None:
         """Raise RequestError for a name in `stop_on` that is not a tool's."""
-        known = [tool.name for tool in tools]
-        if unknown := [name for name in self.stop_on if name not in known]:
+        names = [tool.name for tool in tools]
+        if unknown := [name for name in self.stop_on if name not in names]:
             raise RequestError(
-                f"stop_on names {unknown[0]!r}, but there is no such tool. The tools are: {', '.join(known) or 'none'}."
+                f"stop_on names {unknown[0]!r}, but there is no such tool. The tools are: {', '.join(names) or 'none'}."
             )
 
     @property
@@ -113,16 +113,12 @@ def run_options(max_steps: int, options: Mapping[str, Any], rest: type[Rest]) ->
     """Returns the options of the run, and the rest for its turns. Raises RequestError for an unknown option, and for an
     option of the run whose value is not valid."""
     names = RunArguments.__annotations__
-    known = ["max_steps", *names, *rest.__annotations__]
+    accepted = ["max_steps", *names, *rest.__annotations__]
     own = {name: value for name, value in options.items() if name in names}
-    if unknown := sorted(options.keys() - known):
-        raise RequestError(unknown_option(unknown[0], known))
+    if unknown := sorted(options.keys() - accepted):
+        raise RequestError(unknown_option(unknown[0], accepted))
     others: Any = {name: value for name, value in options.items() if name not in names}
     return RunOptions(max_steps, **own), rest(**others)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_count(value: object) -> bool:

@@ -219,15 +219,11 @@ class _Loop:
             self.toolbox.open()
             self.options.check_names(self.toolbox.tools)
         except BaseException:
-            self.close()
+            self.toolbox.close()
             self.failed()
             raise
         if self.records:
             self._resume_calls()
-
-    def close(self) -> None:
-        """Release the sources of tools."""
-        self.toolbox.close()
 
     def begin(self, generate: Generate) -> Turn | None:
         """Start the next turn and return it; None if the run is over."""
@@ -410,8 +406,8 @@ def _work(call: ToolCall, tools: Sequence[Tool]) -> Tool | ToolOutcome:
     """Returns the tool that a call asks for, or what the model reads because the call is not valid."""
     tool = next((tool for tool in tools if tool.name == call.name), None)
     if tool is None:
-        known = ", ".join(tool.name for tool in tools) or "none"
-        return _refused(f"there is no tool {call.name!r}. The tools are: {known}.")
+        names = ", ".join(tool.name for tool in tools) or "none"
+        return _refused(f"there is no tool {call.name!r}. The tools are: {names}.")
     match call.error:
         case "truncated":
             return _refused("the call was cut off before its end, so it was not made. Write it again, shorter.")
@@ -452,7 +448,7 @@ def _drive(loop: _Loop, generate: Generate) -> Generator[Event, None, None]:
         raise
     finally:
         loop.leave()
-        loop.close()
+        loop.toolbox.close()
 
 
 def _results(loop: _Loop, jobs: Sequence[Job]) -> Generator[Event, None, None]:
@@ -463,7 +459,7 @@ def _results(loop: _Loop, jobs: Sequence[Job]) -> Generator[Event, None, None]:
 
 async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event, None]:
     if not loop.toolbox.is_fixed:
-        await off_loop(loop.open, lambda _: loop.close())
+        await off_loop(loop.open, lambda _: loop.toolbox.close())
     try:
         async with aclosing(_results_async(loop, loop.resumed)) as results:
             async for event in results:
@@ -490,7 +486,7 @@ async def _drive_async(loop: _Loop, generate: Generate) -> AsyncGenerator[Event,
     finally:
         loop.leave()
         if not loop.toolbox.is_fixed:
-            await off_loop(loop.close, lambda _: None)
+            await off_loop(loop.toolbox.close, lambda _: None)
 
 
 async def _results_async(loop: _Loop, jobs: Sequence[Job]) -> AsyncGenerator[Event, None]:

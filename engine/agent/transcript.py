@@ -57,14 +57,14 @@ class Transcript(Record):
     def from_json(cls, text: str | bytes) -> Self:
         """Returns the transcript that `model_dump_json` wrote. Raises RequestError if the text is not a transcript."""
         try:
-            found = cls.model_validate_json(text)
+            transcript = cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(step) for step in first["loc"])
             reason = f"{place}: {first['msg']}" if place else first["msg"]
             raise RequestError(f"This is not the transcript of a run: {reason[:_SHOWN]}.") from error
-        found.check()
-        return found
+        transcript.check()
+        return transcript
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -95,7 +95,7 @@ class Index:
                 self.kind = row.kind
                 self._add(number, offset, row.key, row.name, sort_key(row.turn))
         if problems and not skip_bad:
-            raise BatchInputError(_said(self._source.name, self._valid.count(0), problems))
+            raise BatchInputError(_list_of(self._source.name, self._valid.count(0), problems))
         if not self._valid:
             raise BatchInputError(f"{self._source.name} has no rows.")
 
@@ -163,7 +163,7 @@ class Index:
     def places(self, state: State) -> Iterator[int]:
         """Yields the offsets of the lines of rows in this state, in the order of the input."""
         wanted = _STATES[state]
-        return (place for place, found in zip(self._places, self._states, strict=True) if found == wanted)
+        return (place for place, each in zip(self._places, self._states, strict=True) if each == wanted)
 
     def retry(self) -> None:
         """Make failed rows pending again, except those that were never valid."""
@@ -200,7 +200,7 @@ def _name_digest(name: str) -> bytes:
     return digest(b"name " + name.encode(errors="surrogatepass"))
 
 
-def _said(name: str, bad: int, problems: list[str]) -> str:
+def _list_of(name: str, bad: int, problems: list[str]) -> str:
     more = f"\n  ... and {bad - len(problems)} more" if bad > len(problems) else ""
     return (
         f"{bad} row{'' if bad == 1 else 's'} of {name} cannot be run, so nothing was computed:\n  "

@@ -29,12 +29,12 @@ class Manifest:
         Raises RequestError for a file that cannot be read, or that is not a batch's manifest.
         """
         try:
-            found: object = json.loads(path.read_bytes())
+            content: object = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise RequestError(f"{path} cannot be read ({error}); restore, move or delete it.") from error
-        job = dict(cast("Mapping[str, Any]", found)) if isinstance(found, dict) else {}
+        job = dict(cast("Mapping[str, Any]", content)) if isinstance(content, dict) else {}
         files: object = job.pop(_FILES, {"errors": [errors]})
         about = cast("dict[str, object]", files) if isinstance(files, dict) else dict[str, object]()
         names, temporary = about.get("errors"), about.get("temporary")

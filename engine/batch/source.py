@@ -53,8 +53,8 @@ def input_identity(rows: RowsLike) -> Identity | None:
         if isinstance(rows, Path) or (isinstance(rows, str) and rows != "-"):
             return identity(rows)
         if rows == "-":
-            found = os.fstat(sys.stdin.fileno())
-            return found.st_dev, found.st_ino, ()
+            status = os.fstat(sys.stdin.fileno())
+            return status.st_dev, status.st_ino, ()
     except (OSError, ValueError):  # `Source` says that a path cannot be read; standard input may have no descriptor
         return None
     return None

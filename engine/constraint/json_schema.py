@@ -7,18 +7,16 @@ docs/json_schema.md.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from engine.errors import RequestError, shown
-from engine.tools import plain_scalar
+from engine.tools.check import plain_schema
 from engine.tools.formats import FORMATS
 from engine.tools.subschemas import Schema, mapped, subschemas
 
 Refusal: TypeAlias = Callable[[Sequence[Schema]], list[str | None]]
 """Returns for each schema why no grammar can be made of it; None if one can."""
 
-DEEPEST = 64
-MOST_PARTS = 50_000
 _MOST_SUSPECTS = 100
 _CHECKED = frozenset(
     ["not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames"]
@@ -33,12 +31,11 @@ class Prepared:
     """A schema that a grammar can be made of.
 
     `checked`: the JSON paths of the keywords that the grammar does not enforce; the answer is validated against them
-    afterwards. `loose_unions`: `oneOf` is enforced as `anyOf`.
+    afterwards.
     """
 
     schema: Schema
     checked: tuple[str, ...] = ()
-    loose_unions: bool = False
 
 
 def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Prepared:
@@ -47,8 +44,11 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
     close: objects that declare properties but do not mention additional ones allow none, since a model would invent
     some. Raises RequestError, with the JSON path, for what is not a JSON Schema and for what no grammar can enforce.
     """
-    given = plain_schema(schema, what)
-    strict = closed(given) if close else given
+    schema = {} if schema is True else schema
+    if not isinstance(schema, Mapping):
+        raise RequestError(f"{what} is not a JSON Schema but {shown(schema)}; give a dictionary.")
+    plain: Schema = plain_schema(what, cast("object", schema))
+    strict = closed(plain) if close else plain
     if refusal([strict]) == [None]:
         return Prepared(strict)
     checked: list[str] = []
@@ -57,47 +57,11 @@ def prepared(schema: object, refusal: Refusal, what: str, *, close: bool) -> Pre
         whole = {**attempt, "x-guidance": {"coerce_one_of": True}}
         if refusal([whole]) == [None]:
             unions = [f"{place}.oneOf" for place, node in subschemas(strict) if "oneOf" in node]
-            return Prepared(attempt, (*checked, *unions, *notes), loose_unions=bool(unions))
+            return Prepared(attempt, (*checked, *unions, *notes))
     place, why = _culprit(loose, refusal)
     raise RequestError(
         f"{what} cannot be held at {place}: {why}. Change the schema there, or leave the constraint out."
     )
-
-
-def plain_schema(schema: object, what: str) -> Schema:
-    """Copy the schema as plain JSON values of bounded size. Raises RequestError with the JSON path of what is wrong."""
-    if schema is True:
-        return {}
-    if not isinstance(schema, Mapping):
-        raise RequestError(f"{what} is not a JSON Schema but {shown(schema)}; give a dictionary.")
-    copy: dict[str, Any] = _copied(cast("object", schema), "$", 0, [MOST_PARTS], what)
-    return copy
-
-
-def _copied(node: object, place: str, depth: int, room: list[int], what: str) -> Any:
-    room[0] -= 1
-    if depth > DEEPEST:
-        raise RequestError(
-            f"{what} nests more than {DEEPEST} deep at {place[:200]}; make it flatter, with $defs and $ref."
-        )
-    if room[0] < 0:
-        raise RequestError(f"{what} has more than {MOST_PARTS:,} parts; give a smaller one.")
-    if isinstance(node, Mapping):
-        copy: dict[str, Any] = {}
-        for key, item in cast("Mapping[object, object]", node).items():
-            if not isinstance(key, str):
-                raise RequestError(f"{what} has the key {key!r} at {place}; the keys of a JSON Schema are texts.")
-            copy[key] = _copied(item, f"{place}.{key}", depth + 1, room, what)
-        return copy
-    if isinstance(node, list | tuple):
-        items = enumerate(cast("Sequence[object]", node))
-        return [_copied(item, f"{place}[{number}]", depth + 1, room, what) for number, item in items]
-    if isinstance(node, str):
-        return node
-    try:
-        return plain_scalar(node)
-    except ValueError as error:
-        raise RequestError(f"{what} is not JSON at {place}: {error}; give JSON values only.") from error
 
 
 def closed(schema: Schema) -> Schema:

@@ -9,7 +9,7 @@ from functools import cache, cached_property, lru_cache
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from engine.constraint.trial import Controls, limits, refusals
+from engine.constraint.trial import Controls, ControlTokens, limits, refusals
 from engine.errors import RequestError
 from engine.types import GBNF, Lark, Regex
 
@@ -34,14 +34,10 @@ MOST_CHARACTERS = 4_000_000
 them."""
 
 
-class Tokens(Protocol):
+class Tokens(ControlTokens, Protocol):
     """What constraints need of a vocabulary."""
 
-    @property
-    def size(self) -> int: ...
     def tokenize(self, text: str, *, special: bool) -> list[int]: ...
-    def token_bytes(self, token: int) -> bytes: ...
-    def is_special(self, token: int) -> bool: ...
     def is_end(self, token: int) -> bool: ...
 
 

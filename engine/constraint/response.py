@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,13 +21,10 @@ Reader: TypeAlias = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What an answer must be. `checked` are the schema's keywords that only `read` enforces. `schema`: the JSON Schema
-    as the caller, or the type, states it; None for other forms."""
+    """What an answer must be. `schema`: the JSON Schema as the caller, or the type, states it; None for other forms."""
 
     answer: Answer
     read: Reader
-    is_json: bool = True
-    checked: tuple[str, ...] = field(default=())
     schema: Mapping[str, Any] | None = None
 
     def shown(self, how: str) -> Mapping[str, Any]:
@@ -94,7 +91,7 @@ def _by_schema(schema: object, refusal: Refusal) -> Response:
             raise ValueError(f"The answer does not fit the schema: {reason}")
         return value
 
-    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked, schema=stated)
+    return Response(Answer(JsonText(ready.schema)), read, stated)
 
 
 def _by_type(kind: Any, refusal: Refusal) -> Response:
@@ -119,7 +116,7 @@ def _by_type(kind: Any, refusal: Refusal) -> Response:
             parts = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}".removeprefix(": ") for item in error.errors())
             raise ValueError(f"The answer does not fit the type: {'; '.join(parts)[:400]}.") from error
 
-    return Response(Answer(JsonText(ready.schema)), read, checked=ready.checked, schema=schema)
+    return Response(Answer(JsonText(ready.schema)), read, schema)
 
 
 def _choice(options: object) -> Response:
@@ -144,7 +141,7 @@ _MOST_OPTIONS = 10_000
 
 
 def _text(node: Node, callers: Mapping[str, str], read: Reader) -> Response:
-    return Response(Answer(node, callers, exact=True), read, is_json=False)
+    return Response(Answer(node, callers, exact=True), read)
 
 
 def _matched(grammar: str) -> Reader:

@@ -61,7 +61,7 @@ def limits() -> Any:
     )
 
 
-class Tokens(Protocol):
+class ControlTokens(Protocol):
     """What a trial needs of a vocabulary."""
 
     @property
@@ -77,7 +77,7 @@ class Controls:
     text: str = json.dumps({"size": 512, "special": {"511": "<|end|>"}})
 
     @classmethod
-    def of(cls, tokens: Tokens) -> "Controls":
+    def of(cls, tokens: ControlTokens) -> "Controls":
         """Returns those of a vocabulary."""
         special = filter(tokens.is_special, range(tokens.size))
         texts = {str(token): tokens.token_bytes(token).decode("utf-8", "replace") for token in special}
@@ -199,9 +199,7 @@ def _warn_once(why: str) -> None:
 def main() -> int:
     """In the child: try the grammars of each order until the orders end; send back a list of errors and nulls."""
     tokenizers: dict[str, Any] = {}
-    _errors(
-        [Controls().text, ['{"grammars": [{"lark_grammar": "start: /a/"}]}']], tokenizers
-    )  # imports, in no time limit
+    _errors([Controls().text, [_SIMPLE]], tokenizers)  # imports, in no time limit
     _limit()
     orders, answers = ends()
     threading.stack_size(_STACK)

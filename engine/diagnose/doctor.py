@@ -5,11 +5,9 @@ A child process asks llama.cpp, so that a build which dies while loading still g
 """
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import sys
-from contextlib import suppress
 from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,14 +179,13 @@ def diagnose() -> Report:
 
 
 def hub_cache() -> Path:
-    """Returns the directory in which huggingface_hub keeps models, from its variables: HF_HUB_CACHE, HF_HOME,
-    XDG_CACHE_HOME."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    hub = Path(os.environ.get("HF_HOME") or f"{base}/huggingface") / "hub"
-    chosen = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or hub)
-    with suppress(RuntimeError):  # this user has no home directory
-        return chosen.expanduser()
-    return chosen
+    """Returns the directory in which huggingface_hub keeps models."""
+    from engine.hub.api import cache_directory  # imports huggingface_hub, which other commands do not need
+
+    try:
+        return cache_directory()
+    except RuntimeError:  # this user has no home directory
+        return Path("~/.cache/huggingface/hub")
 
 
 def _ask_library() -> tuple[LibraryFacts | None, str]:

@@ -27,6 +27,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
+from pydantic import TypeAdapter
+
 from engine import _data
 from engine.child import Child, ChildGoneError, signal_name
 from engine.errors import EngineError, EngineWarning
@@ -76,6 +78,9 @@ class Verdict:
     def use_extra_bufts(self) -> bool:
         """Whether repacked weights may be used."""
         return self.outcome == "sound" or self.remedy not in (None, "use_extra_bufts")
+
+
+_RECORD = TypeAdapter(Verdict)
 
 
 def prepare(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions, ContextOptions]:
@@ -148,11 +153,7 @@ def check_loaded(model: ModelOptions, context: ContextOptions) -> None:
 
 
 def examine(
-    model: ModelOptions,
-    context: ContextOptions,
-    *,
-    child: str | None = None,
-    directory: Path | None = None,
+    model: ModelOptions, context: ContextOptions, *, child: str | None = None, directory: Path | None = None
 ) -> Verdict:
     """Returns the verdict on these options: from an earlier process, otherwise from children.
 
@@ -170,11 +171,7 @@ def examine(
 
 
 def rebuild_command(
-    arguments: Sequence[str] = (),
-    *,
-    cure_amx: bool = False,
-    python: str = "",
-    windows: bool = sys.platform == "win32",
+    arguments: Sequence[str] = (), *, cure_amx: bool = False, python: str = "", windows: bool = sys.platform == "win32"
 ) -> str:
     """Returns the shell command that compiles llama-cpp-python again with these CMake arguments.
 
@@ -383,27 +380,22 @@ def read(path: Path) -> Verdict | None:
     try:
         if not path.is_file():  # reading a pipe would block
             return None
-        data = json.loads(path.read_text(encoding="utf-8"))
-        outcome, reason, remedy = data["outcome"], data["reason"], data["remedy"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        verdict = _RECORD.validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         _log.info("the preflight's record %s is not usable (%s); checking again", path, error)
         return None
-    sensible = remedy in _REMEDIES if outcome == "remedied" else remedy is None
-    if outcome not in ("sound", "remedied", "faulty") or not isinstance(reason, str) or not sensible:
-        _log.info("the preflight's record %s is not usable; checking again", path)
+    if verdict.outcome == "unknown" or (verdict.outcome == "remedied") != (verdict.remedy is not None):
         return None
-    return Verdict(cast("Outcome", outcome), reason, cached=True, remedy=cast("Remedy | None", remedy))
+    return replace(verdict, cached=True)
 
 
 def write(path: Path, verdict: Verdict) -> None:
     """Write a verdict completely or not at all, even if two processes write at once. A failure is not an error, it only
     makes the next start slower."""
-    text = json.dumps({"outcome": verdict.outcome, "reason": verdict.reason, "remedy": verdict.remedy})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        temporary.replace(path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(_RECORD.dump_json(verdict))
+        Path(file.name).replace(path)
     except OSError as error:
         _log.info("the preflight's record %s could not be kept (%s)", path, error)

@@ -82,10 +82,7 @@ def _models(model: str, revision: str | None) -> Iterator[tuple[GgufFile, str]]:
         is_same = variant.size and not variant.lacking and base_of(variant) == base_of(found.variant)
         if variant == found.variant or is_same:
             weights = variant.size or file.weights
-            yield (
-                _resized(file, variant.quantization, weights),
-                spelling(found.repo, variant, models),
-            )
+            yield (_resized(file, variant.quantization, weights), spelling(found.repo, variant, models))
 
 
 def _resized(file: GgufFile, quantization: str, weights: int) -> GgufFile:

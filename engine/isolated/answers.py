@@ -35,22 +35,8 @@ _RECORDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *_EVENTS,
-        *(
-            ContextInfo,
-            Failed,
-            Line,
-            Loading,
-            Logprob,
-            ModelInfo,
-            NamedTemplate,
-            Opened,
-            Origin,
-            Reply,
-            SavedState,
-            TokenLogprobs,
-            Vectors,
-        ),
-        Usage,
+        *(ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
+        *(Opened, Origin, Reply, SavedState, TokenLogprobs, Usage, Vectors),
     )
 }
 _SCALARS = frozenset({type(None), bool, int, float, str})

@@ -23,7 +23,7 @@ from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
-from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Request, Save, Unpin
+from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Save, TurnRequest, Unpin
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import Embed
 
@@ -72,8 +72,7 @@ class _Link:
 
 
 class IsolatedModel:
-    """Weights, loaded in a child process; their vocabulary is loaded in this process too. A context manager, like
-    `Model`."""
+    """Weights, loaded in a child process; their vocabulary is loaded in this process too."""
 
     def __init__(self, link: _Link, info: ModelInfo) -> None:
         self._link = link
@@ -115,12 +114,6 @@ class IsolatedModel:
         """Free the child and the vocabulary; may be called twice."""
         self._link.close()
         self._vocabulary.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Vocabulary:
@@ -176,7 +169,7 @@ class IsolatedRunner:
         self._thread = threading.Thread(target=self._read, name="llama-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: TurnRequest) -> None:
         """Accept a request. Raises EngineError after `close`, or when the child died; RequestError if the request
         cannot be pickled."""
         checked = getattr(request.parser, "checked", None)
@@ -300,7 +293,7 @@ def _expected(kind: type[_Answer], answer: Any) -> _Answer:
     return answer
 
 
-def _pickled(request: Request) -> bytes:
+def _pickled(request: TurnRequest) -> bytes:
     try:
         return pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
     except Exception as error:

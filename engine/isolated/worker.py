@@ -11,18 +11,7 @@ from typing import Any, BinaryIO
 from engine.child import ends, read_frame
 from engine.errors import EngineError, RequestError
 from engine.isolated.answers import encoded
-from engine.isolated.protocol import (
-    Channel,
-    Failed,
-    Line,
-    Load,
-    Loading,
-    Open,
-    Opened,
-    Parcel,
-    Start,
-    refusal,
-)
+from engine.isolated.protocol import Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, refusal
 from engine.runtime.request import Cancel, EndReasoning, Reply, Save, Unpin
 from engine.runtime.vectors import Embed
 

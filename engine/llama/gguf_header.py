@@ -82,14 +82,12 @@ def tensor_bytes(number: int, elements: int) -> int:
     return -(-elements // block) * size
 
 
-# enum gguf_value_type: the format characters of `struct`, and the names in messages.
+# enum gguf_value_type: the format characters of `struct`.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
-VALUE_TYPES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
+U16, U32, F32, BOOL, STRING, ARRAY = 2, 4, 6, 7, 8, 9
 TOKENS = "tokenizer.ggml.tokens"
 TOKEN_TYPES = "tokenizer.ggml.token_type"
 CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
-_WHOLE = frozenset((TOKEN_TYPES, CHARSMAP))
 _VERSIONS = (2, 3)
 _KEPT = 4096  # numbers of an array that are kept; per-layer arrays are far shorter
 _FIRST, _LARGEST = 1 << 20, 1 << 28  # the bytes of a header that are read at first, and at most
@@ -117,7 +115,7 @@ class Tensor:
 
 
 class Entry(NamedTuple):
-    """A value of the file. `kind` is its type (an index of `VALUE_TYPES`), for an array that of its elements; the value
+    """A value of the file. `kind` is its type (enum gguf_value_type), for an array that of its elements; the value
     of a long array is None."""
 
     kind: int
@@ -360,7 +358,7 @@ class _Reader:
             raise self._damaged(f"the array {key!r} has elements of type {kind}, which no array can have")
         width = struct.calcsize("<" + _SCALARS[kind])
         start = self._take(count * width)
-        if count <= _KEPT or key in _WHOLE:
+        if count <= _KEPT or key in (TOKEN_TYPES, CHARSMAP):
             value = struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._data, start)
             self._entries[key] = Entry(kind, True, value)
 

@@ -12,15 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args, overload
 
 from engine.errors import DecodeError, EngineError, RequestError
-from engine.llama.candidates import (
-    Candidates,
-    allowed_tokens,
-    best,
-    everything,
-    first_filter,
-    is_dense,
-    no_numbers,
-)
+from engine.llama.candidates import Candidates, allowed_tokens, best, everything, first_filter, is_dense, no_numbers
 from engine.llama.lib import brief, library
 from engine.llama.vocab import LlamaVocab
 from engine.types import SamplerName, SamplingParams

@@ -11,7 +11,7 @@ from engine.openai.parameters import Json
 from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.projection import EngineLike, ignored_fields
 from engine.openai.request import Options, Request, read_request
-from engine.runtime.service import PendingVectors
+from engine.runtime.pending import PendingVectors
 from engine.runtime.vectors import Vectors
 from engine.vectors import matrix
 

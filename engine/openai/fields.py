@@ -9,12 +9,15 @@ from engine.openai.servers import SERVER_FIELDS
 from engine.options import RawOptions, TurnOptions
 
 _Metadata: TypeAlias = dict[str, str]
+_ReasoningField: TypeAlias = Literal["reasoning_content", "reasoning"]
 _OWN_NOTE = "the engine's option"
 
 
-def _option(name: str, kind: Any, note: str, option: str = "", read: Reader | None = None) -> Field:
+def _option(
+    name: str, kind: Any, note: str, option: str = "", read: Reader | None = None, neutral: tuple[object, ...] = ()
+) -> Field:
     """Returns a row for a field that is one option of the engine, by default of the same name."""
-    return Field(name, "honoured", kind, note, (), option or name, read)
+    return Field(name, "honoured", kind, note, neutral, option or name, read)
 
 
 _MODEL = Field("model", "honoured", str, "one engine accepts any name; several are chosen by name, otherwise 404")
@@ -89,12 +92,7 @@ _OF_CHAT = (
     _MODERATION,
     Field("web_search_options", "refused", Json, "there is no web search; give a tool"),
     *_TEMPLATE,
-    Field(
-        "reasoning_field",
-        "honoured",
-        Literal["reasoning_content", "reasoning"],
-        "the field in which reasoning is returned",
-    ),
+    Field("reasoning_field", "honoured", _ReasoningField, "the field in which reasoning is returned"),
 )
 
 _OF_RESPONSES = (
@@ -133,14 +131,7 @@ _OF_COMPLETIONS = (
     *_SAMPLING,
     *_PENALTIES,
     Field("echo", "honoured", bool, "the prompt's text before each answer", (False,)),
-    Field(
-        "max_tokens",
-        "honoured",
-        int,
-        "16 by default, as in OpenAI's API; -1: up to the end of the context",
-        (-1,),
-        "max_tokens",
-    ),
+    _option("max_tokens", int, "16 by default, as in OpenAI's API; -1: up to the end of the context", neutral=(-1,)),
     Field("n", "honoured", int, "1 to 128 choices for each prompt"),
     _FORM,
     _option("stop", str | list[str], "texts that end the answer"),

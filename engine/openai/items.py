@@ -27,15 +27,15 @@ def _decoded(content: object, param: str) -> str:
         raise bad(message, param) from error
 
 
-def stored_items(given: str | Sequence[Json]) -> list[Json]:
+def stored_items(value: str | Sequence[Json]) -> list[Json]:
     """Returns the items of an input as they are stored and listed: with ids, and content as lists. Raises Problem for
     an item that cannot be honoured."""
-    if isinstance(given, str):
-        return [_message({"role": "user", "content": given}, "input")]
-    return [_stored(item, f"input[{number}]") for number, item in enumerate(given)]
+    if isinstance(value, str):
+        return [_message({"role": "user", "content": value}, "input")]
+    return [_checked(item, f"input[{number}]") for number, item in enumerate(value)]
 
 
-def _stored(item: Json, param: str) -> Json:
+def _checked(item: Json, param: str) -> Json:
     match item.get("type", "message" if "role" in item else None):
         case "message":
             return _message(item, param)
@@ -58,8 +58,8 @@ def _stored(item: Json, param: str) -> Json:
 
 
 def _id(item: Json, prefix: str) -> str:
-    given = item.get("id")
-    return given if isinstance(given, str) and given else f"{prefix}_{secrets.token_hex(16)}"
+    id_ = item.get("id")
+    return id_ if isinstance(id_, str) and id_ else f"{prefix}_{secrets.token_hex(16)}"
 
 
 def _need_texts(item: Json, names: Iterable[str], param: str) -> None:
@@ -103,12 +103,12 @@ def messages_of(before: Sequence[Json], items: Sequence[Json], instructions: str
     """Returns the conversation of stored items: those before the input, then the input's. What the assistant reasoned,
     wrote and called between two messages of others becomes one message, in that order. Raises Problem for an
     `encrypted_content` that cannot be read."""
-    found: list[Message] = []
+    messages: list[Message] = []
     turn: list[Part] = []
 
     def end_turn() -> None:
         if turn:
-            found.append(Message(role="assistant", parts=tuple(turn)))
+            messages.append(Message(role="assistant", parts=tuple(turn)))
             turn.clear()
 
     for number, item in enumerate([*before, *items], -len(before)):
@@ -123,19 +123,19 @@ def messages_of(before: Sequence[Json], items: Sequence[Json], instructions: str
             case "function_call_output", _:
                 end_turn()
                 text = _text(item["output"], "input")
-                found.append(Message(role="tool", tool_call_id=item["call_id"], content=text))
+                messages.append(Message(role="tool", tool_call_id=item["call_id"], content=text))
             case _, role:
                 end_turn()
-                found.append(Message(role=role or "user", content=_text(item["content"], "input")))
+                messages.append(Message(role=role or "user", content=_text(item["content"], "input")))
     end_turn()
-    return _instructed(found, instructions)
+    return _instructed(messages, instructions)
 
 
 def _reasoning(item: Json, param: str) -> str:
     """Returns a reasoning item's text: its content, otherwise `encrypted_content`, otherwise its summary."""
-    given = item.get("encrypted_content")
-    opened = "" if given is None else _decoded(given, param)
-    return _text(item.get("content") or [], param) or opened or _text(item.get("summary") or [], param)
+    content = item.get("encrypted_content")
+    decoded = "" if content is None else _decoded(content, param)
+    return _text(item.get("content") or [], param) or decoded or _text(item.get("summary") or [], param)
 
 
 def _instructed(messages: list[Message], instructions: str | None) -> list[Message]:

@@ -77,41 +77,41 @@ def tool_options(values: Json, tools: Sequence[Tool]) -> Iterator[tuple[str, str
 def _tool_choice(value: Any, tools: Sequence[Tool]) -> str | ToolName | AllowedTools:
     """Returns the engine's `tool_choice`. Raises Problem if it names a tool that the request does not have."""
     names = [tool.name for tool in tools]
-    match value:
-        case "auto" | "none" | "required" as mode:
-            if mode == "required" and not names:
-                raise bad("tool_choice='required' needs tools.", "tool_choice")
-            return str(mode)
-        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            _check_names([name], names)
-            return ToolName(name=name)
-        case {"type": "allowed_tools"}:
-            return _allowed_tools(fields_of(value.get("allowed_tools", value), "tool_choice"), names)
-        case _:
-            raise bad(
-                'tool_choice must be "auto", "none", "required", {"type": "function", "function": {"name": "..."}} or '
-                '{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [...]}}.',
-                "tool_choice",
-            )
+    if value == "required" and not names:
+        raise bad("tool_choice='required' needs tools.", "tool_choice")
+    if value in ("auto", "none", "required"):
+        return str(value)
+    fields = cast("Json", value) if isinstance(value, dict) else {}
+    if fields.get("type") == "allowed_tools":
+        return _allowed_tools(fields_of(fields.get("allowed_tools", fields), "tool_choice"), names)
+    if (name := _function_name(value)) is None:
+        raise bad(
+            'tool_choice must be "auto", "none", "required", {"type": "function", "function": {"name": "..."}} or '
+            '{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [...]}}.',
+            "tool_choice",
+        )
+    _check_names([name], names)
+    return ToolName(name=name)
 
 
 def _allowed_tools(value: Json, names: Sequence[str]) -> AllowedTools:
     mode, items = value.get("mode"), value.get("tools")
     if mode not in ("auto", "required") or not isinstance(items, list) or not items:
         raise bad('allowed_tools needs a mode ("auto" or "required") and a list of tools.', "tool_choice")
-    allowed = [_function_name(item) for item in cast("list[object]", items)]
+    functions = [_function_name(item) for item in cast("list[object]", items)]
+    allowed = [name for name in functions if name is not None]
+    if len(allowed) < len(functions):
+        raise bad("tool_choice.allowed_tools.tools may hold only functions.", "tool_choice", "unsupported_parameter")
     _check_names(allowed, names)
     return AllowedTools(names=tuple(allowed), mode=mode)
 
 
-def _function_name(item: Any) -> str:
+def _function_name(item: Any) -> str | None:
     match item:
         case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
             return name
         case _:
-            raise bad(
-                "tool_choice.allowed_tools.tools may hold only functions.", "tool_choice", "unsupported_parameter"
-            )
+            return None
 
 
 def _check_names(chosen: Sequence[str], names: Sequence[str]) -> None:

@@ -230,7 +230,8 @@ class Reading:
         self._closed = False
 
     def data(self, arrived: Callable[[], None]) -> Iterator[bytes | None]:
-        """Yields the stream's data, and None where its reader has to wait for a call of `arrived`."""
+        """Yields the stream's data, None where its reader has to wait for a call of `arrived`, and b"" where others
+        should have their turn."""
         for stream in self._streams:
             stream.listen(arrived)
         try:
@@ -241,6 +242,7 @@ class Reading:
                     while (events := stream.take()) is not None:
                         for event in events:
                             yield from self._event(number, event)
+                        yield b""
             if len(self._ended) < len(self._streams):
                 raise _broken()
             yield from self._projection.closing()

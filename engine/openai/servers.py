@@ -74,12 +74,6 @@ def _renamed(name: str, option: str, neutral: tuple[object, ...] = ()) -> Field:
     return Field(name, "honoured", Any, f"the engine's `{option}`", neutral, option)
 
 
-def _thinking(name: str) -> Field:
-    return Field(
-        name, "honoured", Any, "the engine's `reasoning`: true, false or an effort", (), "reasoning", _read_thinking
-    )
-
-
 def _form(name: str, kind: str, read: Reader, neutral: tuple[object, ...] = ()) -> Field:
     return Field(name, "honoured", Any, f"the answer's form: {kind}", neutral, "response_format", read)
 
@@ -88,6 +82,7 @@ def _idle(note: str, *names: str, neutral: tuple[object, ...] = ()) -> tuple[Fie
     return tuple(Field(name, "ignored", Any, note, neutral) for name in names)
 
 
+_THINKING = "the engine's `reasoning`: true, false or an effort"
 _ROWS = (
     _renamed("repetition_penalty", "repeat_penalty"),
     _renamed("repeat_last_n", "penalty_last_n"),
@@ -99,8 +94,8 @@ _ROWS = (
     _renamed("n_probs", "logprobs", (0,)),
     _renamed("thinking_budget", "reasoning_budget"),
     Field("samplers", "honoured", Any, "the engine's option, also with `typ_p`", (), "samplers", _read_samplers),
-    _thinking("enable_thinking"),
-    _thinking("think"),
+    Field("enable_thinking", "honoured", Any, _THINKING, (), "reasoning", _read_thinking),
+    Field("think", "honoured", Any, _THINKING, (), "reasoning", _read_thinking),
     _form("grammar", "a grammar in GBNF", _read_gbnf, ("",)),
     _form("json_schema", "JSON that fits this schema", _read_schema),
     _form("guided_json", "JSON that fits this schema", _read_schema),

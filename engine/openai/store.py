@@ -63,5 +63,5 @@ class ResponseStore:
         """Delete a response. Raises Problem if it is not stored."""
         self.get(id_)
         with self._lock:
-            if found := self._kept.pop(id_, None):
-                self._room += found[1]
+            if entry := self._kept.pop(id_, None):
+                self._room += entry[1]

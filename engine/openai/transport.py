@@ -8,8 +8,8 @@ import asyncio
 import json
 import secrets
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from engine.openai.embeddings import Embedding
 from engine.openai.parameters import Json
 from engine.openai.problems import Problem
 from engine.openai.projection import EngineLike, Reading, Turn, TurnStream, cancel
-from engine.runtime.service import PendingVectors
+from engine.runtime.pending import PendingVectors
 
 _LIBRARIES = ("httpx2", "httpx")
 
@@ -71,10 +71,11 @@ class _InProcess:
                 return _json(request, 200, turn, {})
             streams = turn.begin()
             if turn.request.stream:
-                return _streamed(
-                    request, _body_class(timer.library, _Body)(Reading(turn, streams), timer), turn, streams
-                )
-            return _json(request, 200, _whole(turn, streams, timer), _headers(turn, streams))
+                lines = _body_class(timer.library, _Body)(Reading(turn, streams), timer)
+                return _streamed(request, lines, turn, streams)
+            with timer.limit(), _ending(turn, streams):
+                body = turn.whole([stream.result(timer.left) for stream in streams])
+            return _json(request, 200, body, _headers(turn, streams))
         except Problem as problem:
             return _json(request, problem.status, problem.body(), {})
 
@@ -87,12 +88,15 @@ class _InProcess:
                     return _json(request, 200, await _embedded_async(turn), turn.headers())
             if not isinstance(turn, Turn):
                 return _json(request, 200, turn, {})
-            async with timer.limit():
-                streams = await off_loop(turn.begin, cancel)
-                if not turn.request.stream:
-                    return _json(request, 200, await _whole_async(turn, streams), _headers(turn, streams))
-            body = _body_class(timer.library, _AsyncBody)(Reading(turn, streams), timer)
-            return _streamed(request, body, turn, streams)
+            with timer.limit():
+                async with asyncio.timeout(timer.seconds):
+                    streams = await off_loop(turn.begin, cancel)
+                    if not turn.request.stream:
+                        with _ending(turn, streams):
+                            body = turn.whole([await stream for stream in streams])
+                        return _json(request, 200, body, _headers(turn, streams))
+            lines = _body_class(timer.library, _AsyncBody)(Reading(turn, streams), timer)
+            return _streamed(request, lines, turn, streams)
         except Problem as problem:
             return _json(request, problem.status, problem.body(), {})
 
@@ -112,37 +116,23 @@ class _Timer:
         """Seconds until the response must be complete."""
         return None if self.seconds is None else max(0.0, self.seconds - (monotonic() - self._begun))
 
-    @asynccontextmanager
-    async def limit(self) -> AsyncGenerator[None]:
-        """Raises the library's timeout if the block takes longer than the read timeout."""
+    @contextmanager
+    def limit(self) -> Generator[None]:
+        """Raises the library's timeout where a wait in the block took too long."""
         try:
-            async with asyncio.timeout(self.seconds):
-                yield
-        except TimeoutError as error:
-            raise self.late() from error
-
-    def late(self) -> Exception:
-        error: Exception = self.library.ReadTimeout(
-            f"The engine sent nothing for {self.seconds} s, so the turn was cancelled; use a longer read timeout.",
-            request=self._request,
-        )
-        return error
+            yield
+        except (TimeoutError, Empty) as error:
+            raise self.library.ReadTimeout(
+                f"The engine sent nothing for {self.seconds} s, so the turn was cancelled; use a longer read timeout.",
+                request=self._request,
+            ) from error
 
 
-def _whole(turn: Turn, streams: Sequence[TurnStream], timer: _Timer) -> Json:
+@contextmanager
+def _ending(turn: Turn, streams: Sequence[TurnStream]) -> Generator[None]:
+    """Ends the turns with the block. Raises Problem for an error of the engine."""
     try:
-        return turn.whole([stream.result(timer.left) for stream in streams])
-    except TimeoutError as error:
-        raise timer.late() from error
-    except EngineError as error:
-        raise turn.problem(error) from error
-    finally:
-        cancel(streams)
-
-
-async def _whole_async(turn: Turn, streams: Sequence[TurnStream]) -> Json:
-    try:
-        return turn.whole([await stream for stream in streams])
+        yield
     except EngineError as error:
         raise turn.problem(error) from error
     finally:
@@ -176,12 +166,11 @@ class _Body:
         bell: SimpleQueue[None] = SimpleQueue()
         try:
             for data in self._reading.data(lambda: bell.put(None)):
-                if data is None:
-                    bell.get(timeout=self._timer.seconds)
-                else:
+                if data:
                     yield data
-        except Empty as error:
-            raise self._timer.late() from error
+                elif data is None:
+                    with self._timer.limit():
+                        bell.get(timeout=self._timer.seconds)
         finally:
             self._reading.close()
 
@@ -207,12 +196,15 @@ class _AsyncBody:
 
         try:
             for data in self._reading.data(ring):
-                if data is not None:
+                if data:
                     yield data
-                    continue
-                async with self._timer.limit():
-                    await bell.wait()
-                bell.clear()
+                elif data is None:
+                    with self._timer.limit():
+                        async with asyncio.timeout(self._timer.seconds):
+                            await bell.wait()
+                    bell.clear()
+                else:
+                    await asyncio.sleep(0)
         finally:
             over.cancel()
             self._reading.close()

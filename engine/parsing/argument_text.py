@@ -80,7 +80,7 @@ class Schemas:
             reference = cast("Mapping[str, Any]", node).get("$ref") if isinstance(node, Mapping) else None
             if not isinstance(reference, str):
                 break
-            node = self._resolve(reference)
+            node = resolved(self._root, reference)
         return cast("Mapping[str, Any]", node) if isinstance(node, Mapping) else {}
 
     def _types(self, schema: object, depth: int) -> frozenset[str] | None:
@@ -88,7 +88,7 @@ class Schemas:
             return None
         node = cast("Mapping[str, Any]", schema)
         if isinstance(reference := node.get("$ref"), str):
-            return self._types(self._resolve(reference), depth + 1)
+            return self._types(resolved(self._root, reference), depth + 1)
         if "type" in node:
             stated = node["type"]
             listed = [stated] if isinstance(stated, str) else _listed(stated)
@@ -106,13 +106,21 @@ class Schemas:
             return known[0].intersection(*known[1:]) if known else None
         return None
 
-    def _resolve(self, reference: str) -> object:
-        node: object = self._root
-        for step in reference.removeprefix("#/").split("/"):
-            if not isinstance(node, Mapping):
-                return None
-            node = cast("Mapping[str, object]", node).get(step.replace("~1", "/").replace("~0", "~"))
-        return node
+
+def resolved(root: Mapping[str, Any], reference: str) -> object:
+    """Returns the target of a reference inside a schema ("#/$defs/x"); None if there is none."""
+    if not reference.startswith("#"):
+        return None
+    node: object = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = cast("Mapping[str, object]", node).get(name)
+        elif isinstance(node, list) and name.isdigit() and int(name) < len(cast("list[object]", node)):
+            node = cast("list[object]", node)[int(name)]
+        else:
+            return None
+    return node
 
 
 def _listed(value: object) -> list[object]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 from engine.families import ToolSyntax
-from engine.parsing.argument_text import TEXT, Schemas
+from engine.parsing.argument_text import TEXT, Schemas, resolved
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -163,12 +163,31 @@ class Notation(Protocol):
 class NestedNotation(Notation, Protocol):
     """A notation that also has arrays and objects; in other notations they are JSON."""
 
+    _rules: Rules
+    _any: Rule | None = None
+
     def array(self, item: Node, least: int, most: int | None) -> Node: ...
 
     def members(self, members: Sequence[Member], others: Node | None = None) -> Node:
         """An object of these members, in this order, then any number of undeclared ones with these values (None: no
         others)."""
         ...
+
+    def json(self, schema: Schema, root: Schema) -> Node:
+        return JsonText(schema, root)
+
+    def any(self) -> Node:
+        return self._any or self._rules.rule("any", self._begun)
+
+    def _begun(self, rule: Rule) -> Node:
+        self._any = rule  # before its body, which uses it
+        return self._any_type(rule)
+
+    def _any_type(self, item: Node) -> Node:
+        """Returns the grammar of a value of any type; `item` is that of the values nested in it."""
+        constants = map(self.constant, (True, False, None))
+        numbers = JsonText({"type": "number"})
+        return one_of(*constants, numbers, self.text({}), self.array(item, 0, None), self.members((), item))
 
 
 _ANNOTATIONS = frozenset(
@@ -280,29 +299,6 @@ class Values:
 
     def _json(self, schema: Schema) -> Node:
         return self._notation.json(schema, self._root)
-
-
-def any_type(notation: NestedNotation, item: Node) -> Node:
-    """Returns the grammar of a value of any type; `item` is that of the values nested in it."""
-    constants = map(notation.constant, (True, False, None))
-    numbers = JsonText({"type": "number"})
-    return one_of(*constants, numbers, notation.text({}), notation.array(item, 0, None), notation.members((), item))
-
-
-def resolved(root: Schema, reference: str) -> object:
-    """Returns the target of a reference inside a schema ("#/$defs/x"); None if there is none."""
-    if not reference.startswith("#"):
-        return None
-    node: object = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, Mapping):
-            node = cast("Mapping[str, object]", node).get(name)
-        elif isinstance(node, list) and name.isdigit() and int(name) < len(cast("list[object]", node)):
-            node = cast("list[object]", node)[int(name)]
-        else:
-            return None
-    return node
 
 
 def relocated(schema: object, place: str) -> Any:

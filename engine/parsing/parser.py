@@ -16,7 +16,7 @@ from engine.parsing.reader import CONTROL, Piece, Reader, Spelling, spelling_of
 from engine.parsing.text_turn import TextTurn
 from engine.parsing.unmarked import Demands
 from engine.tools import as_tools, json_value
-from engine.types import FinishReason, ReasoningFormat, ResponseFormat, Tool, ToolChoice
+from engine.types import FinishReason, ReasoningFormat, Tool, ToolChoice
 
 _SURROGATES = re.compile(f"[{CONTROL}]")
 _VIEWS = ("deepseek", "deepseek-legacy", "none", "exclude")
@@ -39,6 +39,7 @@ class Parser:
     tool_choice: "none" leaves call markup as content; "required" or a named tool also accepts a bare JSON call.
     reasoning_format: "deepseek" (separate), "none" (in the content, markers as written), "deepseek-legacy" (both),
         "exclude" (hidden). Calls are extracted alike.
+    json: the answer must be JSON, so a code fence around it is dropped, and a bare JSON value is no call.
     control_tokens: the texts that are one control or user-defined token of the vocabulary. None is text mode: every
         marker matches as text and `special` is ignored.
     exact: white space at the ends of the answer belongs to it (it is one of some texts, or matches a pattern).
@@ -56,8 +57,7 @@ class Parser:
         tools: Sequence[Any] | None = None,
         tool_choice: ToolChoice = "auto",
         reasoning_format: ReasoningFormat = "deepseek",
-        parallel_tool_calls: bool = True,
-        response_format: ResponseFormat | None = None,
+        json: bool = False,
         control_tokens: frozenset[str] | set[str] | None = None,
         exact: bool = False,
         trace: bool = False,
@@ -65,7 +65,6 @@ class Parser:
     ) -> None:
         if reasoning_format not in _VIEWS:
             raise RequestError(f"reasoning_format is {reasoning_format!r}; it must be one of {', '.join(_VIEWS)}.")
-        del parallel_tool_calls  # a second call is reported like any other output; only a constraint can prevent it
         format_ = _format_of(family)
         named: dict[str, Tool] | None = None if tools is None else {tool.name: tool for tool in as_tools(tools)}
         vocabulary = None if control_tokens is None else frozenset(control_tokens)
@@ -78,8 +77,7 @@ class Parser:
         if reasoning_format in ("none", "deepseek-legacy"):
             self._shown = _ShownReasoning(self._emitter, copied=reasoning_format == "deepseek-legacy")
             self._reader.listener = self._shown.note_consumed
-        wants_json = response_format is not None and response_format.type != "text"
-        demands = Demands(tool_choice, json=wants_json, exact=exact)
+        demands = Demands(tool_choice, json=json, exact=exact)
         turn = _turn(self._reader, self._emitter, format_, spelling, demands)
         self._run = turn.run()
         self._finished = False
@@ -96,7 +94,8 @@ class Parser:
         reader = self._reader
         traced, reader.trace = reader.trace, []
         for piece in prefix:
-            self.feed(*piece)
+            if piece.text:
+                self.feed(*piece)
         self._emitter.restart()
         self._prompt_size = reader.fed
         # What the prompt left undecided is classified later, but belongs to the prompt.
@@ -250,8 +249,7 @@ class ParserRecipe:
     tools: tuple[Tool, ...] | None = None
     tool_choice: ToolChoice = "auto"
     reasoning_format: ReasoningFormat = "deepseek"
-    parallel_tool_calls: bool = True
-    response_format: ResponseFormat | None = None
+    json: bool = False
     control_tokens: frozenset[str] | None = None
     exact: bool = False
     trace: bool = False

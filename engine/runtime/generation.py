@@ -81,19 +81,6 @@ class Generation:
     as reasoning, the closing marker included. `guide` determines what the grammar of the turn allows and forces.
     """
 
-    __slots__ = (
-        "_closing",
-        "_decoder",
-        "_feed",
-        "_guide",
-        "_limits",
-        "_parser",
-        "_stops",
-        "_tokens",
-        "reasoning_tokens",
-        "tokens",
-    )
-
     def __init__(self, tokens: TokenTable, parser: Parser, limits: Limits, guide: Guide | None = None) -> None:
         self._tokens = tokens
         self._parser = parser

@@ -19,7 +19,7 @@ from engine.runtime.config import LoopOptions
 from engine.runtime.generation import Generation, TokenTable
 from engine.runtime.ngram import NgramDrafter
 from engine.runtime.prefix import Blocked, Pins, PrefixCache
-from engine.runtime.request import Reply, Request, check_fits
+from engine.runtime.request import Reply, TurnRequest, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler
 from engine.runtime.sequence import SequenceState
 from engine.runtime.state_file import SavedState
@@ -143,7 +143,7 @@ class Loop:
         """Whether a step has anything to do."""
         return bool(self._states) or bool(self._vectors)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: TurnRequest) -> None:
         """Accept a request. If making its parser or its options fails, the request ends with that error."""
         now = self._clock()
         try:

@@ -316,14 +316,15 @@ class PrefixCache:
         best: tuple[int, bool, int] = (0, False, -1)
         for index, slot in enumerate(self._slots):
             shared = common_prefix(slot.tokens, tokens, len(tokens) - 1)
-            reusable = self._reusable(slot, shared)
+            reusable = self._reusable(slot, shared) if self._whole_only else shared
             if reusable and ((slot.pinned and shared == len(slot.tokens)) or not whole_pins):
                 best = max(best, (reusable, slot.spare, index))
         return (None, 0) if best[2] < 0 else (best[2], best[0])
 
     def _reusable(self, slot: _Slot, shared: int) -> int:
-        """Returns how many of the first `shared` tokens of a sequence can be kept when it is cut or taken back."""
-        if not self._whole_only or shared == len(slot.tokens):
+        """Returns how many of the first `shared` tokens of a sequence can be kept, if it cannot be cut but taken
+        back."""
+        if shared == len(slot.tokens):
             return shared
         return max((point.position for point in slot.checkpoints if point.position <= shared), default=0)
 

@@ -1,51 +1,103 @@
 """What crosses the border to the thread that owns the context: requests one way, replies the other."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+from pydantic import Field
 
 from engine.constraint.guide import Constraint
-from engine.errors import ContextOverflowError
+from engine.errors import ContextOverflowError, RequestError
 from engine.events import Event
+from engine.parsing.reader import Piece
+from engine.runtime.config import check_fields
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import SavedState
 from engine.runtime.vectors import Embed, Vectors
-from engine.types import SamplingParams
+from engine.template.prompt import Prompt
+from engine.types import Progress, SamplingParams
+
+Ended: TypeAlias = Callable[[Sequence[Event]], None]
+"""Called with all events of a turn that ended by itself, neither cut off nor cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One turn to generate.
+class TurnRequest:
+    """A turn to generate.
 
-    `tokens`: the prompt. `parser` makes the parser of the turn (picklable if the loop runs in another process).
-    `turns`: where the last messages begin in the prompt, ascending; later prompts are likely to diverge there. `limits`
-    include the `max_tokens` and `stop` of `sampling`. `priority`: higher goes first. `deadline`: seconds from
-    submission after which the turn ends with reason "deadline". `offline`: nobody reads its tokens as they come.
+    - `prompt` and `parser`: `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's
+      thread, or pickled and called in the child process. `tokens`: the prompt's tokens, if they are not to be made from
+      its text.
+    - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
+    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline". `offline`: nobody
+      reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
+    - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
+      forced.
+    - `dropped`: number of messages left out of the prompt, `shortened`: number of results cut in it, for the usage.
+    - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
+      thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
+      the turn too.
+    - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
+    - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
 
-    `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
-    `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
-    `Backend.save` returned for these tokens, to be loaded instead of evaluating them. `reports`: replies report the
-    progress of the prefill. `dropped`: number of messages left out of the prompt, `shortened`: number of results in it
-    that were cut, for the usage. `constraint`: the grammar that the answer, or its calls, must match.
+    The service fills in the rest for the loop, and leaves out what only concerns the reader:
+
+    - `id`, `tokens`, and `limits`, which have the `max_tokens` and `stop` of `sampling`. `turns`: where the last
+      messages begin in the prompt, ascending; later prompts are likely to diverge there. `reports`: replies report the
+      progress of the prefill.
+    - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
+      `Backend.save` returned for these tokens, to be loaded instead of evaluating them.
+    - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
     """
 
-    id: int
-    tokens: tuple[int, ...]
+    prompt: Prompt
     parser: Callable[[], Parser]
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    limits: Limits = field(default_factory=Limits)
-    turns: tuple[int, ...] = ()
+    markers: frozenset[str] = frozenset()
     priority: int = 0
-    deadline: float | None = None
+    deadline: Annotated[float, Field(gt=0)] | None = None
     offline: bool = False
-    scored: tuple[int, ...] = ()
-    pin: bool = False
-    state: bytes = b""
-    reports: bool = False
+    reasoning_budget: Annotated[int, Field(ge=0)] | None = None
+    reasoning_close: tuple[Piece, ...] = ()
     dropped: int = 0
     shortened: int = 0
+    progress: Progress | None = None
+    ended: Ended | None = None
     constraint: Constraint | None = None
+    reads: Callable[[str], object] | None = None
+    tokens: tuple[int, ...] = ()
+    id: int = 0
+    limits: Limits = field(default_factory=Limits)
+    turns: tuple[int, ...] = ()
+    reports: bool = False
+    pin: bool = False
+    state: bytes = b""
+    scored: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        """Raise RequestError for a value that is not valid."""
+        check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "progress"))
+        if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
+            raise RequestError(
+                "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
+            )
+
+    def crossing(self, id_: int, tokens: tuple[int, ...], limits: Limits, turns: tuple[int, ...]) -> "TurnRequest":
+        """Returns the request as the loop gets it, in whichever process it runs."""
+        reports = self.progress is not None
+        own = {"id": id_, "tokens": tokens, "limits": limits, "turns": turns, "reports": reports}
+        return replace(self, **_OF_READERS, **own)
+
+
+_OF_READERS: dict[str, Any] = {
+    "prompt": Prompt("", ()),
+    "markers": frozenset[str](),
+    "reasoning_close": (),
+    "progress": None,
+    "ended": None,
+    "reads": None,
+}
 
 
 def check_fits(tokens: int, n_ctx: int) -> None:
@@ -81,7 +133,7 @@ class Reply(NamedTuple):
 class Submit(NamedTuple):
     """Start this request."""
 
-    request: Request
+    request: TurnRequest
 
 
 class Cancel(NamedTuple):

@@ -10,7 +10,7 @@ from engine.errors import EngineError
 from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.loop import Loop
-from engine.runtime.request import Cancel, Close, Command, EndReasoning, Reply, Request, Save, Submit, Unpin
+from engine.runtime.request import Cancel, Close, Command, EndReasoning, Reply, Save, Submit, TurnRequest, Unpin
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import Embed
 
@@ -22,7 +22,7 @@ class LoopHandle(Protocol):
 
     @property
     def closed(self) -> bool: ...
-    def submit(self, request: Request) -> None: ...
+    def submit(self, request: TurnRequest) -> None: ...
     def save(self, id_: int, pin: int) -> None: ...
     def embed(self, request: Embed) -> None: ...
     def unpin(self, id_: int) -> None: ...
@@ -64,7 +64,7 @@ class Runner:
         self._thread = threading.Thread(target=self._run, name="llama-engine", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: TurnRequest) -> None:
         """Accept a request. Compiles its grammar here, to spare the loop's thread that time. Raises EngineError after
         `close` or if the loop broke, RequestError for a grammar that cannot be enforced."""
         if request.constraint is not None:

@@ -9,7 +9,7 @@ from engine.runtime.backend import Sampler
 from engine.runtime.generation import Generation
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.ngram import NgramDrafter
-from engine.runtime.request import Request
+from engine.runtime.request import TurnRequest
 from engine.types import Usage
 
 
@@ -24,7 +24,7 @@ class SequenceState:
     reply reports.
     """
 
-    request: Request
+    request: TurnRequest
     generation: Generation
     tokens: list[int]
     submitted: float = 0.0

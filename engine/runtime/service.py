@@ -1,179 +1,53 @@
-"""Submit a turn, get a stream of events; from any thread, and from asyncio. Also handles raw text and tokens, without a
-chat template.
-"""
+"""Submit a turn, get a stream of events; from any thread, and from asyncio."""
 
 import asyncio
 import contextlib
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from operator import index
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from queue import Empty
-from typing import Annotated, Any, Self
+from typing import Self
 
-from pydantic import Field
-
-from engine.constraint.guide import Constraint
 from engine.constraint.trial import Controls
 from engine.errors import EngineError, QueueFullError, RequestError, shown
 from engine.events import Finished
-from engine.families import Format, builtin_families
-from engine.offloop import keep_awake
-from engine.parsing import Parser as TextParser
 from engine.parsing.reader import Piece
 from engine.runtime.backend import Backend, ContextInfo, Vocab
-from engine.runtime.config import LoopOptions, check_fields
+from engine.runtime.config import LoopOptions
 from engine.runtime.control_tokens import ControlTokens
-from engine.runtime.generation import Limits, Parser
-from engine.runtime.loop import contained
+from engine.runtime.generation import Limits
 from engine.runtime.metrics import Metrics, Tally
+from engine.runtime.pending import PendingVectors
 from engine.runtime.process import Home
-from engine.runtime.request import Reply, Request, check_fits
+from engine.runtime.raw import known_tokens, raw_parser
+from engine.runtime.request import Reply, TurnRequest, check_fits
 from engine.runtime.runner import RemoteContext, Runner
 from engine.runtime.state_file import read_state, write_state
-from engine.runtime.stream import Ended, OutputQueue, Stream
+from engine.runtime.stream import OutputQueue, Stream
 from engine.runtime.token_memory import TurnMemory
-from engine.runtime.vectors import Embed, Vectors
+from engine.runtime.vectors import Embed
 from engine.template.prompt import Prompt
 from engine.types import Progress, SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """A turn to generate.
-
-    - `prompt` and `parser`: `parser` makes the turn's parser, seeded with `prompt.prefix`; it is called in the engine's
-      thread, or pickled and called in the child process. `tokens`: the prompt's tokens, if they are not to be made from
-      its text.
-    - `markers`: texts that the parser reads as markers although they end the turn (gpt-oss's `<|call|>`).
-    - `priority`: higher goes first. `deadline`: seconds until the turn ends with reason "deadline". `offline`: nobody
-      reads the tokens as they come, so the turn may wait for prompts that can then be decoded together with it.
-    - `reasoning_budget`: maximum number of reasoning tokens; then `reasoning_close`, the text that closes reasoning, is
-      forced.
-    - `dropped`: number of messages left out of the prompt, `shortened`: number of results cut in it,
-      for the usage.
-    - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
-      thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
-      the turn too.
-    - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
-    - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
-
-    Raises RequestError for a value that is not valid.
-    """
-
-    prompt: Prompt
-    parser: Callable[[], Parser]
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    markers: frozenset[str] = frozenset()
-    priority: int = 0
-    deadline: Annotated[float, Field(gt=0)] | None = None
-    offline: bool = False
-    reasoning_budget: Annotated[int, Field(ge=0)] | None = None
-    reasoning_close: tuple[Piece, ...] = ()
-    dropped: int = 0
-    shortened: int = 0
-    progress: Progress | None = None
-    ended: Ended | None = None
-    constraint: Constraint | None = None
-    reads: Callable[[str], object] | None = None
-    tokens: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, ("priority", "deadline", "offline", "reasoning_budget", "progress"))
-        if self.reasoning_budget is not None and not any(piece.text for piece in self.reasoning_close):
-            raise RequestError(
-                "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
-            )
+def _encoded(vocab: Vocab, pieces: tuple[Piece, ...]) -> tuple[int, ...]:
+    return tuple(vocab.encode(pieces, add_bos=False))
 
 
-@dataclass(frozen=True, slots=True)
-class RawPrompt:
-    """A prompt and its tokens; None if they are to be made from its text."""
-
-    prompt: Prompt
-    tokens: tuple[int, ...] | None
-
-
-def raw_prompt(vocab: Vocab, given: str | Sequence[int]) -> RawPrompt:
-    """Returns the prompt of a text, in which texts of control tokens become control tokens, or of tokens. Raises
-    RequestError for a token that the vocabulary does not have."""
-    if isinstance(given, str):
-        return RawPrompt(Prompt(given, (Piece(given, True),)), None)
-    tokens = known_tokens(vocab, given)
-    text = _text(vocab, tokens)
-    return RawPrompt(Prompt(text, (Piece(text, True),)), tokens)
-
-
-def infill_prompt(vocab: Vocab, beginning: str, end: str, files: Mapping[str, str]) -> RawPrompt:
-    """Returns the prompt for the text between a beginning and an end, in the order that models of this kind were
-    trained on (llama.cpp's server has the same), behind other files of the repository. Nothing in these texts becomes
-    a control token. Raises RequestError if the model was not made for filling in."""
-    if (fim := vocab.fim) is None:
-        raise RequestError("suffix needs a model made to fill in text; this vocabulary has no tokens for that.")
-    if files and fim.file < 0:
-        raise RequestError("files needs a model that reads repositories; this vocabulary has no token for a file.")
-
-    def text(*parts: str) -> list[int]:
-        return vocab.tokenize("".join(parts), special=False)
-
-    tokens = vocab.encode([], add_bos=True)
-    if files and fim.repo >= 0:
-        tokens += [fim.repo, *text("repository\n")]
-    for name, content in files.items():
-        tokens += [fim.file, *text(name, "\n", content, "" if content.endswith("\n") else "\n")]
-    if files:
-        tokens.append(fim.file)
-    tokens += [fim.prefix, *text(beginning), fim.suffix, *text(end), fim.middle]
-    written = _text(vocab, tokens)
-    return RawPrompt(Prompt(written, (Piece(written, True),)), tuple(tokens))
-
-
-def raw_format() -> Format:
-    """Returns the format in which everything generated is content."""
-    return builtin_families().get("content-only").format
-
-
-def raw_parser() -> TextParser:
-    """Returns a parser of `raw_format`."""
-    return TextParser(raw_format())
-
-
-def tokenize(vocab: Vocab, text: object, *, special: bool, add_bos: bool) -> list[int]:
-    """Returns the tokens of a text. `special`: texts of control tokens become control tokens; `add_bos`: add the
-    beginning token, if prompts of this model have one. Raises RequestError if `text` is not a string."""
-    if not isinstance(text, str):
-        raise RequestError(f"tokenize() takes a string; this is a {type(text).__name__}.")
-    return vocab.encode([Piece(text, special)], add_bos=add_bos)
-
-
-def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:
-    """Returns the text of tokens, control tokens as their texts; bytes that are not UTF-8 become U+FFFD. Raises
-    RequestError for a token that the vocabulary does not have."""
-    return _text(vocab, known_tokens(vocab, tokens))
-
-
-def known_tokens(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
-    """Returns the tokens. Raises RequestError for what is no list of this vocabulary's tokens."""
-    try:
-        known = tuple(map(index, tokens))
-    except TypeError as error:
-        raise RequestError(f"Tokens must be a list of integers ({error}); pass one, or a string.") from error
-    return _known(vocab, known)
-
-
-def _known(vocab: Vocab, tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the tokens. Raises RequestError for one that the vocabulary does not have."""
-    if wrong := [token for token in tokens if not 0 <= token < vocab.size]:
-        raise RequestError(f"There is no token {shown(wrong[0])}; this model has the tokens 0 to {vocab.size - 1}.")
-    return tokens
-
-
-def _text(vocab: Vocab, tokens: Iterable[int]) -> str:
-    return b"".join(map(vocab.token_bytes, tokens)).decode(errors="replace")
+def _single_tokens(vocab: Vocab, texts: tuple[str, ...] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
+    """Returns the texts that are one token of the vocabulary, as tokens; and the other texts."""
+    tokens: set[int] = set()
+    others: list[str] = []
+    for text in texts:
+        ids = vocab.tokenize(text, special=True)
+        if len(ids) == 1:
+            tokens.add(ids[0])
+        else:
+            others.append(text)
+    return frozenset(tokens), tuple(others)
 
 
 _log = logging.getLogger("engine.service")
@@ -198,6 +72,9 @@ class Service:
         self._ids = itertools.count(1)
         self._origin = lambda: backend.origin
         self._control = ControlTokens(backend.vocab)
+        # What a template writes in every turn, by its exact text: a text never stands for another.
+        self._encoded = lru_cache(maxsize=16)(partial(_encoded, backend.vocab))
+        self._single = lru_cache(maxsize=16)(partial(_single_tokens, backend.vocab))
         self._turns = TurnMemory(backend.vocab)
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
         run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend)
@@ -244,36 +121,21 @@ class Service:
         """Generate a turn; returns its stream at once.
 
         Raises ContextOverflowError when the prompt does not fit, QueueFullError when too many requests wait already,
-        RequestError for tokens that the vocabulary does not have and for a constraint that cannot be enforced,
-        EngineError when the engine is closed or broken.
+        RequestError for a value that is not valid, for tokens that the vocabulary does not have and for a constraint
+        that cannot be enforced, EngineError when the engine is closed or broken.
         """
-        self.check()
-        if not self._info.generates:
-            raise RequestError(NOT_CHAT)
+        turn.check()
+        self._check_generates()
         _check_tokens(turn.sampling, self._vocab.size)
-        tokens = self.tokens(turn.prompt) if turn.tokens is None else turn.tokens
+        tokens = turn.tokens or self.tokens(turn.prompt)
         if not tokens:
             raise RequestError("The prompt is empty; give the model at least one token to continue.")
         check_fits(len(tokens), self._info.n_ctx)
         if turn.constraint is not None:
             turn.constraint.check(self._controls)
-        request = Request(
-            next(self._ids),
-            tokens,
-            turn.parser,
-            turn.sampling,
-            self._limits(turn, self._info.n_ctx - len(tokens)),
-            turns=self._turn_starts(tokens, turn.prompt),
-            priority=turn.priority,
-            deadline=turn.deadline,
-            offline=turn.offline,
-            reports=turn.progress is not None,
-            dropped=turn.dropped,
-            shortened=turn.shortened,
-            constraint=turn.constraint,
-        )
-        queue = OutputQueue(turn.prompt.text, tokens, turn.progress, turn.ended, turn.prompt.restored)
-        return self._start(request, queue, turn.reads)
+        limits = self._limits(turn, self._info.n_ctx - len(tokens))
+        request = turn.crossing(next(self._ids), tokens, limits, self._turn_starts(tokens, turn.prompt))
+        return self._start(request, OutputQueue(turn, tokens))
 
     @cached_property
     def _controls(self) -> Controls:
@@ -282,7 +144,7 @@ class Service:
     def _turn_starts(self, tokens: Sequence[int], prompt: Prompt) -> tuple[int, ...]:
         """Returns where the last message and the turn to be generated begin in the prompt: later prompts may diverge
         there. Messages begin with the same control token as this turn."""
-        start = len(tokens) - max(1, len(self._vocab.encode(prompt.prefix, add_bos=False)))
+        start = len(tokens) - max(1, len(self._encoded(prompt.prefix)))
         if start <= 0:
             return ()
         opens = tokens[start]
@@ -300,14 +162,13 @@ class Service:
         EngineError when it was stopped.
         """
         self.check()
-        if not self._info.generates:
-            raise RequestError(NOT_CHAT)
+        self._check_generates()
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
-        id_, reports = next(self._ids), progress is not None
-        request = Request(id_, tuple(tokens), _no_parser, pin=True, state=state, reports=reports)
-        stream = self._start(request, OutputQueue(None, request.tokens, progress))
+        id_, held = next(self._ids), tuple(tokens)
+        turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=state)
+        stream = self._start(turn.crossing(id_, held, Limits(), ()), OutputQueue(turn, held))
         if stream.result().finish_reason != "stop":
             raise EngineError(
                 "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
@@ -320,41 +181,43 @@ class Service:
         another model or other settings, and whatever `pin` raises."""
         self.check()
         saved = read_state(_path(path), self._origin())
-        _known(self._vocab, saved.tokens)
+        known_tokens(self._vocab, saved.tokens)
         return self.pin(saved.tokens, state=saved.state)
+
+    def _check_generates(self) -> None:
+        if not self._info.generates:
+            raise RequestError(NOT_CHAT)
 
     def score(self, tokens: tuple[int, ...], scored: tuple[int, ...]) -> Stream:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens. Raises what `submit` raises."""
         self.check()
-        if not self._info.generates:
-            raise RequestError(NOT_CHAT)
+        self._check_generates()
         if not tokens or not scored:
             raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
-        _known(self._vocab, (*tokens, *scored))
+        known_tokens(self._vocab, (*tokens, *scored))
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
-        request = Request(next(self._ids), tokens, _no_parser, scored=scored, offline=True)
-        return self._start(request, OutputQueue(None, tokens))
+        turn = TurnRequest(Prompt("", ()), raw_parser, scored=scored, offline=True)
+        return self._start(turn.crossing(next(self._ids), tokens, Limits(), ()), OutputQueue(turn, tokens))
 
-    def embed(self, texts: Sequence[Sequence[int]], tail: int, *, truncate: bool, ranks: bool) -> "PendingVectors":
+    def embed(self, texts: Sequence[Sequence[int]], tail: int, *, truncate: bool, ranks: bool) -> PendingVectors:
         """Ask for the vectors of texts, given as tokens; see `Embed`. Raises QueueFullError when too many requests wait
         already, RequestError for a token that the vocabulary does not have, EngineError when the engine is closed."""
         self.check()
         id_ = next(self._ids)
-        request = Embed(id_, tuple(_known(self._vocab, tuple(text)) for text in texts), tail, truncate, ranks)
-        queue = self._post.open(id_, OutputQueue(None, ()))
-        pending = PendingVectors(queue, lambda: self._cancel(id_))
+        request = Embed(id_, tuple(known_tokens(self._vocab, tuple(text)) for text in texts), tail, truncate, ranks)
+        queue = self._post.open(id_, OutputQueue())
         try:
             self._runner.embed(request)
         except BaseException:
             self._post.shut(id_)
             self._runner.cancel(id_)
             raise
-        return pending
+        return PendingVectors(queue, lambda: self._cancel(id_))
 
     def _save(self, pin: int, path: Path) -> None:
         self.check()
         id_ = next(self._ids)
-        queue = self._post.open(id_, OutputQueue(None, ()))
+        queue = self._post.open(id_, OutputQueue())
         try:
             self._runner.save(id_, pin)
         except BaseException:
@@ -365,12 +228,12 @@ class Service:
             raise reply.error or EngineError("The prefix was not saved.")
         write_state(path, self._origin(), reply.saved)
 
-    def _start(self, request: Request, queue: OutputQueue, reads: Callable[[str], object] | None = None) -> Stream:
+    def _start(self, request: TurnRequest, queue: OutputQueue) -> Stream:
         runner, id_ = self._runner, request.id
         self._post.open(id_, queue)
         queue.cancel = lambda: runner.cancel(id_)
         # A stream refers to the service, to keep it alive; a queue, to which the service refers, must not.
-        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check, reads)
+        stream = Stream(queue, lambda: self._cancel(id_), lambda: self._runner.end_reasoning(id_), self.check)
         try:
             runner.submit(request)
         except BaseException:
@@ -387,17 +250,17 @@ class Service:
         """Returns what ends the turn: the caller's options, and the template's `stop`. `room`: tokens left after the
         prompt; they limit a constrained turn."""
         sampling = turn.sampling
-        ends, texts = self._single_tokens(turn.prompt.stop)
+        ends, texts = self._single(turn.prompt.stop)
         most = room if turn.constraint is not None else None
         return Limits(
             max_tokens=most if sampling.max_tokens is None else sampling.max_tokens,
             stop=(*sampling.stop, *texts),
             stop_tokens=frozenset(sampling.stop_tokens),
             ends=ends,
-            markers=self._single_tokens(turn.markers)[0],
+            markers=self._single(turn.markers)[0],
             ignore_eos=sampling.ignore_eos,
             reasoning_budget=turn.reasoning_budget,
-            reasoning_close=tuple(self._vocab.encode(turn.reasoning_close, add_bos=False)),
+            reasoning_close=self._encoded(turn.reasoning_close),
         )
 
     def close(self) -> None:
@@ -411,64 +274,6 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _single_tokens(self, texts: Sequence[str] | frozenset[str]) -> tuple[frozenset[int], tuple[str, ...]]:
-        """Returns the texts that are one token of the vocabulary, as tokens; and the other texts."""
-        tokens: set[int] = set()
-        others: list[str] = []
-        for text in texts:
-            ids = self._vocab.tokenize(text, special=True)
-            if len(ids) == 1:
-                tokens.add(ids[0])
-            else:
-                others.append(text)
-        return frozenset(tokens), tuple(others)
-
-
-class PendingVectors:
-    """Vectors that the engine's thread makes."""
-
-    def __init__(self, queue: OutputQueue, cancel: Callable[[], None]) -> None:
-        self._queue = queue
-        self._cancel = cancel
-
-    def cancel(self) -> None:
-        """End the request; `result` then raises EngineError."""
-        self._cancel()
-
-    def result(self, timeout: float | None = None) -> Vectors:
-        """Wait for the vectors, and return them. Leaving the wait, as by Ctrl-C, cancels the request. Raises what the
-        request failed with, and TimeoutError after `timeout` seconds."""
-        try:
-            reply = self._queue.replies.get(timeout=timeout)
-        except BaseException as error:
-            self.cancel()
-            if isinstance(error, Empty):
-                raise TimeoutError(f"There were no vectors after {timeout} s, so the request was cancelled.") from None
-            raise
-        return _vectors_of(reply)
-
-    def __await__(self) -> Generator[Any, None, Vectors]:
-        """`result` for an event loop."""
-        return self._wait().__await__()
-
-    async def _wait(self) -> Vectors:
-        queue = self._queue
-        queue.future = future = asyncio.get_running_loop().create_future()
-        keep_awake(future)
-        try:
-            if not queue.over.is_set():
-                await future
-        except BaseException:
-            self.cancel()
-            raise
-        return _vectors_of(queue.replies.get_nowait())
-
-
-def _vectors_of(reply: Reply) -> Vectors:
-    if reply.vectors is None:
-        raise reply.error or EngineError("The vectors were not made.")
-    return reply.vectors
 
 
 class PinnedPrefix:
@@ -501,11 +306,6 @@ def _path(path: object) -> Path:
     if not isinstance(path, str | Path):
         raise RequestError(f"The path of a state file must be a str or Path; this is a {type(path).__name__}.")
     return Path(path)
-
-
-def _no_parser() -> TextParser:
-    """Returns a parser for a prompt after which nothing is drawn."""
-    return TextParser("content-only")
 
 
 class _Deliveries:
@@ -544,19 +344,18 @@ class _Deliveries:
             queue = self._queues.get(reply.id)
             if queue is None:
                 continue  # its submission was interrupted, for example by Ctrl-C
-            if queue.progress is not None and reply.prefilled > queue.prefilled:
-                _report(reply, queue, queue.progress)
-            if queue.ended is not None:
-                queue.received += reply.events
+            queue.note(reply)
             if reply.final:
                 # Before the reader learns of the end: its next prompt may follow at once.
                 self._settle(reply, queue)
             queue.replies.put(reply)
             if reply.final:
                 queue.over.set()
+            if queue.waits_for_end and not reply.final:
+                continue
             if queue.arrived is not None:
                 queue.arrived()
-            if (future := queue.future) is not None and (reply.final or not queue.waits_for_end):
+            if (future := queue.future) is not None:
                 waiting.setdefault(future.get_loop(), []).append(future)
         for loop, futures in waiting.items():
             # A closed event loop has no readers any more; their streams are cancelled when they are collected.
@@ -567,21 +366,22 @@ class _Deliveries:
         """Record the end of a request."""
         self.shut(reply.id)
         self._checkpoints = reply.checkpoints or self._checkpoints
-        if queue.text is None:
+        turn = queue.turn
+        if turn is None or turn.pin:
             return
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"
         self._tally.add(finished.reason, finished.usage)
-        self._turns.remember(queue.text, queue.tokens, reply.output)
+        self._turns.remember(turn.prompt.text, queue.tokens, reply.output)
         if finished.reason == "length" and finished.usage and finished.usage.total_tokens >= self._n_ctx:
             _log.warning(
                 "An answer ended after %d tokens because its conversation reached n_ctx=%d; load with a larger n_ctx=.",
                 finished.usage.completion_tokens,
                 self._n_ctx,
             )
-        if queue.ended is not None and finished.reason in ("stop", "tool_calls"):
+        if turn.ended is not None and finished.reason in ("stop", "tool_calls"):
             try:
-                queue.ended(queue.received)
+                turn.ended(queue.received)
             except BaseException:  # noqa: BLE001 - an error in a callback must not break the loop
                 _log.exception("The callback after a turn failed; the turn itself is complete.")
         queue.received.clear()
@@ -596,18 +396,6 @@ def _close(home: Home, close: Callable[[], None]) -> None:
         except BaseException as error:  # noqa: BLE001 - a signal handler's
             _log.debug("%r while the engine was closed", error)
     return None
-
-
-def _report(reply: Reply, queue: OutputQueue, progress: Progress) -> None:
-    """Call `progress` with how far the prefill is."""
-    queue.prefilled = reply.prefilled
-    try:
-        stopped = progress(reply.prefilled, len(queue.tokens)) is False
-    except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader gets its error
-        queue.fault, stopped = contained(error), True
-    if stopped:
-        queue.progress = None
-        queue.cancel()
 
 
 def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from pydantic_core import from_json
 
@@ -14,66 +15,54 @@ from engine.errors import RequestError
 from engine.events import Event, fold
 from engine.offloop import keep_awake
 from engine.runtime.logprobs import TokenLogprobs, described
-from engine.runtime.request import Reply
+from engine.runtime.loop import contained
+from engine.runtime.request import Reply, TurnRequest
 from engine.streams import TwoWayStream
-from engine.types import Completion, Progress, TokenLogprob
-
-Ended: TypeAlias = Callable[[Sequence[Event]], None]
-"""Called with all events of a turn that ended by itself, neither cut off nor cancelled."""
+from engine.types import Completion, TokenLogprob
 
 
+def _nothing() -> None: ...
+
+
+@dataclass(slots=True, eq=False)
 class OutputQueue:
     """Where the engine's thread leaves replies for one stream, and the future of a coroutine that waits for them.
 
     `over` is set when the final reply is there: a reader of the complete turn is woken once. `waits_for_end`: the
-    future too waits only for the final reply. `text` and `tokens` are the prompt's; with a text of None this is not a
-    turn. `progress` gets the progress of the prefill (see `TurnRequest`), `fault` is the exception it raised, `cancel`
-    ends the request. `ended` gets the events of a turn that ended by itself, collected in `received`. `restored`: see
-    `Stream.restored`.
+    future too waits only for the final reply. `turn` is the caller's request (None: it only waits for a reply), and
+    `tokens` are its prompt's. `received` collects its events for `turn.ended`; `fault` is the exception that
+    `turn.progress` raised; `cancel` ends the request.
     """
 
-    __slots__ = (
-        "arrived",
-        "cancel",
-        "ended",
-        "fault",
-        "future",
-        "over",
-        "prefilled",
-        "progress",
-        "received",
-        "replies",
-        "restored",
-        "text",
-        "tokens",
-        "waits_for_end",
-    )
+    turn: TurnRequest | None = None
+    tokens: tuple[int, ...] = ()
+    received: list[Event] = field(default_factory=list[Event])
+    prefilled: int = 0
+    stopped: bool = False  # by `turn.progress`
+    cancel: Callable[[], None] = _nothing
+    fault: Exception | None = None
+    replies: SimpleQueue[Reply] = field(default_factory=SimpleQueue[Reply])
+    over: threading.Event = field(default_factory=threading.Event)
+    future: asyncio.Future[None] | None = None
+    waits_for_end: bool = False
+    arrived: Callable[[], None] | None = None
 
-    def __init__(
-        self,
-        text: str | None,
-        tokens: tuple[int, ...],
-        progress: Progress | None = None,
-        ended: Ended | None = None,
-        restored: tuple[int, ...] = (),
-    ) -> None:
-        self.text = text
-        self.tokens = tokens
-        self.progress = progress
-        self.ended = ended
-        self.restored = restored
-        self.received: list[Event] = []
-        self.prefilled = 0
-        self.cancel: Callable[[], None] = _nothing
-        self.fault: Exception | None = None
-        self.replies: SimpleQueue[Reply] = SimpleQueue()
-        self.over = threading.Event()
-        self.future: asyncio.Future[None] | None = None
-        self.waits_for_end = False
-        self.arrived: Callable[[], None] | None = None
-
-
-def _nothing() -> None: ...
+    def note(self, reply: Reply) -> None:
+        """Collect the reply's events, and tell the caller how far the prefill is, if the request asks for these."""
+        turn = self.turn
+        if turn is None:
+            return
+        if turn.ended is not None:
+            self.received += reply.events
+        if turn.progress is None or reply.prefilled <= self.prefilled or self.stopped:
+            return
+        self.prefilled = reply.prefilled
+        try:
+            self.stopped = turn.progress(reply.prefilled, len(self.tokens)) is False
+        except BaseException as error:  # noqa: BLE001 - the caller's code; the turn's reader gets its error
+            self.fault, self.stopped = contained(error), True
+        if self.stopped:
+            self.cancel()
 
 
 class Stream(TwoWayStream[Completion]):
@@ -94,14 +83,13 @@ class Stream(TwoWayStream[Completion]):
         cancel: Callable[[], None],
         end_reasoning: Callable[[], None],
         check: Callable[[], None] = _nothing,
-        reads: Callable[[str], Any] | None = None,
     ) -> None:
         """`check` is called before the stream waits; it raises if no reply can come."""
         self._queue = queue
         self._cancel = cancel
         self._end_reasoning = end_reasoning
         self._check = check
-        self._reads = reads
+        self._reads = queue.turn.reads if queue.turn is not None else None
         self._events: list[Event] = []
         self._unread: deque[Event] = deque()
         self._logprobs: list[TokenLogprobs] = []
@@ -170,7 +158,7 @@ class Stream(TwoWayStream[Completion]):
     @property
     def restored(self) -> tuple[int, ...]:
         """The indices of the messages that came without their reasoning and had it restored from memory."""
-        return self._queue.restored
+        return self._queue.turn.prompt.restored if self._queue.turn is not None else ()
 
     @property
     def partial(self) -> Any:
@@ -205,11 +193,13 @@ class Stream(TwoWayStream[Completion]):
         """Returns `logprobs` from this index on, for readers that take them as they come."""
         return tuple(map(described, self._logprobs[start:]))
 
-    def listen(self, arrived: Callable[[], None]) -> None:
-        """Call `arrived` whenever `take` may return something: once now, then in the engine's thread, where it must be
-        quick and raise nothing. For a reader of several streams at once."""
+    def listen(self, arrived: Callable[[], None], *, of_end: bool = False) -> None:
+        """Call `arrived` whenever `take` may return something (`of_end`: once the turn is over, maybe twice): now, then
+        in the engine's thread, where it must be quick and raise nothing. For a reader of several streams at once."""
+        self._queue.waits_for_end = of_end
         self._queue.arrived = arrived
-        arrived()
+        if not of_end or self._queue.over.is_set():
+            arrived()
 
     def take(self) -> list[Event] | None:
         """Returns the events that the engine sent together and that nobody has read, without waiting; None if there are

@@ -22,7 +22,7 @@ from engine.template.conversation import check_last, conversation_of, documents_
 from engine.template.derive.derivation import derivation
 from engine.template.env import Template
 from engine.template.generic import with_generic_tools
-from engine.template.guard import words_of
+from engine.template.guard import Alphabets, words_of
 from engine.template.history import BUILTIN_VARIABLE, builtin_records, check_builtin
 from engine.template.markers import Markers, Span, merged, overlaps
 from engine.template.prompt import Prompt, with_tail
@@ -39,7 +39,6 @@ from engine.types import (
     MessagesLike,
     Reasoning,
     ReasoningFormat,
-    ResponseFormat,
     Tool,
     ToolChoice,
     ToolName,
@@ -111,7 +110,9 @@ class ChatTemplate:
         markers = Markers(control_tokens, also)
         words = words_of(source, markers)
         forms = ToolForms(template, fixed, parts=self.capabilities.content_parts)
-        self._setting = Setting(template, self.format, self.capabilities, fixed, markers, words, forms)
+        self._setting = Setting(
+            template, self.format, self.capabilities, fixed, markers, words, forms, Alphabets(source)
+        )
         self._with_tools: ChatTemplate | None = None
         self._with_documents: Callable[[], ChatTemplate] = lambda: self
         self._switches: dict[tuple[Reasoning, bool, bool], Switch] = {}
@@ -298,8 +299,7 @@ class ChatTemplate:
         tools: Sequence[ToolLike] | None = None,
         tool_choice: ToolChoice = "auto",
         reasoning_format: ReasoningFormat = "deepseek",
-        parallel_tool_calls: bool = True,
-        response_format: ResponseFormat | None = None,
+        json: bool = False,
         control_tokens: frozenset[str] | None = None,
         trace: bool = False,
         *,
@@ -316,7 +316,7 @@ class ChatTemplate:
             id_salt=id_salt,
             builtin_tools=builtin_tools,
         )
-        return replace(recipe, parallel_tool_calls=parallel_tool_calls, response_format=response_format, trace=trace)()
+        return replace(recipe, json=json, trace=trace)()
 
     def parser_recipe(
         self,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 """What a template sees: plain JSON values."""
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of values that need no copy; subclasses of them do."""
 _LONGEST = 1_000_000
 """Characters of a template's source."""
 
@@ -57,7 +59,7 @@ class Template:
         others, and their forms under HTML escaping. `until`: when to give up, on `time.monotonic`'s clock. Raises
         TemplateError with what the template complains about."""
         try:
-            copies = {name: plain(value) for name, value in values.items()}
+            copies = {name: value if type(value) in _PLAIN else plain(value) for name, value in values.items()}
             text = self._compiled.render(copies, escapes or {}, self.now(), self._until if until is None else until)
         except RecursionError as error:
             raise TemplateError(
@@ -102,9 +104,10 @@ def plain(value: Any) -> JSON:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in cast("Mapping[object, object]", value).items()}
+        items = cast("Mapping[object, Any]", value).items()
+        return {str(key): item if type(item) in _PLAIN else plain(item) for key, item in items}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in cast("list[object]", value)]
+        return [item if type(item) in _PLAIN else plain(item) for item in cast("list[Any]", value)]
     raise TemplateError(
         f"A chat template takes plain JSON values only; this is a {type(value).__name__}: convert it first."
     )

@@ -43,6 +43,7 @@ _BLOCK = re.compile(r"\{[{%].*?(?:[%}]\}|\Z)", re.DOTALL)
 _QUOTED_OR_NAMED = re.compile(
     r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)|\.\s*([A-Za-z_]\w*)", re.DOTALL
 )
+_MOST_SHARED = 20_000  # characters, a sixth of the private ones: one request may have as many again, and more
 _MOST_WORDS = 2000  # real templates have up to 130
 _ALWAYS = frozenset({"string", "number", "integer", "boolean", "object", "array", "null", "code"})
 
@@ -71,7 +72,7 @@ class Sparing(IntEnum):
 
 
 class Alphabet:
-    """The stand-ins of one request: characters that occur in none of the texts that its renders may contain."""
+    """Stand-ins for characters: private ones that occur in none of these texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._free = filterfalse(_taken(texts).__contains__, map(chr, _PRIVATE))
@@ -90,6 +91,11 @@ class Alphabet:
         self._original[ord(stand_in)] = chr(code)
         return stand_in
 
+    @property
+    def size(self) -> int:
+        """How many characters have a stand-in."""
+        return len(self._original)
+
     def mark(self, text: str) -> str:
         """Returns the text in stand-ins, except for white space, quotes and backslashes."""
         return text.translate(self._stand_ins)
@@ -98,7 +104,7 @@ class Alphabet:
         """Returns the text in stand-ins, including white space, quotes and backslashes."""
         return text.translate(self._of_kept)
 
-    @property
+    @cached_property
     def escapes(self) -> dict[str, str]:
         """The HTML escapes of the marked characters, also marked."""
         escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -146,6 +152,23 @@ class _StandIns(dict[int, str]):
         keeps = self._keeps and (character.isspace() or character < " " or "\ud800" <= character <= "\udfff")
         found = self[code] = character if keeps else self._choose(code)
         return found
+
+
+class Alphabets:
+    """The alphabets for the requests of one template, whose source is `source`: one for all of them, except for a
+    request in whose texts private characters occur."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._shared = Alphabet([source])
+
+    def of(self, texts: Sequence[str]) -> Alphabet:
+        """Returns an alphabet for a request with these texts."""
+        if _taken(texts):
+            return Alphabet([self._source, *texts])
+        if self._shared.size > _MOST_SHARED:
+            self._shared = Alphabet([self._source])  # so that no request's characters use up those of the others
+        return self._shared
 
 
 def absent(texts: Iterable[str], count: int) -> list[str]:
@@ -326,13 +349,13 @@ Render: TypeAlias = Callable[[Marking | None], str]
 
 
 class Guard:
-    """Distinguishes callers' characters from the template's, for one request. `texts`: all that its renders may
-    contain."""
+    """Distinguishes callers' characters from the template's, for one request. `alphabet`: stand-ins that occur in
+    nothing that its renders may contain."""
 
-    def __init__(self, markers: Markers, words: frozenset[str], texts: Iterable[str]) -> None:
+    def __init__(self, markers: Markers, words: frozenset[str], alphabet: Alphabet) -> None:
         self._markers = markers
         self._words = words
-        self._alphabet = Alphabet(texts)
+        self._alphabet = alphabet
 
     def authored(self, render: Render) -> Authored:
         """Returns the text to send, and who wrote it.
@@ -375,6 +398,8 @@ class Guard:
         """Returns the spans that callers wrote, including words that became part of a marker."""
         if self._markers.by_looks:
             return found.callers  # too much looks like a marker, and the template's words are trusted
+        if not found.marking.spared:
+            return found.callers
         own = self._own(found)
         spared = {word.lower() for word in found.marking.spared}
         wary = {marker for marker in own if any(word in marker.lower() for word in spared)}

@@ -120,7 +120,10 @@ def entries(messages: Sequence[Message], format_: Format, can: Capabilities, pre
     if not can.results:
         messages = generic.without_results(messages)
     if not can.developer:
-        messages = [_as_system(message) for message in messages]
+        messages = [
+            message.model_copy(update={"role": "system"}) if message.role == "developer" else message
+            for message in messages
+        ]
     if not can.system:
         messages = _system_in_user(messages)
     elif not can.later_system:
@@ -276,10 +279,6 @@ def _text_apart(message: Message) -> Iterator[Message]:
         yield message.model_copy(update={"tool_calls": (), "parts": ()})
         message = message.model_copy(update={"content": "", "reasoning": None, "parts": ()})
     yield message
-
-
-def _as_system(message: Message) -> Message:
-    return message.model_copy(update={"role": "system"}) if message.role == "developer" else message
 
 
 def _one_system(messages: Sequence[Message]) -> list[Message]:

@@ -49,8 +49,16 @@ class Markers:
         return sorted(set(found))
 
     def counted(self, text: str, beside: Sequence[Span] = ()) -> Counter[str]:
-        """Count the markers in a text, except those that overlap one of the spans `beside`."""
-        return Counter(text[span.start : span.end] for span in self.spans(text) if not overlaps(span, beside))
+        """Count the markers in a text, except those that overlap one of the spans `beside`, which are ascending
+        and do not overlap each other."""
+        found: list[str] = []
+        place = 0
+        for start, end in self.spans(text):
+            while place < len(beside) and beside[place].end <= start:
+                place += 1
+            if place == len(beside) or beside[place].start >= end:
+                found.append(text[start:end])
+        return Counter(found)
 
     def reach(self, text: str) -> list[Span]:
         """Returns the parts of a text that are a marker, or would become part of one if a template wrote the rest of

@@ -9,6 +9,10 @@ from engine.parsing.reader import Piece
 from engine.template.markers import Span
 
 
+def _opens_nothing(_prompt: "Prompt") -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What is sent to the model.
@@ -32,7 +36,7 @@ class Prompt:
     stop: tuple[str, ...] = ()
     complete: bool = True
     restored: tuple[int, ...] = ()
-    opens: "Callable[[Prompt], bool]" = field(default=lambda _: False, repr=False, compare=False)
+    opens: "Callable[[Prompt], bool]" = field(default=_opens_nothing, repr=False, compare=False)
 
     @property
     def in_reasoning(self) -> bool:
@@ -70,6 +74,8 @@ def prefix_of(pieces: Sequence[Piece], start: int, control: Iterable[str]) -> tu
     for piece in pieces:
         tail = piece.text[max(start - position, 0) :]
         position += len(piece.text)
+        if not tail:
+            continue
         parts = markers.split(tail) if markers and piece.special else [tail]
         prefix += [Piece(part, index % 2 == 1) for index, part in enumerate(parts)]
     return tuple(piece for piece in _joined(prefix) if piece.text)

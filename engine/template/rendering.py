@@ -11,7 +11,7 @@ from engine.template.capabilities import Capabilities
 from engine.template.conversation import without_inline_reasoning
 from engine.template.env import Template, values
 from engine.template.generic import GENERIC, reads_values, with_statement
-from engine.template.guard import Authored, Guard, Marking, absent
+from engine.template.guard import Alphabets, Authored, Guard, Marking, absent
 from engine.template.history import (
     BUILTIN_VARIABLE,
     builtin_as_written,
@@ -46,7 +46,8 @@ Reads: TypeAlias = Callable[[Prompt], Held]
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What all renders of one template share. `fixed` are the variables that never change, `markers` the texts of
-    control tokens, `words` what the template may look for in callers' text, `forms` how it takes tools."""
+    control tokens, `words` what the template may look for in callers' text, `forms` how it takes tools, `alphabets` the
+    stand-ins of the guard."""
 
     template: Template
     format: Format
@@ -55,6 +56,7 @@ class Setting:
     markers: Markers
     words: frozenset[str]
     forms: ToolForms
+    alphabets: Alphabets
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +111,13 @@ class Rendering:
         # Callers' words that oppose the switch are removed here, before marking makes them unreadable.
         whole = with_ids(with_words(whole, replace(asked.switch, words="")), setting.format, setting.can)
         try:
-            texts = [setting.template.source, *_texts((whole, stated, asked.documents, asked.variables, asked.builtin))]
+            texts = _texts((whole, stated, asked.documents, asked.variables, asked.builtin))
         except RecursionError as error:
             raise TemplateError(
                 "The conversation or its tools are nested too deeply for a chat template. Flatten them."
             ) from error
-        self._given = _Given(whole, stated, asked, *absent(texts, 3))
-        self._guard = Guard(setting.markers, setting.words, texts) if asked.guarded else None
+        self._given = _Given(whole, stated, asked, *absent((setting.template.source, *texts), 3))
+        self._guard = Guard(setting.markers, setting.words, setting.alphabets.of(texts)) if asked.guarded else None
 
     def plain(self) -> Prompt:
         """Returns the conversation without a generation prompt."""
@@ -432,7 +434,10 @@ def _texts(value: object, found: list[str] | None = None) -> list[str]:
     elif isinstance(value, Mapping):
         for key, item in cast("Mapping[object, object]", value).items():
             found.append(str(key))
-            _texts(item, found)
+            if type(item) is str:
+                found.append(item)
+            else:
+                _texts(item, found)
     elif isinstance(value, list | tuple):
         for item in cast("Sequence[object]", value):
             _texts(item, found)

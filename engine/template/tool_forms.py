@@ -10,6 +10,7 @@ from engine.errors import TemplateError
 from engine.template.conversation import as_mapping
 from engine.template.env import Template, values
 from engine.template.renderer import TemplateStoppedError
+from engine.tools.subschemas import mapped
 from engine.types import Tool
 
 Form: TypeAlias = Mapping[str, Any]
@@ -55,10 +56,10 @@ class ToolForms:
     def _form(self, tool: Form, until: float | None) -> Form:
         refusal: TemplateError | None = None
         for form in _forms(tool):
-            found = self._refusal([form], until)
-            if found is None:
+            error = self._refusal([form], until)
+            if error is None:
                 return form
-            refusal = refusal or found
+            refusal = refusal or error
         raise TemplateError(
             f"The chat template cannot show the tool {tool['function']['name']!r}, whose parameters are "
             f"{json.dumps(tool['function']['parameters'], ensure_ascii=False)[:300]}. Simplify them, or pass another "
@@ -103,53 +104,53 @@ def _described(tool: Form) -> dict[str, Any]:
 
 def _parameters_described(schema: Form) -> dict[str, Any]:
     """An empty description of each parameter that has none."""
-    found = dict(schema)
+    changed = dict(schema)
     if properties := as_mapping(schema.get("properties")):
         parts = {name: as_mapping(part) for name, part in properties.items()}
-        found["properties"] = {
+        changed["properties"] = {
             name: properties[name]
             if part is None
             else {**_parameters_described(part), "description": part.get("description", "")}
             for name, part in parts.items()
         }
-    return found
+    return changed
 
 
 def _with_properties(schema: Form) -> dict[str, Any]:
     """An empty list of properties in each object that has none."""
-    found = _mapped(schema, _with_properties)
-    return {**found, "properties": {}} if found.get("type") == "object" and "properties" not in found else found
+    changed = _mapped(schema, _with_properties)
+    return {**changed, "properties": {}} if changed.get("type") == "object" and "properties" not in changed else changed
 
 
 def _spelt_out(schema: Form) -> dict[str, Any]:
     """`{}` for the schema `true`, which means the same."""
-    found = dict(schema)
+    changed = dict(schema)
     for key, value in schema.items():
         if key in _SCHEMAS and value is True:
-            found[key] = {}
+            changed[key] = {}
         elif key in _NAMED and (named := as_mapping(value)) is not None:
-            found[key] = {name: {} if part is True else part for name, part in named.items()}
-    return _mapped(found, _spelt_out)
+            changed[key] = {name: {} if part is True else part for name, part in named.items()}
+    return _mapped(changed, _spelt_out)
 
 
 def _without_null(schema: Form) -> dict[str, Any]:
     """No type "null"."""
-    found = _mapped(schema, _without_null)
-    kinds = found.get("type")
+    changed = _mapped(schema, _without_null)
+    kinds = changed.get("type")
     if kinds == "null":
-        del found["type"]
+        del changed["type"]
     elif isinstance(kinds, list) and "null" in kinds:
         kept = [kind for kind in cast("list[Any]", kinds) if kind != "null"]
-        found["type"] = kept[0] if len(kept) == 1 else kept
-    return found
+        changed["type"] = kept[0] if len(kept) == 1 else kept
+    return changed
 
 
 def _said_to_be_open(schema: Form) -> dict[str, Any]:
     """JSON Schema's default in each object: additional properties are allowed."""
 
     def opened(part: Form) -> dict[str, Any]:
-        found = _said_to_be_open(part)
-        return {**found, "additionalProperties": {}} if _is_silent(found) else found
+        changed = _said_to_be_open(part)
+        return {**changed, "additionalProperties": {}} if _is_silent(changed) else changed
 
     return _mapped(schema, opened)
 
@@ -160,9 +161,9 @@ def _is_silent(schema: Form) -> bool:
 
 def _without_additional(schema: Form) -> dict[str, Any]:
     """Nothing about additional properties; calls are checked against the whole schema all the same."""
-    found = _mapped(schema, _without_additional)
-    found.pop("additionalProperties", None)
-    return found
+    changed = _mapped(schema, _without_additional)
+    changed.pop("additionalProperties", None)
+    return changed
 
 
 _CHANGES: tuple[_Change, ...] = (
@@ -184,17 +185,4 @@ _CHANGES: tuple[_Change, ...] = (
 
 def _mapped(schema: Form, change: _Change) -> dict[str, Any]:
     """Returns a copy with each direct subschema changed."""
-    found = dict(schema)
-    for key, value in schema.items():
-        if key in _NAMED and (named := as_mapping(value)) is not None:
-            found[key] = {name: _changed(part, change) for name, part in named.items()}
-        elif key in _SCHEMAS:
-            found[key] = _changed(value, change)
-    return found
-
-
-def _changed(part: Any, change: _Change) -> Any:
-    if isinstance(part, list):
-        return [_changed(item, change) for item in cast("list[Any]", part)]
-    schema = as_mapping(part)
-    return part if schema is None else change(schema)
+    return mapped(schema, lambda _, part: change(part), "$")

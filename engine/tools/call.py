@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import json
-import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, NamedTuple, TypeAlias
 
@@ -130,18 +130,5 @@ def finish(awaitable: Awaitable[Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(wait())
-    results: list[Any] = []
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            results.append(asyncio.run(wait()))
-        except Exception as error:  # noqa: BLE001 - carried over to the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=copy_context().run, args=(work,), name="llama-engine tool")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(1, "llama-engine tool") as thread:
+        return thread.submit(copy_context().run, asyncio.run, wait()).result()

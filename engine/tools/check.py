@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as fields_of
 from functools import cache, lru_cache
@@ -156,22 +156,21 @@ def schema_arguments(name: str, parameters: object) -> SchemaArguments:
 def schema_check(what: str, schema: Mapping[str, Any]) -> SchemaArguments:
     """Returns the check for a schema of any type, which messages call `what` (a plural). Raises RequestError like
     `schema_arguments`, except that the type need not be object."""
+    return _check_of(what, json.dumps(plain_schema(what, schema)))
+
+
+def plain_schema(what: str, schema: object) -> Any:
+    """Copy a schema as plain JSON of bounded size. Raises RequestError for what is not JSON."""
     try:
-        plain = plain_json(schema)
+        return plain_json(schema)
     except ValueError as error:
-        raise RequestError(f"{what} are not a JSON Schema: {error}. Correct that, or flatten them.") from None
-    return _check_of(what, json.dumps(plain))
+        raise RequestError(f"{what} cannot be used as JSON Schema: {error}. Correct or flatten it.") from None
 
 
 def schema_of(name: str, parameters: object) -> dict[str, Any]:
     """Returns the parameters of the tool `name` as plain JSON. Raises RequestError if they are not a schema of type
     object."""
-    try:
-        schema = plain_json(parameters)
-    except ValueError as error:
-        raise RequestError(
-            f"The parameters of tool {name!r} are not a JSON Schema: {error}. Correct that, or flatten them."
-        ) from None
+    schema = plain_schema(f"The parameters of tool {name!r}", parameters)
     if isinstance(schema, dict) and (members := cast("dict[str, Any]", schema)).get("type") == "object":
         return members
     raise RequestError(
@@ -245,7 +244,8 @@ def _resolver(schema: Mapping[str, Any]) -> Any:
 def _resolve_references(what: str, schema: Mapping[str, Any], resolver: Any) -> None:
     from referencing.exceptions import Unresolvable
 
-    for reference in dict.fromkeys(each for each in _values_of(schema, "$ref") if isinstance(each, str)):
+    references = [part.get("$ref") for _, part in subschemas(schema)]
+    for reference in dict.fromkeys(each for each in references if isinstance(each, str)):
         try:
             resolver.lookup(reference)
         except Unresolvable as error:
@@ -254,36 +254,15 @@ def _resolve_references(what: str, schema: Mapping[str, Any], resolver: Any) -> 
             ) from error
 
 
-def _lower(what: str) -> str:
-    return what[0].lower() + what[1:]
-
-
-def _values_of(schema: object, keyword: str) -> list[object]:
-    """Returns the values of a keyword anywhere in a schema."""
-    found: list[object] = []
-    todo = [schema]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, Mapping):
-            members = cast("Mapping[str, object]", item)
-            if keyword in members:
-                found.append(members[keyword])
-            todo.extend(members.values())
-        elif isinstance(item, list | tuple):
-            todo.extend(cast("Sequence[object]", item))
-    return found
-
-
 def _warn_of_patterns(what: str, schema: Mapping[str, Any]) -> None:
-    patterns = [pattern for pattern in _values_of(schema, "pattern") if isinstance(pattern, str)]
-    for members in _values_of(schema, "patternProperties"):
-        patterns += list(cast("Mapping[str, object]", members)) if isinstance(members, Mapping) else []
+    parts = [part for _, part in subschemas(schema)]
+    patterns = [pattern for part in parts for pattern in (part.get("pattern"), *part.get("patternProperties", ()))]
     for pattern in patterns:
-        if _matcher(pattern) is None:
+        if isinstance(pattern, str) and _matcher(pattern) is None:
             text = (
-                f"The pattern {shortened(pattern)!r} in {_lower(what)} is shown to the model but not checked: it uses "
-                "lookaround or backreferences, which can take exponential time. Write it without them, or check the "
-                "value in the tool itself."
+                f"The pattern {shortened(pattern)!r} in {what[0].lower()}{what[1:]} is shown to the model but not "
+                "checked: it uses lookaround or backreferences, which can take exponential time. Write it without "
+                "them, or check the value in the tool itself."
             )
             warnings.warn(text, EngineWarning, stacklevel=2)
 

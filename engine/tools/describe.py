@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, create_model
 from pydantic.fields import FieldInfo
 
-from engine.errors import RequestError
+from engine.errors import RequestError, shown
 from engine.tools.check import ModelArguments, schema_arguments, schema_of
 from engine.tools.context import is_context
 from engine.tools.schema import model_schema
@@ -128,9 +128,11 @@ def as_tools(items: Iterable[ToolLike] | None) -> tuple[Tool, ...]:
     names."""
     if isinstance(items, str | bytes | Mapping | BaseModel) or callable(items):
         raise RequestError(
-            f"tools must be a list of tools, not {_shown(cast('object', items))}; put it in a list: tools=[...]."
+            f"tools must be a list of tools, not {shown(cast('object', items))}; put it in a list: tools=[...]."
         )
-    tools = tuple(as_tool(item) for item in items or ())
+    if not items:
+        return ()
+    tools = tuple(as_tool(item) for item in items)
     names = [tool.name for tool in tools]
     if twice := [name for name in names if names.count(name) > 1]:
         raise RequestError(
@@ -165,12 +167,12 @@ def as_tool(item: ToolLike) -> Tool:
         tool = _from_function(item)
     elif hasattr(item, "begin_use"):  # `engine.tools.sources.ToolSource`
         raise RequestError(
-            f"{_shown(item)} is a source of tools, which only a run connects (llm.run). For single turns, open it "
+            f"{shown(item)} is a source of tools, which only a run connects (llm.run). For single turns, open it "
             "with `with server:` and give tools=server.tools()."
         )
     else:
         raise RequestError(
-            f"{_shown(item)} is not a tool; give a function, a pydantic model class or an OpenAI dictionary."
+            f"{shown(item)} is not a tool; give a function, a pydantic model class or an OpenAI dictionary."
         )
     if not _NAME.fullmatch(tool.name):
         raise RequestError(
@@ -198,7 +200,7 @@ def _from_function(function: Callable[..., Any]) -> Tool:
 def _described(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
-        raise RequestError(f"{_shown(function)} has no name of its own, as a tool needs; wrap it in a def.")
+        raise RequestError(f"{shown(function)} has no name of its own, as a tool needs; wrap it in a def.")
     doc = read_docstring(function.__doc__)
     arguments = _arguments_of(function, name, doc.parameters)
     parameters = _schema_of(arguments.model, name)
@@ -278,7 +280,7 @@ def _schema_of(model: type[BaseModel], name: str) -> dict[str, Any]:
         raise _no_schema(name, error) from error
     if parameters.get("type") != "object":
         raise RequestError(
-            f"The arguments of tool {name!r} are not an object but {_shown(parameters)}; name its fields."
+            f"The arguments of tool {name!r} are not an object but {shown(parameters)}; name its fields."
         )
     return parameters
 
@@ -296,20 +298,15 @@ def _from_dictionary(item: Mapping[str, Any]) -> Tool:
     name: Any = inner.get("name") if isinstance(cast("Any", inner), Mapping) else None
     if not isinstance(name, str) or item.get("type", "function") != "function":
         raise RequestError(
-            f"{_shown(item)} is not a tool; write "
+            f"{shown(item)} is not a tool; write "
             '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}.'
         )
     if unknown := sorted(set(inner) - {"type", "name", "description", "parameters", "strict"}):
         raise RequestError(f"Tool {name!r} has unknown keys {unknown}; it takes name, description, parameters, strict.")
     description: Any = inner.get("description")
     if not isinstance(description, str | None):
-        raise RequestError(f"Tool {name!r} has the description {_shown(description)}; it must be a text.")
+        raise RequestError(f"Tool {name!r} has the description {shown(description)}; it must be a text.")
     parameters = schema_of(name, inner.get("parameters") or {"type": "object", "properties": {}})
     check = schema_arguments(name, parameters)
     strict = bool(inner.get("strict"))
     return Tool(name=name, description=description or "", parameters=parameters, strict=strict, check=check)
-
-
-def _shown(item: object) -> str:
-    text = repr(item)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -4,13 +4,15 @@ them.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from engine.types import whole_characters
 
 DEEPEST = 64
 """The deepest nesting of arguments and schemas: far more than any in use has, far less than Python can recurse."""
+MOST_PARTS = 50_000
+"""The most parts of a caller's value: a small one that holds itself many times is as large as its copy."""
 _LONGEST_NUMBER = 4300  # digits; Python refuses to read or write longer integers
 
 
@@ -55,39 +57,40 @@ def _children(node: object) -> list[object]:
     return list(cast("list[object]", node)) if isinstance(node, list | tuple) else []
 
 
-def plain_json(value: object, level: int = 0) -> Any:
+def plain_json(value: object) -> Any:
     """Copy a caller's value as plain JSON: dictionaries, lists, text without lone surrogates, numbers, booleans and
     None.
 
-    Raises ValueError for what is not JSON: keys that are not text, other types, NaN, integers that are too long, values
-    nested deeper than `DEEPEST` (or inside themselves).
+    Raises ValueError, with the JSON path, for what is not JSON: keys that are not text, other types, NaN, integers that
+    are too long, values nested deeper than `DEEPEST` (or inside themselves), more than `MOST_PARTS` parts.
     """
+    return _copied(value, "$", 0, [MOST_PARTS])
+
+
+def _copied(value: object, place: str, level: int, room: list[int]) -> Any:
+    room[0] -= 1
     if level > DEEPEST:
-        raise _too_deep()
+        raise _too_deep(place[:200])
+    if room[0] < 0:
+        raise ValueError(f"it has more than {MOST_PARTS:,} parts")
     if isinstance(value, str):
         return whole_characters(str(value))
     if isinstance(value, Mapping):
         members = cast("Mapping[object, object]", value)
         if (odd := next((key for key in members if not isinstance(key, str)), "")) != "":
-            raise ValueError(f"the key {odd!r} is not text")
-        return {whole_characters(str(key)): plain_json(item, level + 1) for key, item in members.items()}
+            raise ValueError(f"the key {odd!r} is not text, at {place}")
+        items = ((whole_characters(str(key)), item) for key, item in members.items())
+        return {key: _copied(item, f"{place}.{key}", level + 1, room) for key, item in items}
     if isinstance(value, list | tuple):
-        return [plain_json(item, level + 1) for item in cast("list[object]", value)]
-    return plain_scalar(value)
-
-
-def plain_scalar(value: object) -> Any:
-    """Returns a number, a boolean or None as it is.
-
-    Raises ValueError for NaN, infinity, integers that are too long, and other types.
-    """
+        parts = enumerate(cast("Sequence[object]", value))
+        return [_copied(item, f"{place}[{number}]", level + 1, room) for number, item in parts]
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is not JSON")
+        raise ValueError(f"{value} is not JSON, at {place}")
     if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER * 3:
-        raise ValueError("an integer is too long")
+        raise ValueError(f"an integer is too long, at {place}")
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise ValueError(f"a {type(value).__name__} is not JSON")
+    raise ValueError(f"a {type(value).__name__} is not JSON, at {place}")
 
 
 def _finite(text: str) -> float:
@@ -100,5 +103,5 @@ def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-def _too_deep() -> ValueError:
-    return ValueError(f"it nests deeper than {DEEPEST} levels")
+def _too_deep(place: str = "it") -> ValueError:
+    return ValueError(f"{place} nests deeper than {DEEPEST} levels")

@@ -7,10 +7,9 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from engine.tools.subschemas import Schema, mapped
+
 _PREFIX = "#/$defs/"
-_ONE = {"items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else"}
-_MANY = {"anyOf", "oneOf", "allOf", "prefixItems"}
-_NAMED = {"properties", "patternProperties", "dependentSchemas"}
 _FIRST = ("$ref", "type", "description", "enum", "const")
 _LAST = ("default", "properties", "required")
 _NULL = {"type": "null"}
@@ -72,26 +71,14 @@ class _Cleaner:
     definitions: Mapping[str, dict[str, Any]]
     recursive: frozenset[str]
 
-    def clean(self, schema: Any) -> Any:
-        """Returns a schema (or a boolean) without titles, with each reference replaced by its definition."""
-        if not isinstance(schema, dict):
-            return schema
-        members = _without_null(cast("dict[str, Any]", schema))
+    def clean(self, schema: Schema) -> dict[str, Any]:
+        """Returns a schema without titles, with each reference replaced by its definition."""
+        members = _without_null(dict(schema))
         name = _target(members)
         if name is not None and name not in self.recursive:
             members = {**self.definitions[name], **{key: value for key, value in members.items() if key != "$ref"}}
-        return _ordered(
-            {key: self._value(key, value) for key, value in members.items() if key not in ("title", "discriminator")}
-        )
-
-    def _value(self, key: str, value: Any) -> Any:
-        if key in _ONE:
-            return self.clean(value)
-        if key in _MANY:
-            return [self.clean(item) for item in value]
-        if key in _NAMED:
-            return {name: self.clean(item) for name, item in value.items()}
-        return value
+        kept = {key: value for key, value in members.items() if key not in ("title", "discriminator")}
+        return _ordered(mapped(kept, lambda _, part: self.clean(part), "$"))
 
 
 def _without_null(members: dict[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from scripts import plain as engine
 
-from engine import Agent, Engine, Message, RequestError
-from engine.template.chat_template import ChatTemplate
-from engine.testing import ScriptedBackend
-
-
-def engine(*replies: str) -> Engine:
-    return Engine(ScriptedBackend(list(replies)), ChatTemplate(None, family="qwen3"))
+from engine import Agent, Message, RequestError
 
 
 class Sum(BaseModel):

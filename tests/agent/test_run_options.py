@@ -7,25 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from scripts import plain as engine
+from scripts import said
 
-from engine import CallbackError, Engine, EngineError, RequestError, ToolCall, ToolContext, as_tool
+from engine import CallbackError, EngineError, RequestError, ToolCall, ToolContext, as_tool
 from engine.agent import Run, RunStream
-from engine.template.chat_template import ChatTemplate
-from engine.testing import ScriptedBackend
 from engine.tools import run as run_tool
-
-
-def said(*calls: str) -> str:
-    """A reply of qwen3 that makes these calls, each as `name {arguments}`."""
-    written: list[str] = []
-    for call in calls:
-        name, _, arguments = call.partition(" ")
-        written.append(f'<tool_call>\n{{"name": "{name}", "arguments": {arguments or "{}"}}}\n</tool_call>')
-    return "\n".join(written)
-
-
-def engine(*replies: str) -> Engine:
-    return Engine(ScriptedBackend(list(replies)), ChatTemplate(None, family="qwen3"))
 
 
 async def both(replies: Sequence[str], tools: Sequence[Any], **options: Any) -> list[Run]:

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import plain as engine
 
 from engine import CallbackError, Engine, RequestError, Transcript
 from engine.agent import Run
 from engine.template.chat_template import ChatTemplate
 from engine.testing import ScriptedBackend
-
-
-def engine(*replies: str) -> Engine:
-    return Engine(ScriptedBackend(list(replies)), ChatTemplate(None, family="qwen3"))
 
 
 def said(*numbers: int) -> str:

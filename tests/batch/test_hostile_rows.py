@@ -18,60 +18,26 @@ import pytest
 from engine import ChatTemplate, Engine, batch
 from engine.testing import ByteVocab, ScriptedBackend
 
-ROWS = int(os.environ.get("LLAMA_ENGINE_BATCH_ROWS", "600"))
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"x": {}}}},
-}
+ROWS = int(os.environ.get("LLAMA_ENGINE_BATCH_ROWS", "300"))
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BODY: dict[str, Any] = {
     "model": "m",
     "messages": [
-        {"role": "system", "content": "s"},
         {"role": "user", "content": [{"type": "text", "text": "u"}]},
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c1", "content": "r"},
     ],
-    "tools": [TOOL],
-    "tool_choice": "auto",
-    "temperature": 0.5,
-    "top_p": 0.9,
-    "top_k": 5,
-    "seed": 3,
-    "stop": ["x"],
-    "n": 1,
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
     "max_tokens": 4,
-    "logprobs": True,
-    "top_logprobs": 2,
-    "logit_bias": {"5": 1},
-    "reasoning_effort": "none",
-    "chat_template_kwargs": {"z": 1},
-    "response_format": {"type": "text"},
-    "samplers": ["top_k"],
-    "parallel_tool_calls": True,
-    "stream": False,
-    "metadata": {},
 }
 RESPONSES_BODY: dict[str, Any] = {
-    "model": "m",
     "input": [
         {"role": "user", "content": [{"type": "input_text", "text": "u"}]},
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "r"},
     ],
-    "instructions": "i",
-    "include": [],
     "max_output_tokens": 4,
-    "metadata": {},
-    "reasoning": {"effort": "none"},
-    "text": {"format": {"type": "text"}},
-    "tools": [{"type": "function", **TOOL["function"]}],
-    "tool_choice": "auto",
-    "truncation": "disabled",
-    "temperature": 0.5,
-    "store": False,
-    "stream": False,
 }
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 VALUES: list[Any] = [

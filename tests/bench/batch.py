@@ -1,6 +1,6 @@
 """Batches: throughput beside the same rows one by one and beside others, slots in use, memory over many rows.
 
-    python tests/bench/batch.py --rows 500 --picture slots.png
+    python tests/bench/batch.py --rows 500
     python tests/bench/batch.py --rows 40 --max-tokens 8 --model random-0.2B-q4_0.gguf --server build/bin/llama-server
     python tests/bench/batch.py --scripted 50000
 
@@ -8,8 +8,8 @@ The first loads a model (the built-in one unless `--model` names another; tests/
 for each way, and prints seconds, tokens per second and the share of the prompts that came from a prefix cache: the
 engine one row after the other, `llama_cpp.Llama.create_chat_completion` the same way, a batch in input order, a batch
 grouped by prefix, and a llama-server with as many slots where one is given. Of both batches it prints how many
-sequences were in use, weighted by time, and `--picture` draws that (needs matplotlib). The second kind runs rows
-through a scripted backend and prints resident memory on the way.
+sequences were in use, weighted by time. The last kind runs rows through a scripted backend and prints resident memory
+on the way.
 """
 
 import argparse
@@ -173,7 +173,7 @@ def one_way(task: Task, name: str, server: Path | None) -> tuple[Measure, Slots]
     return ways[name](), slots
 
 
-def throughput(task: Task, server: Path | None, picture: Path | None) -> None:
+def throughput(task: Task, server: Path | None) -> None:
     """Each way in a process of its own: threads that another left behind change how OpenMP's wait for one another."""
     names = ["one by one", "llama-cpp-python", "batch, input order", "batch, grouped"]
     print(f"{len(task.asked)} rows, {task.sequences} sequences, {task.path.name}, {task.threads} threads", flush=True)
@@ -187,29 +187,9 @@ def throughput(task: Task, server: Path | None, picture: Path | None) -> None:
                 f"{found.written / found.seconds:5.0f} tokens/s, {found.cached / found.prompts:4.0%} of prompts cached",
                 flush=True,
             )
-    used = {name: seen for name, seen in slots.items() if seen.seen}
-    for name, seen in used.items():
-        print(f"  {name}: {seen.text(task.sequences)}")
-    if picture is not None:
-        draw(used, task.sequences, picture)
-
-
-def draw(runs: dict[str, Slots], sequences: int, path: Path) -> None:
-    """Sequences in use over time, one panel for each run."""
-    import matplotlib as library
-
-    library.use("Agg")
-    from matplotlib import pyplot as plot
-
-    pyplot: Any = plot
-    figure, panels = pyplot.subplots(len(runs), 1, sharex=True, sharey=True, figsize=(8, 4), layout="constrained")
-    for panel, (name, slots) in zip(panels, runs.items(), strict=True):
-        times, used = zip(*slots.seen, strict=True)
-        panel.fill_between(times, used, step="post", color="#3572a5")
-        panel.set(title=f"{name}: {slots.text(sequences)}", ylim=(0, sequences), ylabel="sequences")
-    panels[-1].set_xlabel("seconds")
-    figure.savefig(path, dpi=80)
-    print(f"  {path}")
+    for name, seen in slots.items():
+        if seen.seen:
+            print(f"  {name}: {seen.text(task.sequences)}")
 
 
 def resident() -> float:
@@ -259,7 +239,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--model", type=Path)
     parser.add_argument("--server", type=Path, metavar="BINARY", help="llama-server, to be compared with")
-    parser.add_argument("--picture", type=Path, metavar="PNG", help="draw the sequences in use over time")
     parser.add_argument("--scripted", type=int, default=0, help="measure memory over so many scripted rows instead")
     given = parser.parse_args()
     if given.scripted:
@@ -267,7 +246,7 @@ def main() -> None:
         return
     path = given.model or _data.builtin_model()
     task = Task(path, rows(given.rows), given.sequences, given.max_tokens, given.threads)
-    throughput(task, given.server, given.picture)
+    throughput(task, given.server)
 
 
 if __name__ == "__main__":

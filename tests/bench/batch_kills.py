@@ -2,15 +2,12 @@
 rows lost, computed twice, torn? Is success ever reported wrongly?
 
     python tests/bench/batch_kills.py --kills 150 --writes 50 --replaces 20 --full 20 --tampers 20
-    python tests/bench/batch_kills.py --kills 0 --writes 0 --replaces 0 --full 0 --builtin 10
 
 Each batch runs in a child on a scripted backend. It is killed (SIGKILL) after a random time, or half-way through a
 line, or just before or after a file is replaced, and started again, until it is done; then another begins, until there
 were as many kills as asked for. After each kill, and at the end, the files are compared with the input. A full disk is
-a limit on the size of files (RLIMIT_FSIZE), and a small tmpfs where one may be mounted. `--tampers`: while the batch
-runs, its output or error file is deleted, cut, replaced or appended to; the batch must end with an error, and the next
-run must complete the files. `--builtin`: as many kills of
-the command itself, on the built-in model.
+a limit on the size of files (RLIMIT_FSIZE). `--tampers`: while the batch runs, its output or error file is deleted,
+cut, replaced or appended to; the batch must end with an error, and the next run must complete the files.
 """
 
 import argparse
@@ -19,7 +16,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -231,30 +227,6 @@ def fill(rows: int, times: int, rng: random.Random, tally: Counter[str]) -> None
             check.at_the_end()
 
 
-def fill_tmpfs(rows: int, rng: random.Random, tally: Counter[str]) -> None:
-    """A batch on a small file system, which is enlarged until everything fits."""
-    with tempfile.TemporaryDirectory() as name:
-        size = 2000  # KiB
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", name]
-        if subprocess.run(mount, capture_output=True, check=False).returncode:
-            print("no tmpfs can be mounted here")
-            return
-        try:
-            folder = Path(name)
-            check = Check(folder, write_input(folder / "in.jsonl", rows, rng), tally)
-            size = (folder / "in.jsonl").stat().st_size // 1024 + 64
-            subprocess.run(["mount", "-o", f"remount,size={size}k", name], check=True)
-            while (code := os.waitstatus_to_exitcode(os.waitpid(in_child(lambda: compute(folder)), 0)[1])) == DISK_FULL:
-                tally["full: tmpfs"] += 1
-                check.after_a_kill()
-                size += 64
-                subprocess.run(["mount", "-o", f"remount,size={size}k", name], check=True)
-            tally["crashed"] += code != DONE
-            check.at_the_end()
-        finally:
-            subprocess.run(["umount", name], check=True)
-
-
 def tamper(path: Path, how: str) -> None:
     """Do to a file what an editor, a script or a user may do."""
     data = path.read_bytes()
@@ -319,33 +291,6 @@ def tamper_all(rows: int, times: int, rng: random.Random, tally: Counter[str]) -
             Check(folder, wanted, tally).at_the_end()
 
 
-def kill_builtin(kills: int, rng: random.Random, tally: Counter[str]) -> None:
-    """The command itself, on the built-in model."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        names = [f"row-{number}" for number in range(1, 50 * kills + 101)]
-        asked = "".join(json.dumps({"prompt": f"Repeat: number {row}"}) + "\n" for row in names)
-        (folder / "in.jsonl").write_text(asked, encoding="utf-8")
-        command = [sys.executable, "-m", "engine", "batch", "in.jsonl", "-o", "out.jsonl", "--max-tokens", "60"]
-        given: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-        seen: set[str] = set()
-        for number in range(kills + 1):
-            with subprocess.Popen([*command, "--quiet"], **given) as child:
-                if number < kills:
-                    # Once it has begun, which takes a second or two.
-                    time.sleep(rng.uniform(1.0, 3.0))
-                    child.kill()
-            tally["killed: built-in model" if child.returncode < 0 else "built-in model ended by itself"] += 1
-            *lines, _ = (folder / "out.jsonl").read_bytes().split(b"\n") if (folder / "out.jsonl").exists() else [b""]
-            found = Counter(json.loads(line)["custom_id"] for line in lines)
-            tally["lost"] += len(seen - found.keys())
-            tally["twice"] += sum(count > 1 for count in found.values())
-            seen = set(found)
-            print(f"  {len(seen)} rows are there after run {number + 1}", flush=True)
-        tally["lost"] += len(set(names) - seen)
-        tally["batches"] += 1
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=500)
@@ -354,18 +299,14 @@ def main() -> None:
     parser.add_argument("--replaces", type=int, default=20, help="before or after a file is replaced")
     parser.add_argument("--full", type=int, default=20, help="runs that meet a full disk")
     parser.add_argument("--tampers", type=int, default=20, help="changes of files by something else")
-    parser.add_argument("--builtin", type=int, default=0, help="kills on the built-in model")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     rng, tally = random.Random(given.seed), Counter[str]()
     kill_all(given.rows, Counter(moment=given.kills, write=given.writes, replace=given.replaces), rng, tally)
     if given.full:
         fill(given.rows, given.full, rng, tally)
-        fill_tmpfs(given.rows, rng, tally)
     if given.tampers:
         tamper_all(given.rows, given.tampers, rng, tally)
-    if given.builtin:
-        kill_builtin(given.builtin, rng, tally)
     wrong = 0
     for name in ("lost", "twice", "torn", "wrong", "not in order", "crashed", "success reported wrongly"):
         wrong += tally[name]

@@ -16,14 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from scripts import scripted as scripted_engine
 
-from engine import ChatTemplate, Engine, RequestError
+from engine import Engine, RequestError
 from engine.cli import commands, confirm, main
 from engine.cli.screen import Screen
 from engine.cli.tool_files import tools_of
-from engine.testing import ByteVocab, ScriptedBackend
 
-VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 ANSWER = "<think>\nI know it.\n</think>\n\nIt is 5842."
 TOOLS = '''
 """Tools."""
@@ -75,8 +74,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Script]:
         script = Script(*replies)
 
         def load(_: argparse.Namespace) -> Engine:
-            backend = ScriptedBackend(script.replies if listed else script, vocab=VOCAB, delay=delay)
-            return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+            return scripted_engine(script.replies if listed else script, delay=delay)
 
         def greeting(_: Engine) -> str:
             return "hello"

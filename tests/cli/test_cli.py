@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from scripts import VOCAB
 
 from engine import ChatTemplate, Engine
 from engine.cli import commands, main
@@ -28,10 +29,9 @@ from engine.events import (
     ToolCallStart,
     ToolResult,
 )
-from engine.testing import ByteVocab, ScriptedBackend
+from engine.testing import ScriptedBackend
 from engine.types import Usage
 
-VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 WRITTEN = '{"name": "multiply", "arguments": {"a": 127, "b": 46}}'
 CALL = f"<think>\nI multiply.\n</think>\n\n<tool_call>\n{WRITTEN}\n</tool_call>"
 ANSWER = "<think>\nI know it.\n</think>\n\nIt is 5842."

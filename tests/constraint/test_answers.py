@@ -100,21 +100,6 @@ def test_a_required_tool_that_the_model_would_not_choose_is_called(llm: Engine) 
             assert {call.name for call in completion.tool_calls} == {"multiply"}
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt-oss", "deepseek-r1", "llama-3", "mistral-nemo", "qwen3-coder"])
-def test_a_required_call_in_each_format_of_the_model(family: str) -> None:
-    with Engine.load(n_ctx=2048, family=family) as engine:
-        completion = engine.chat(
-            "Hello!",
-            [multiply],
-            temperature=0,
-            tool_choice="required",
-            parallel_tool_calls=False,
-            max_tokens=300,
-        )
-        (call,) = completion.tool_calls
-        assert (call.name, call.error) == ("multiply", None)
-
-
 def test_tools_and_a_schema_at_once(llm: Engine) -> None:
     """A call, or an answer of the schema."""
     called = llm.chat("What is 3 times 4?", [multiply], response_format=City, temperature=0, max_tokens=300)
@@ -202,13 +187,6 @@ def test_strict_tools_leave_prose_alone() -> None:
         assert engine.chat("Go", [multiply], strict_tools=True).content == "I write <b>and</b> {}"
 
 
-def test_a_schema_with_thinking_off() -> None:
-    with scripted("Sure! Here is your JSON") as engine:
-        completion = engine.chat("Go", response_format=City, reasoning=False, seed=1, max_tokens=400)
-    assert completion.reasoning == ""
-    assert isinstance(completion.parsed, City) or completion.finish_reason == "length"
-
-
 def test_the_reasoning_may_say_anything() -> None:
     thought = 'Maybe <tool_call> or {"a": 1}, or "yes"?'
     with scripted(f"<think>\n{thought}\n</think>\n\nno way") as engine:
@@ -251,7 +229,7 @@ def test_a_turn_that_ends_while_it_reasons_answers_all_the_same() -> None:
 
 def test_required_never_ends_in_prose() -> None:
     with scripted("I would rather not call anything.") as engine:
-        for seed in range(20):
+        for seed in range(5):
             completion = engine.chat(
                 "Go", [multiply], tool_choice="required", parallel_tool_calls=False, reasoning=False, seed=seed
             )

@@ -24,13 +24,10 @@ from engine.types import Completion, Tool
 
 PLAIN = ("one call", "no arguments", "two calls", "every JSON type")
 ELSEWHERE = {
-    "command-a": "its cases have single objects, which it reads too; its template writes a list",
-    "reka-edge: two calls": "its template writes nothing between calls",
     "gemma-4: every JSON type": "its template writes arguments by name, sorted",
     "function-gemma: every JSON type": "as Gemma 4",
-    "ling-3": "its cases have line breaks between arguments, its template none",
     "apriel-1.5": "its turns begin with reasoning",
-    "muse-glimmer": "its cases have no heading, and the grammar writes one",
+    "muse-glimmer": "its calls have a heading, which is another rule of the grammar",
 }
 
 
@@ -155,10 +152,11 @@ ANY = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 
 INSIDE = {"type": "object", "properties": {"o": ANY}, "required": ["o"], "additionalProperties": False}
 
 
-@pytest.mark.parametrize("schema", [ANY, INSIDE], ids=["parameters", "parameter"])
-def test_an_object_of_any_members_may_have_members(schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("schema", "first"), [(ANY, 0), (INSIDE, 1)], ids=["parameters", "parameter"])
+def test_an_object_of_any_members_may_have_members(schema: dict[str, Any], first: int) -> None:
     tool = BOUNDED[1].model_copy(update={"parameters": schema})
-    for family in (each for each in FAMILIES if each != "minimax-m3"):  # no grammar makes an end tag repeat any name
+    families = [each for each in FAMILIES if each != "minimax-m3"]  # no grammar makes an end tag repeat any name
+    for family in families[first::2]:
         drawn = filter(None, (arguments_of(family, tool, seed) for seed in range(6)))
         assert any(":" in arguments.removeprefix('{"o":') for arguments in drawn), family
 

@@ -12,6 +12,7 @@ import pytest
 
 from engine import ChatTemplate, Engine
 from engine.child import Child
+from engine.constraint import matcher as constraint_matcher
 from engine.constraint import trial
 from engine.constraint.json_schema import prepared
 from engine.constraint.matcher import Compiler, masks, refusal
@@ -23,10 +24,10 @@ from engine.types import GBNF, Choice, JsonSchema, Lark, Regex
 STRING = {"type": "string"}
 
 
-def nested(depth: int, key: str = "items", kind: str = "array") -> dict[str, Any]:
+def nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "integer"}
     for _ in range(depth):
-        schema = {"type": kind, "properties": {"x": schema}} if kind == "object" else {"type": kind, key: schema}
+        schema = {"type": "object", "properties": {"x": schema}}
     return schema
 
 
@@ -42,25 +43,12 @@ class Odd:
 
 
 HOSTILE: dict[str, Any] = {
-    "deep arrays": JsonSchema(nested(60)),
-    "too deep arrays": JsonSchema(nested(500)),
-    "too deep objects": JsonSchema(nested(5000, kind="object")),
+    "too deep objects": JsonSchema(nested(5000)),
     "itself": JsonSchema(endless()),
     "many properties": JsonSchema({"type": "object", "properties": {f"p{n}": STRING for n in range(1500)}}),
     "far too many properties": JsonSchema({"type": "object", "properties": {f"p{n}": STRING for n in range(20_000)}}),
-    "many required": JsonSchema(
-        {
-            "type": "object",
-            "properties": {f"p{n}": STRING for n in range(300)},
-            "required": [f"p{n}" for n in range(300)],
-        }
-    ),
-    "a huge enum": JsonSchema({"enum": [f"value {n}" for n in range(5000)]}),
     "an enum far too large": JsonSchema({"enum": [f"value {n}" for n in range(60_000)]}),
-    "an enum of long texts": JsonSchema({"enum": ["x" * 50_000]}),
-    "a long constant": JsonSchema({"const": "y" * 500_000}),
     "an empty enum": JsonSchema({"enum": []}),
-    "recursion": JsonSchema({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}}),
     "recursion without an end": JsonSchema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
     "endless object": JsonSchema(
         {
@@ -68,39 +56,27 @@ HOSTILE: dict[str, Any] = {
             "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}},
         }
     ),
-    "a reference to nowhere": JsonSchema({"$ref": "#/$defs/none"}),
     "a reference elsewhere": JsonSchema({"$ref": "https://example.com/schema.json"}),
     "counted repetition": JsonSchema({"type": "string", "pattern": "^(a{1,1000}){1,1000}$"}),
-    "repetition in repetition": JsonSchema({"type": "string", "pattern": "^((a|a)*)*b$"}),
     "a look-ahead": JsonSchema({"type": "string", "pattern": "^(?=a)b"}),
-    "a back reference": JsonSchema({"type": "string", "pattern": "^(a)\\1$"}),
     "a broken pattern": JsonSchema({"type": "string", "pattern": "("}),
     "exponential alternatives": JsonSchema({"type": "string", "pattern": "^(a|b)*a(a|b){40}$"}),
     "long strings": JsonSchema({"type": "string", "minLength": 1_000_000}),
     "many items": JsonSchema({"type": "array", "items": STRING, "minItems": 1_000_000}),
     "an impossible range": JsonSchema({"type": "integer", "minimum": 5, "maximum": 1}),
     "nothing": JsonSchema(False),
-    "a contradiction": JsonSchema({"allOf": [{"type": "string"}, {"type": "integer"}]}),
-    "many unions": JsonSchema({"anyOf": [{"type": "object", "properties": {f"k{n}": STRING}} for n in range(400)]}),
     "unions in unions": JsonSchema({"allOf": [{"anyOf": [{"minimum": n}, {"maximum": n}]} for n in range(24)]}),
     "not a schema": JsonSchema({"type": "strng"}),
     "keys that are no texts": JsonSchema({1: 2}),  # pyright: ignore[reportArgumentType]
     "values that are no JSON": JsonSchema({"const": Odd()}),
     "a number that Python does not print": JsonSchema({"type": "integer", "maximum": 10**5000}),
-    "a length that Python does not print": JsonSchema({"type": "string", "maxLength": 10**5000}),
     "no number": JsonSchema({"type": "number", "maximum": math.nan}),
     "half a character": JsonSchema({"const": "\ud83d"}),
-    "a multiple of nearly nothing": JsonSchema({"type": "number", "multipleOf": 1e-300}),
-    "no texts to choose": Choice([]),
     "too many texts to choose": Choice([f"text {n}" for n in range(100_000)]),
-    "a long text to choose": Choice(["z" * 200_000]),
     "an empty pattern": Regex(""),
-    "an exponential pattern": Regex("(a|b)*a(a|b){60}"),
-    "a look-behind": Regex("(?<=a)b"),
     "a Lark grammar that is none": Lark("start: ("),
     "a Lark grammar without end": Lark('start: "a" start'),
     "a deep Lark grammar": Lark("start: " + "(" * 3000 + '"a"' + ")" * 3000),
-    "a GBNF grammar that is none": GBNF("root ::= ("),
     "a GBNF grammar without a root": GBNF('other ::= "a"'),
     "left recursion": GBNF('root ::= root "a" | "b"'),
 }
@@ -191,10 +167,10 @@ def test_a_grammar_that_cannot_go_on_is_an_error(llm: Engine, grammar: str) -> N
     assert llm.chat("Hi").content == "Once upon a time"
 
 
-def test_a_grammar_that_slows_down_with_each_token_ends_by_name() -> None:
+def test_a_grammar_that_slows_down_with_each_token_ends_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constraint_matcher, "_SLOW", 0.005)  # a tenth, so that it is reached at once
     vocab = ByteVocab(end=["<|im_end|>"])
     matcher = Compiler(vocab).compiled(_lark("start: s\ns: s s | s s s | s s s s | A\nA: /[a-z ]/"))
-    began = time.monotonic()
 
     def go_on() -> None:
         for _ in range(1000):
@@ -204,7 +180,6 @@ def test_a_grammar_that_slows_down_with_each_token_ends_by_name() -> None:
 
     with pytest.raises(RequestError, match=r"so ambiguous|Too many items"):
         go_on()
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("count", [1_000, 10_000])

@@ -136,7 +136,7 @@ def test_penalties_look_at_what_was_drawn(backend: LlamaBackend) -> None:
     assert drawn == [*allowed, *allowed]
 
 
-@pytest.mark.parametrize("size", [1, 31, 33, 1355, 151_936])
+@pytest.mark.parametrize("size", [1, 31, 33, 1355, 32_001])
 def test_masks_of_any_size_are_read(size: int) -> None:
     rng = np.random.default_rng(size)
     for share in (0.0, 0.001, 0.5, 0.999, 1.0):

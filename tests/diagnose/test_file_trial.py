@@ -3,7 +3,6 @@
 The children are real where llama.cpp has to die or to live, and scripts where only their end counts.
 """
 
-import json
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ from stand_in_child import StandIn
 
 from engine import Engine
 from engine.diagnose import file_trial, preflight
+from engine.diagnose.preflight import Verdict
 from engine.errors import EngineError, EngineWarning, ModelLoadError
 from engine.llama.gguf import GgufFile, read_gguf
 from engine.runtime.config import ContextOptions, ModelOptions
@@ -166,7 +166,7 @@ def test_a_sound_file_of_an_unverified_kind_loads_and_is_remembered(tmp_path: Pa
         assert usage is not None
         assert usage.completion_tokens == 2
     (record,) = set((own_cache / "preflight").glob("file-*.json")) - before
-    assert json.loads(record.read_text(encoding="utf-8")) == {"outcome": "sound", "reason": "ok", "remedy": None}
+    assert preflight.read(record) == Verdict("sound", "ok", cached=True)
     begun = time.perf_counter()
     Engine.load(path, n_ctx=256).close()
     assert set((own_cache / "preflight").glob("file-*.json")) - before == {record}

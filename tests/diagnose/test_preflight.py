@@ -58,13 +58,7 @@ def test_the_child_gets_the_options_that_choose_the_code(tmp_path: Path) -> None
     child = StandIn(tmp_path, SOUND)
     model = ModelOptions(n_gpu_layers=7, split_mode="row", main_gpu=1, use_mlock=True)
     context = ContextOptions(
-        n_ctx=100_000,
-        n_sequences=9,
-        flash_attn="on",
-        type_k="q8_0",
-        type_v="q8_0",
-        offload_kqv=False,
-        n_threads=3,
+        n_ctx=100_000, n_sequences=9, flash_attn="on", type_k="q8_0", type_v="q8_0", offload_kqv=False, n_threads=3
     )
     examine(model, context, child=child.module, directory=tmp_path)
     (order,) = child.orders
@@ -188,28 +182,11 @@ def test_no_child_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exe
     assert "preflight=False" in verdict.reason
 
 
-def test_without_the_built_in_model_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> Path:
-        raise EngineError("It was deleted.")
-
-    monkeypatch.setattr(_data, "builtin_model", missing)
-    verdict = examine(MODEL, CONTEXT, child=StandIn(tmp_path, SOUND).module, directory=tmp_path)
-    assert verdict.outcome == "unknown"
-    assert "It was deleted." in verdict.reason
-
-
 def test_a_child_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_SECONDS", 0.2)
     verdict = examine(MODEL, CONTEXT, child=StandIn(tmp_path, "time.sleep(60)").module, directory=tmp_path)
     assert verdict.outcome == "unknown"
     assert "did not finish within 0.2 seconds" in verdict.reason
-
-
-def test_a_frozen_program_starts_no_copy_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
-    verdict = examine(MODEL, CONTEXT, directory=tmp_path)
-    assert verdict.outcome == "unknown"
-    assert "frozen" in verdict.reason
 
 
 @pytest.mark.parametrize(
@@ -315,10 +292,6 @@ class TestPrepare:
         monkeypatch.setenv("LLAMA_ENGINE_CACHE", str(tmp_path / "own"))
         monkeypatch.setattr(preflight, "CHILD", StandIn(tmp_path, body).module)
 
-    def test_sound(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        self.use(monkeypatch, tmp_path, SOUND)
-        assert preflight.prepare(MODEL, CONTEXT) == (MODEL, CONTEXT)
-
     @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
     def test_the_remedy_comes_with_one_warning_that_names_the_cure(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -396,11 +369,7 @@ def test_the_rebuild_line() -> None:
     [
         (12, False, 'CXXFLAGS="-fno-tree-dse -fno-dse" CMAKE_ARGS="-DA=1" pip install'),
         (12, True, '$env:CXXFLAGS="-fno-tree-dse -fno-dse"; $env:CMAKE_ARGS="-DA=1"; pip install'),
-        (
-            None,
-            False,
-            'CMAKE_ARGS="-DA=1 -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" pip install',
-        ),
+        (None, False, 'CMAKE_ARGS="-DA=1 -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__" pip install'),
     ],
 )
 def test_the_rebuild_line_that_cures_amx_fits_the_compiler(
@@ -408,10 +377,6 @@ def test_the_rebuild_line_that_cures_amx_fits_the_compiler(
 ) -> None:
     monkeypatch.setattr(preflight, "gcc_version", lambda: gcc)
     assert preflight.rebuild_command(("-DA=1",), cure_amx=True, windows=windows).startswith(start)
-
-
-def test_the_pinned_version_is_the_projects(repository: Path) -> None:
-    assert preflight.rebuild_command(()).split()[-1] in (repository / "pyproject.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,7 @@ def fault(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = [f"-I{source / folder}" for folder in ("ggml/include", "ggml/src", "ggml/src/ggml-cpu")]
     code = Path(__file__).parents[1] / "native" / "faulty_buffer.cpp"
     subprocess.run(
-        [COMPILER, "-std=c++17", "-shared", "-fPIC", "-w", "-o", str(library), str(code), *folders, "-ldl"],
-        check=True,
+        [COMPILER, "-std=c++17", "-shared", "-fPIC", "-w", "-o", str(library), str(code), *folders, "-ldl"], check=True
     )
     return library
 

@@ -3,10 +3,9 @@
 from typing import Any
 
 import pytest
+from scripts import plain as scripted
 
-from engine import ChatTemplate, Engine
 from engine.errors import RequestError
-from engine.testing import ScriptedBackend
 
 ASKED: list[dict[str, Any]] = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "The sky"}]
 CALL = ' is far.\n<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
@@ -15,10 +14,6 @@ CALL = ' is far.\n<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
 def look() -> str:
     """Look up."""
     return "blue"
-
-
-def scripted(*turns: str) -> Engine:
-    return Engine(ScriptedBackend(list(turns)), ChatTemplate(None, family="qwen3"))
 
 
 def test_the_answer_goes_on_where_the_message_ends() -> None:

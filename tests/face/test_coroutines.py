@@ -8,16 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from scripts import plain as scripted
 
 from engine import ChatTemplate, Engine, fold
 from engine.offloop import off_loop
-from engine.testing import ScriptedBackend
 
 BLOCKING = {"chat", "complete", "run", "pin", "restore", "close", "load", "stream"}
-
-
-def scripted(*turns: str, **options: Any) -> Engine:
-    return Engine(ScriptedBackend(list(turns), **options), ChatTemplate(None, family="qwen3"))
 
 
 async def until(condition: Callable[[], bool]) -> None:

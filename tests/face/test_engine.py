@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -19,10 +18,9 @@ from engine.events import ContentDelta, Finished, ToolCallEnd, ToolResult, fold
 from engine.llama.lib import library
 from engine.llama.model import Model
 from engine.options import LoadOptions, SamplingOptions
-from engine.runtime.backend import Row
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.loop import Loop
-from engine.runtime.request import Request
+from engine.runtime.request import TurnRequest
 from engine.runtime.runner import Runner
 from engine.template.conversation import conversation_of
 from engine.testing import ByteVocab, ScriptedBackend
@@ -185,7 +183,7 @@ def test_only_generate_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[bool] = []
     plain = Loop.submit
 
-    def spy(self: Loop, request: Request) -> None:
+    def spy(self: Loop, request: TurnRequest) -> None:
         said.append(request.offline)
         plain(self, request)
 
@@ -309,13 +307,6 @@ def test_ids_repeat_where_the_answer_does() -> None:
         assert llm.chat("another", seed=1).tool_calls[0].id not in same
 
 
-def test_stop_and_max_tokens() -> None:
-    with scripted(lambda _: "one two three") as llm:
-        assert llm.chat("x", stop=[" two"]).content == "one"
-        cut = llm.chat("x", max_tokens=3)
-        assert (cut.content, cut.finish_reason) == ("one", "length")
-
-
 def test_options_that_make_no_sense() -> None:
     with scripted([]) as llm:
         for options, words in (
@@ -353,12 +344,6 @@ def test_options_that_make_no_sense() -> None:
             Engine.load("x.gguf", n_contexts=1)  # pyright: ignore[reportCallIssue]
 
 
-def test_priority_and_deadline() -> None:
-    with scripted(lambda _: "word " * 200, delay=0.01) as llm:
-        completion = llm.chat("x", deadline=0.05, priority=2)
-    assert completion.finish_reason == "deadline"
-
-
 def test_a_closed_engine_says_so() -> None:
     llm = scripted([ANSWER])
     assert not llm.closed
@@ -370,14 +355,6 @@ def test_a_closed_engine_says_so() -> None:
     assert backend_of(llm).closed
 
 
-def test_closing_ends_what_runs() -> None:
-    llm = scripted(lambda _: "word " * 400, delay=0.005)
-    stream = llm.stream("x")
-    next(iter(stream))
-    llm.close()
-    assert stream.result().finish_reason == "cancelled"
-
-
 def test_an_engine_nobody_holds_is_closed() -> None:
     llm = scripted([])
     backend = backend_of(llm)
@@ -387,37 +364,6 @@ def test_an_engine_nobody_holds_is_closed() -> None:
     while not backend.closed:
         assert time.monotonic() < limit
         time.sleep(0.005)
-
-
-def test_leaving_a_stream_stops_the_decode() -> None:
-    with scripted(lambda _: "word " * 400, delay=0.001) as llm:
-        with llm.stream("x") as stream:
-            for _ in stream:
-                break
-        assert stream.result().finish_reason == "cancelled"
-        backend = backend_of(llm)
-        settled = backend.decodes
-        time.sleep(0.05)
-        assert backend.decodes == settled
-
-
-def test_several_threads() -> None:
-    answers: dict[int, Completion] = {}
-
-    def reply(prompt: str) -> str:
-        return prompt.rsplit("user\n", 1)[1].split("<|im_end|>", maxsplit=1)[0]
-
-    with scripted(reply, n_sequences=3) as llm:
-
-        def ask(number: int) -> None:
-            answers[number] = llm.chat(f"number {number}", reasoning=False)
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert {number: answers[number].content for number in range(6)} == {n: f"number {n}" for n in range(6)}
 
 
 async def test_async_chat_and_run() -> None:
@@ -435,37 +381,6 @@ async def test_async_chat_and_run() -> None:
             ToolCallEnd,
             ToolResult,
         ]
-
-
-async def test_the_event_loop_stays_free() -> None:
-    beats = 0
-    enough = asyncio.Event()
-
-    async def heart() -> None:
-        nonlocal beats
-        while True:
-            beats += 1
-            if beats == 5:
-                enough.set()
-            await asyncio.sleep(0.01)
-
-    hold = threading.Event()
-
-    def wait(_rows: Sequence[Row]) -> None:
-        hold.wait(5)
-
-    with scripted([ANSWER], before_decode=wait) as llm:
-        task = asyncio.create_task(heart())
-        pending = asyncio.ensure_future(_completion(llm))
-        await asyncio.wait_for(enough.wait(), 5)
-        assert not pending.done()
-        hold.set()
-        assert (await pending).content == "It is 3."
-        task.cancel()
-
-
-async def _completion(llm: Engine) -> Completion:
-    return await llm.stream("x")
 
 
 def test_no_information_without_a_file() -> None:
@@ -539,14 +454,6 @@ def test_the_main_job(llm: Engine) -> None:
     usage = run.completion.usage
     assert usage is not None
     assert usage.cached_tokens > usage.prompt_tokens // 2
-
-
-def test_streaming_and_waiting_agree(llm: Engine) -> None:
-    events = list(llm.stream("Hello!", temperature=0))
-    assert isinstance(events[-1], Finished)
-    assert any(isinstance(event, ContentDelta) for event in events)
-    whole = llm.chat("Hello!", temperature=0)
-    assert fold(events).parts == whole.parts
 
 
 def test_fewer_than_no_drafts_are_refused(builtin_model_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -96,8 +97,10 @@ def test_leaving_the_loop_cancels_what_runs(llm: Engine) -> None:
     assert threading.active_count() <= before + 1
 
 
-def test_leaving_while_turns_begin_cancels_them_too(llm: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_while_turns_begin_cancels_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last turn's start ends after the loop was left."""
+    backend = ScriptedBackend(lambda _: "x" * 4000, vocab=ByteVocab(["<|im_start|>"]), delay=0.02)
+    llm = Engine(backend, ChatTemplate(None, family="qwen3"))
     start, begun, may_go = llm._turns.start, threading.Event(), threading.Event()  # pyright: ignore[reportPrivateUsage]
 
     def slow(messages: Any, *given: Any, **options: Any) -> Any:
@@ -107,16 +110,22 @@ def test_leaving_while_turns_begin_cancels_them_too(llm: Engine, monkeypatch: py
         return start(messages, *given, **options)
 
     monkeypatch.setattr(llm._turns, "start", slow)  # pyright: ignore[reportPrivateUsage]
-    answers = llm.generate_iter(["one", "slow"], max_tokens=100_000, ignore_eos=True)
-    closing = threading.Timer(0.2, may_go.set)
-    for _ in answers:
-        assert begun.wait(20)
-        closing.start()
-        break
+
+    async def leave() -> None:
+        async with aclosing(llm.agenerate_iter(["slow"])) as answers:
+            reading = asyncio.create_task(anext(answers))
+            assert await asyncio.to_thread(begun.wait, 20)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        may_go.set()
+
     began = time.monotonic()
-    answers.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - began < 5
-    assert llm.metrics.running == 0
+    asyncio.run(leave())
+    while llm.metrics.running and time.monotonic() < began + 20:
+        time.sleep(0.01)
+    assert time.monotonic() - began < 20, "an answer would take 80 seconds"
+    llm.close()
 
 
 @pytest.mark.parametrize("max_waiting", [0, 1])

@@ -15,7 +15,7 @@ from engine.errors import ContextOverflowError, EngineError, QueueFullError
 from engine.llama.model import Model
 from engine.options import LoadOptions, RawOptions, TurnOptions
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
-from engine.runtime.service import TurnRequest
+from engine.runtime.request import TurnRequest
 from engine.template.chat_template import ChatTemplate
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import SamplingParams
@@ -218,7 +218,7 @@ def test_a_turn_request_checks_itself(llm: Engine) -> None:
     prompt = llm.render("x")
     for name in ("priority", "deadline", "offline", "reasoning_budget", "progress"):
         with pytest.raises(RequestError, match=f"{name}='x' is not valid"):
-            TurnRequest(prompt, lambda: llm.template.parser(prompt), **{name: "x"})  # pyright: ignore[reportArgumentType]
+            TurnRequest(prompt, lambda: llm.template.parser(prompt), **{name: "x"}).check()  # pyright: ignore[reportArgumentType]
     assert TurnRequest(prompt, lambda: llm.template.parser(prompt)).sampling == SamplingParams()
 
 

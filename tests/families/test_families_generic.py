@@ -12,7 +12,7 @@ from engine.events import ContentDelta, fold
 from engine.families import builtin_families
 from engine.parsing import Parser
 from engine.template.generic import with_generic_tools
-from engine.types import Completion, ResponseFormat, ToolName
+from engine.types import Completion, ToolName
 
 FORMS: dict[str, Any] = {
     "a family without calls": "content-only",
@@ -84,8 +84,7 @@ def test_other_objects_are_content(form: str, output: str) -> None:
 
 def test_an_answer_that_was_to_be_json_stays_whole() -> None:
     output = '{"response": "hi"}'
-    format_ = ResponseFormat(type="json_object")
-    assert parsed("content-only", output, response_format=format_).content == output
+    assert parsed("content-only", output, json=True).content == output
     assert parsed("content-only", output, tool_choice="none").content == output
     assert parsed("qwen3", output).content == output
 

@@ -119,9 +119,12 @@ accident. `"not applicable"` is a value. `engine/families/schema.py` documents e
 The same records can be made in Python: `Families([Family(name=.., title=.., verified=.., detect=Detect(..),
 format=Format(..))])`; a single `Family` or `Format` may be given as `family=` too.
 
-A contribution is a row in `models.toml`, a file of golden outputs in `tests/golden/` and, only where the GGUF's own
-template is absent or wrong, a template in `templates/`. A new *shape* of calls is the only thing that needs Python: a
-module in `engine/parsing/shapes/`.
+A contribution is a row in `models.toml`, a file of literal outputs in `tests/golden/` and, only where the GGUF's own
+template is absent or wrong, a template in `templates/`. The tests write the usual turns (`tests/support/canonical.py`)
+in the new format by themselves. The file has, as `[[written]]`, a few of those turns as the family spells them, copied
+from its template or its models, which check that writing; and, as `[[case]]`, what only this family's models write,
+with what it means: malformed arguments, mistakes, other spellings. A new *shape* of calls is the only thing that needs
+Python: a module in `engine/parsing/shapes/`, and a function in `tests/support/writer.py`.
 
 ## What small models spoil
 
@@ -131,25 +134,25 @@ reasoning. Where calls end reasoning (the last table of this page), a whole call
 only if nothing but calls follows to the end of the output. A call that a quote cut short, and so cannot be read to its
 end, is flagged as malformed.
 
-`python tests/bench/fuzz_parsing.py --small-models` spoils the golden calls of all families. It counts calls that run
+`python tests/bench/fuzz_parsing.py --small-models` spoils the calls of all families. It counts calls that run
 though they were not meant, turns that lost text or say nothing, and turns that show markup beside a right call:
 
 | class | outputs | executable | lost | shown |
 |---|---|---|---|---|
-| closer missing | 306 | 0 | 0 | 0 |
-| closer doubled | 306 | 0 | 0 | 0 |
-| opener doubled | 256 | 0 | 0 | 3 |
-| closer before | 228 | 0 | 0 | 0 |
-| brace doubled | 171 | 0 | 0 | 0 |
-| brace missing | 171 | 0 | 0 | 0 |
-| in a fence | 261 | 0 | 0 | 4 |
-| another case | 261 | 0 | 0 | 0 |
-| cut | 4336 | 0 | 0 | 0 |
-| quotes | 692 | 3 | 0 | 0 |
-| call in reasoning | 189 | 0 | 0 | 0 |
-| mention | 189 | 0 | 0 | 0 |
-| draft | 2379 | 0 | 0 | 0 |
-| call at the end of reasoning | 189 | 0 | 0 | 0 |
+| closer missing | 309 | 0 | 0 | 0 |
+| closer doubled | 309 | 0 | 0 | 0 |
+| opener doubled | 259 | 0 | 0 | 3 |
+| closer before | 231 | 0 | 0 | 0 |
+| brace doubled | 174 | 0 | 0 | 0 |
+| brace missing | 174 | 0 | 0 | 0 |
+| in a fence | 264 | 0 | 0 | 4 |
+| another case | 264 | 0 | 0 | 0 |
+| cut | 4367 | 0 | 0 | 0 |
+| quotes | 700 | 3 | 0 | 0 |
+| call in reasoning | 192 | 0 | 0 | 0 |
+| mention | 192 | 0 | 0 | 0 |
+| draft | 3068 | 0 | 0 | 0 |
+| call at the end of reasoning | 192 | 0 | 0 | 0 |
 | call without its wrapper | 57 | 0 | 0 | 0 |
 
 The three that are left are calls in JSON that no marker ends (GigaChat 3 and 3.1, Llama 3): text may follow directly,

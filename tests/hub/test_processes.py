@@ -12,7 +12,8 @@ from pathlib import Path
 import hub_server
 import model_files
 import pytest
-from hub_server import Hub, cut_after, slowly, wait_until
+from hub_server import Hub, cut_after, slowly
+from scripts import wait_until
 
 from engine import Engine
 from engine.errors import RequestError

@@ -29,7 +29,6 @@ PLANTED = [
 ]
 STARTS = {
     "template": ("from engine.template.env import Template", "print(Template('{{ 1 + 1 }}').render({}))"),
-    "preflight": ("from engine.diagnose import preflight", "print(preflight.ask_child({'task': 'tell'})['version'])"),
     "isolated": (
         "from engine import Engine",
         (

@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("mcp")
 
 from mcp.server import MCPServer
-from mcp_servers import by_hand, engine, http, results, said, threads, wait_for
+from mcp_servers import by_hand, engine, http, results, threads
+from scripts import said, wait_until
 
 from engine import MCP, Agent, EngineError, EngineWarning, RequestError, Transcript, remote
 from engine.mcp.transports import Stderr
@@ -38,7 +39,7 @@ server.run()
 def nothing_left() -> Iterator[None]:
     """After every test no connection is left."""
     yield
-    wait_for(lambda: not threads(), 10)
+    wait_until(lambda: not threads(), 10)
 
 
 def here(*functions: Any) -> MCPServer:
@@ -163,7 +164,7 @@ async def test_a_server_killed_in_the_middle_of_a_call(tmp_path: Path, waits: st
     path = tmp_path / "pid"
 
     def kill() -> None:
-        wait_for(lambda: path.exists() and path.read_text(encoding="utf-8"))
+        wait_until(lambda: path.exists() and path.read_text(encoding="utf-8"))
         os.kill(int(path.read_text(encoding="utf-8")), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -281,7 +282,7 @@ async def test_cancelling_a_run_in_a_call_leaves_nothing(tmp_path: Path) -> None
     path = tmp_path / "pid"
     with engine(said("hang")) as llm:
         task = asyncio.create_task(llm.arun("Go.", [by_hand("good", path)]))
-        await asyncio.to_thread(wait_for, lambda: path.exists() and path.read_text(encoding="utf-8"))
+        await asyncio.to_thread(wait_until, lambda: path.exists() and path.read_text(encoding="utf-8"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -299,18 +300,19 @@ async def test_cancelling_while_a_server_starts_leaves_nothing() -> None:
             cancelled += task.cancel()
             await asyncio.gather(task, return_exceptions=True)
     assert cancelled > 1
-    await asyncio.to_thread(wait_for, lambda: not threads())
+    await asyncio.to_thread(wait_until, lambda: not threads())
 
 
 LEFT = """
 import os, signal, sys, threading
 sys.path.insert(0, {support!r})
-from mcp_servers import by_hand, engine, said, wait_for
+from mcp_servers import by_hand, engine
+from scripts import said, wait_until
 from pathlib import Path
 path = Path({path!r})
 
 def interrupt():
-    wait_for(lambda: path.exists() and path.read_text())
+    wait_until(lambda: path.exists() and path.read_text())
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=interrupt).start()

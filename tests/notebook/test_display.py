@@ -13,14 +13,13 @@ from typing import get_args
 
 import pytest
 from markdown_it import MarkdownIt
+from scripts import scripted
 
-from engine import ChatTemplate, Completion, Engine, ReasoningPart, Run, Step, TextPart, ToolCall, ToolResult, Usage
+from engine import Completion, Engine, ReasoningPart, Run, Step, TextPart, ToolCall, ToolResult, Usage
 from engine.agent.transcript import RunEnd
 from engine.display import clipped, ending, fenced, markdown_html, short, visible
-from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import FinishReason
 
-VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 ALLOWED = {
     "div", "p", "pre", "code", "b", "details", "summary", "table", "thead", "tbody", "tr", "th", "td", "h1", "h2", "h3",
     "h4", "h5", "h6", "ul", "ol", "li", "em", "strong", "blockquote", "hr", "br", "a", "span",
@@ -259,9 +258,8 @@ def test_code_scrolls_and_cells_stand_where_markdown_says() -> None:
     assert re.findall("text-align:(\\w+)", html) == ["left", "right", "left", "right"]
 
 
-def engine(*replies: str, **options: object) -> Engine:
-    backend = ScriptedBackend(list(replies), vocab=VOCAB)
-    return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+def engine(*replies: str) -> Engine:
+    return scripted(replies)
 
 
 def test_engine_stream_and_run_have_short_reprs() -> None:

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from scripts import scripted
 
 import engine.notebook
-from engine import ChatTemplate, ContentDelta, Engine, EngineError, Event, Finished, ReasoningDelta, RequestError
+from engine import ContentDelta, Engine, EngineError, Event, Finished, ReasoningDelta, RequestError
 from engine.notebook.live import Page, draw
-from engine.testing import ByteVocab, ScriptedBackend
 
-VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 CALL = '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
 ANSWER = "<think>\nI know.\n</think>\n\nIt is **3**. <script>alert(1)</script>"
 
@@ -24,8 +23,7 @@ def add(a: int, b: int) -> int:
 
 
 def load(replies: Sequence[str] | Callable[[str], str], delay: float = 0.0) -> Engine:
-    backend = ScriptedBackend(replies, vocab=VOCAB, delay=delay)
-    return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+    return scripted(replies, delay=delay)
 
 
 class Display:

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from itertools import product
 
-import pytest
 from parsing_cases import (
     CASES,
     FAMILIES,
     TOOLS,
     Case,
     check_order,
-    each_case,
-    each_family,
+    each_markup,
+    each_with_calls,
+    each_with_control,
+    each_with_several,
+    find,
     one_argument,
     pieces,
     places,
@@ -42,12 +44,12 @@ def _text(events: Sequence[Event], kind: type[ContentDelta] | type[ReasoningDelt
     return "".join(event.text for event in events if isinstance(event, kind))
 
 
-@each_case
+@each_markup
 def test_cut_anywhere_nothing_is_lost(case: Case) -> None:
     whole = fold(run(case.parser(), [case.output], case.finish))
     begun, over = _extent(case)
     ways: tuple[FinishReason, ...] = ("length", "stop")
-    for at, finish in product(places(case, 17), ways):
+    for at, finish in product(places(case, 47), ways):
         parser = case.parser(trace=True)
         events = run(parser, [case.output[:at]], finish)
         check_order(events)
@@ -79,7 +81,7 @@ def _check_calls(cut: Completion, whole: Completion, at: int, begun: list[int], 
                 assert wanted.startswith(call.arguments.removesuffix('"'))
 
 
-@each_family
+@each_with_calls
 def test_what_was_emitted_before_a_cut_stays(family: str) -> None:
     """Nothing is healed: a call cut by the limit has the arguments that had come out, and no more."""
     case, before, _ = one_argument(family)
@@ -91,11 +93,9 @@ def test_what_was_emitted_before_a_cut_stays(family: str) -> None:
     assert call.arguments.replace(" ", "") == '{"city":"Pari'
 
 
-@each_family
+@each_with_several
 def test_an_earlier_call_survives_a_later_one_s_cut(family: str) -> None:
-    case = next((case for case in CASES if case.family == family and case.name == "two calls"), None)
-    if case is None:
-        pytest.skip("a family without calls, or one call a turn")
+    case = find(family, "two calls")
     end = case.output.index("Rome") + 2
     completion = fold(run(case.parser(), [case.output[:end]], "length"))
     first, second = completion.tool_calls
@@ -103,13 +103,10 @@ def test_an_earlier_call_survives_a_later_one_s_cut(family: str) -> None:
     assert (second.error, second.arguments.replace(" ", "")) == ("truncated", '{"city":"Ro')
 
 
-@each_family
+@each_with_control
 def test_a_cut_with_control_tokens_loses_nothing(family: str) -> None:
     """The same where the markers are tokens of the vocabulary: the output ends behind each piece."""
-    format_ = builtin_families().get(family).format
-    control = frozenset(format_.control)
-    if not control:
-        pytest.skip("no marker of this family exists as control token only")
+    control = frozenset(builtin_families().get(family).format.control)
     case = next(case for case in CASES if case.family == family and (case.calls or case.content))
     fed = pieces(family, case.output)
     for count in range(len(fed) + 1):

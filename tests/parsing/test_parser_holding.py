@@ -5,7 +5,19 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from parsing_cases import FAMILIES, TOOLS, Case, answer, each_case, each_family, find, markers, one_argument
+from parsing_cases import (
+    FAMILIES,
+    TOOLS,
+    Case,
+    answer,
+    each_family,
+    each_markup,
+    each_with_calls,
+    each_with_reasoning,
+    find,
+    markers,
+    one_argument,
+)
 
 from engine.events import ContentDelta, Event, ReasoningDelta, ToolCallDelta
 from engine.families import builtin_families
@@ -20,7 +32,7 @@ QUOTES = re.compile(r"\"{1,2}|'{1,2}|[\"'](?:[\s\])}]*|\s*,\s*\w*\s*)")
 OTHER = "☃"  # begins no marker
 
 
-@each_case
+@each_markup
 def test_text_is_held_only_as_a_live_marker(case: Case) -> None:
     """Names and keys wait until they are whole. Text waits only where all that waits can be the beginning of markers
     that stand one behind the other, a function's name behind an opening one included."""
@@ -111,11 +123,8 @@ def test_content_holds_back_a_marker_s_beginning_until_it_is_none(family: str) -
         assert _fed(parser, f" {beginning}{OTHER}") == f" {beginning}{OTHER}"
 
 
-@each_family
+@each_with_reasoning
 def test_reasoning_holds_back_a_marker_s_beginning_until_it_is_none(family: str) -> None:
-    format_ = builtin_families().get(family).format
-    if format_.reasoning is None and format_.channels is None:
-        pytest.skip("a family without reasoning")
     case = find(family, "reasoning and content")
     before, _ = case.output.split(case.reasoning)
     parser = case.parser()
@@ -127,7 +136,7 @@ def test_reasoning_holds_back_a_marker_s_beginning_until_it_is_none(family: str)
     assert parser.in_reasoning
 
 
-@each_family
+@each_with_calls
 def test_a_string_argument_holds_back_a_marker_s_beginning_until_it_is_none(family: str) -> None:
     case, before, _ = one_argument(family)
     parser = case.parser()

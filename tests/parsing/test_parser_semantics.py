@@ -9,9 +9,9 @@ from parsing_cases import TOOLS, run, splits
 from engine.errors import RequestError
 from engine.events import fold
 from engine.parsing import Parser, Piece
-from engine.types import ResponseFormat, ToolName
+from engine.types import ToolName
 
-JSON = {"response_format": ResponseFormat(type="json_object")}
+JSON = {"json": True}
 DEMANDED = {"tool_choice": "required"}
 NAMED = {"tool_choice": ToolName(name="get_weather")}
 PING = ("ping", "{}", None)

@@ -20,6 +20,7 @@ M = "]<]minimax[>["
 LONG = "x" * 129
 """One character longer than a name may be."""
 K3 = '<|open|>message role="assistant"<|sep|>'
+K3_ANSWER = "<|open|>response<|sep|>Fine.<|close|>response<|sep|>"
 K3_THINKS, K3_ANSWERS = f"{K3}<|open|>think<|sep|>", f"{K3}<|open|>response<|sep|>"
 K3_TOKENS = ("<|open|>", "<|close|>", "<|sep|>")
 K2 = "<|tool_call"
@@ -163,8 +164,8 @@ SLIPS: dict[str, list[Slip]] = {
         Slip("qwen3", "One.\n<think>\nw\n</think>\n\nTwo.", "w", "One.\nTwo."),
         Slip("seed-oss", "One.\n<seed:think>w</seed:think>\nTwo.", "w", "One.\nTwo."),
         Slip("qwen3", "One. <think>\nw\n</think>\n\nTwo.", "w", "One. Two.", (), {"tokens": ("<think>", "</think>")}),
-        Slip("kimi-k3", "<|open|>response<|sep|>Fine.<|close|>response<|sep|>", "", "Fine.", (), {"prefix": K3_THINKS}),
-        Slip("kimi-k3", f"hm{k3('look', 'a')}", "hm", "", look('{"a": "v"}'), {"prefix": K3_THINKS}),
+        Slip("kimi-k3", K3_ANSWER, "", "Fine.", (), {"prefix": K3_THINKS}),
+        Slip("kimi-k3", f"hm{k3('look', 'a')}{K3_ANSWER}", "hm", "Fine.", look('{"a": "v"}'), {"prefix": K3_THINKS}),
         Slip("kimi-k3", "hm<|close|>think<|open|>response<|sep|>Fine.", "hm", "Fine.", (), {"prefix": K3_THINKS}),
         Slip("solar-open", "hm<|content|>Fine.<|end|>", "hm", "Fine.", (), {"prefix": "<|begin|>assistant<|think|>"}),
         Slip("cohere2-moe", "hm<|START_TEXT|>Fine.", "hm", "Fine.", (), {"prefix": "<|START_THINKING|>"}),

@@ -82,6 +82,12 @@ def made(seed: int, count: int, family: str = "qwen3", held_out: bool = False, t
         yield conversations.make_conversation(rng, setting, held_out, family not in ONE_CALL, turns)
 
 
+@cache
+def some() -> list[Any]:
+    """Conversations that several tests look at."""
+    return list(made(1, 400))
+
+
 def steps(conversation: Any) -> Iterator[Any]:
     for turn in conversation.turns:
         yield from turn.steps
@@ -89,7 +95,7 @@ def steps(conversation: Any) -> Iterator[Any]:
 
 def test_calls_fit_their_schemas() -> None:
     checked = 0
-    for conversation in made(1, 400):
+    for conversation in some():
         for step in steps(conversation):
             for call in step.calls:
                 schema = rendering.tool_schema(call.tool, conversation.setting)["function"]["parameters"]
@@ -99,7 +105,7 @@ def test_calls_fit_their_schemas() -> None:
 
 
 def test_a_request_says_every_value() -> None:
-    for conversation in made(2, 400):
+    for conversation in some():
         for turn in conversation.turns:
             for call in (call for step in turn.steps for call in step.calls):
                 said = [value for value in call.arguments.values() if isinstance(value, str)]
@@ -108,7 +114,7 @@ def test_a_request_says_every_value() -> None:
 
 
 def test_no_two_tools_of_a_list_can_be_meant() -> None:
-    for conversation in made(3, 400):
+    for conversation in some():
         tools = conversation.setting.tools
         assert len({tool.name for tool in tools}) == len(tools)
         alike = [(tool.topic, tool.verb) for tool in tools if not tool.recipe]
@@ -124,7 +130,7 @@ def test_held_out_words_never_occur_in_training() -> None:
 
 
 def test_reasoning_names_tool_and_arguments() -> None:
-    for conversation in made(5, 300):
+    for conversation in some():
         for step in steps(conversation):
             for call in step.calls:
                 said = json.dumps(call.arguments, ensure_ascii=False)

@@ -144,11 +144,6 @@ def test_a_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None
     assert used_from(site) == site / "engine" / "_files"
 
 
-def test_the_source_distributions_wheel_works_outside_the_checkout(wheel_of_sdist: Path, tmp_path: Path) -> None:
-    site = install(wheel_of_sdist, tmp_path / "site")
-    assert used_from(site) == site / "engine" / "_files"
-
-
 def test_an_editable_install_finds_the_files_at_the_root(project: Path, tmp_path: Path) -> None:
     code = f"import hatchling.build; print(hatchling.build.build_editable({str(tmp_path)!r}))"
     wheel = tmp_path / run(sys.executable, "-c", code, cwd=project).strip().splitlines()[-1]

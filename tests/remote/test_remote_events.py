@@ -334,14 +334,14 @@ def deltas(draw: st.DrawFn) -> list[Json]:
     return turn
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(turn=deltas(), cuts=st.lists(st.integers(1, 60), max_size=12), finish=st.sampled_from(["stop", "length", None]))
 def test_any_chunking_gives_the_same_completion(turn: list[Json], cuts: list[int], finish: str | None) -> None:
     split = [part for delta in turn for part in split_delta(delta, cuts)]
     assert whole(*split, finish=finish) == whole(*turn, finish=finish)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(reasoning=TEXT.filter(str.strip), content=TEXT, data=st.data())
 def test_reasoning_sent_twice_is_one_copy_at_any_pace(reasoning: str, content: str, data: st.DataObject) -> None:
     """Two copies, each in pieces of its own; which comes first at each point is drawn."""

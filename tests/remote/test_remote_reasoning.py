@@ -133,7 +133,7 @@ def test_long_reasoning_costs_no_more_per_piece(first: Json) -> None:
             best = min(best, time.process_time() - start)
         return best
 
-    short, long = seconds(500), seconds(4000)
+    short, long = seconds(200), seconds(1600)
     assert long < 20 * short, f"{short:.3f} s, and {long:.3f} s for eight times as much"
 
 

@@ -133,27 +133,47 @@ def test_tools_of_every_kind() -> None:
     json.dumps(tools)
 
 
-@pytest.mark.parametrize(
-    ("choice", "sent"),
-    [
-        ("auto", {}),
-        ("none", {"tool_choice": "none"}),
-        ("required", {"tool_choice": "required"}),
-        (
-            ToolName(name="get_weather"),
-            {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
-        ),
-    ],
-)
-def test_tool_choice(choice: Any, sent: dict[str, Any]) -> None:
-    assert only(remote.request("Hi", [get_weather], tool_choice=choice), "tools") == sent
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "get_weather"}}
+SCHEMA: dict[str, Any] = {"type": "object"}
+HELD: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA}}
+OBJECT: dict[str, Any] = {"type": "json_object", "schema": {}}
+SENT: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"tool_choice": "auto"}, {}),
+    ({"tool_choice": "none"}, {"tool_choice": "none"}),
+    ({"tool_choice": "required"}, {"tool_choice": "required"}),
+    ({"tool_choice": ToolName(name="get_weather")}, {"tool_choice": NAMED}),
+    ({"parallel_tool_calls": False}, {"parallel_tool_calls": False}),
+    ({"response_format": ResponseFormat()}, {}),
+    ({"response_format": ResponseFormat(type="json_object")}, {"response_format": {"type": "json_object"}}),
+    ({"response_format": ResponseFormat(type="json_schema", json_schema=SCHEMA)}, {"response_format": HELD}),
+    (
+        {"response_format": {"type": "json_object", "schema": {}}},
+        {"response_format": {"type": "json_object", "schema": {}}},
+    ),
+    ({"reasoning": None}, {}),
+    ({"reasoning": True}, {"chat_template_kwargs": {"enable_thinking": True}}),
+    ({"reasoning": False}, {"chat_template_kwargs": {"enable_thinking": False}}),
+    ({"reasoning": "low"}, {"reasoning_effort": "low"}),
+    ({"reasoning": True, "template_kwargs": {"enable_thinking": 0}}, {"chat_template_kwargs": {"enable_thinking": 0}}),
+    ({"temperature": 0, "stop": "END", "seed": None}, {"temperature": 0, "stop": ["END"]}),
+    ({"penalty_last_n": 32, "dry_last_n": 16}, {"repeat_last_n": 32, "dry_penalty_last_n": 16}),
+    ({"dry_breakers": ["\n"], "stop_tokens": [7, 8]}, {"dry_sequence_breakers": ["\n"], "stop_token_ids": [7, 8]}),
+    ({"samplers": ["top_k", "typical_p"], "typical_p": 0.9}, {"samplers": ["top_k", "typ_p"], "typical_p": 0.9}),
+    ({"logit_bias": {7: -1.5}, "ignore_eos": True}, {"logit_bias": {"7": -1.5}, "ignore_eos": True}),
+    ({"sampling": SamplingParams(logprobs=3)}, {"logprobs": True, "top_logprobs": 3}),
+    ({"logprobs": 0, "stop_in": "all"}, {"logprobs": True, "top_logprobs": 0}),
+    ({"model": "qwen3", "extra": {"cache_prompt": False, "model": "other"}}, {"model": "other", "cache_prompt": False}),
+]
+
+
+@pytest.mark.parametrize(("options", "sent"), SENT)
+def test_options_under_the_server_s_names(options: dict[str, Any], sent: dict[str, Any]) -> None:
+    """And no other fields."""
+    assert only(remote.request("Hi", [get_weather], **options), "tools") == sent
 
 
 def test_without_tools_there_is_nothing_to_choose() -> None:
     assert only(remote.request("Hi", tool_choice="none", parallel_tool_calls=False)) == {}
-    assert only(remote.request("Hi", [get_weather], parallel_tool_calls=False), "tools") == {
-        "parallel_tool_calls": False
-    }
     with pytest.raises(RequestError, match="does not have; its tools: none"):
         remote.request("Hi", tool_choice="required")
     with pytest.raises(RequestError, match="does not have; its tools: get_weather"):
@@ -162,82 +182,10 @@ def test_without_tools_there_is_nothing_to_choose() -> None:
         remote.request("Hi", [get_weather], tool_choice="maybe")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(
-    ("format_", "sent"),
-    [
-        (ResponseFormat(), {}),
-        (ResponseFormat(type="json_object"), {"response_format": {"type": "json_object"}}),
-        (
-            ResponseFormat(type="json_schema", json_schema={"type": "object"}),
-            {
-                "response_format": {
-                    "type": "json_schema",
-                    "json_schema": {"name": "answer", "strict": True, "schema": {"type": "object"}},
-                }
-            },
-        ),
-        ({"type": "json_object", "schema": {}}, {"response_format": {"type": "json_object", "schema": {}}}),
-    ],
-)
-def test_response_format(format_: Any, sent: dict[str, Any]) -> None:
-    assert only(remote.request("Hi", response_format=format_)) == sent
-
-
-@pytest.mark.parametrize(
-    ("reasoning", "sent"),
-    [
-        (None, {}),
-        (True, {"chat_template_kwargs": {"enable_thinking": True}}),
-        (False, {"chat_template_kwargs": {"enable_thinking": False}}),
-        ("low", {"reasoning_effort": "low"}),
-    ],
-)
-def test_reasoning(reasoning: Any, sent: dict[str, Any]) -> None:
-    assert only(remote.request("Hi", reasoning=reasoning)) == sent
-
-
-def test_template_variables_win_over_reasoning() -> None:
-    body = remote.request("Hi", reasoning=True, template_kwargs={"enable_thinking": False, "date": "today"})
-    assert body["chat_template_kwargs"] == {"enable_thinking": False, "date": "today"}
-
-
-def test_sampling_that_was_asked_for_and_no_other() -> None:
-    body = remote.request("Hi", temperature=0, max_tokens=9, stop="END", seed=None, top_k=20)
-    assert only(body) == {"temperature": 0, "max_tokens": 9, "stop": ["END"], "top_k": 20}
-
-
-def test_sampling_under_the_server_s_names() -> None:
-    body = remote.request(
-        "Hi",
-        penalty_last_n=32,
-        dry_last_n=16,
-        dry_breakers=["\n"],
-        samplers=["top_k", "typical_p", "temperature"],
-        logit_bias={7: -1.5},
-        typical_p=0.9,
-        sampling=SamplingParams(logprobs=3),
-    )
-    assert only(body) == {
-        "repeat_last_n": 32,
-        "dry_penalty_last_n": 16,
-        "dry_sequence_breakers": ["\n"],
-        "samplers": ["top_k", "typ_p", "temperature"],
-        "logit_bias": {"7": -1.5},
-        "logprobs": True,
-        "top_logprobs": 3,
-        "typical_p": 0.9,
-    }
-
-
 def test_a_sampling_record_and_options_over_it() -> None:
     record = SamplingParams(temperature=0.5, top_p=0.9)
     assert only(remote.request("Hi", sampling=record, temperature=0.1)) == {"temperature": 0.1, "top_p": 0.9}
     assert record == SamplingParams(temperature=0.5, top_p=0.9)
-
-
-def test_fields_of_the_body_as_they_are() -> None:
-    body = remote.request("Hi", model="qwen3", extra={"cache_prompt": False, "model": "other"})
-    assert only(body) == {"model": "other", "cache_prompt": False}
 
 
 @pytest.mark.parametrize(
@@ -273,15 +221,3 @@ def test_arguments_for_the_openai_client() -> None:
         },
     }
     assert remote.client_arguments({"messages": []}) == {"model": "", "messages": []}
-
-
-def test_what_ends_a_turn_goes_out_where_servers_have_a_name_for_it() -> None:
-    body = remote.request("x", stop="END", stop_tokens=[7, 8], ignore_eos=True, logprobs=0)
-    sent = {name: body[name] for name in body if name not in ("messages", "stream", "stream_options")}
-    assert sent == {
-        "stop": ["END"],
-        "stop_token_ids": [7, 8],
-        "ignore_eos": True,
-        "logprobs": True,
-        "top_logprobs": 0,
-    }

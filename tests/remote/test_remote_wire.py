@@ -55,7 +55,7 @@ def test_a_whole_stream_as_one_text_or_one_block(end: str) -> None:
     assert read([bytearray(b"\xef\xbb\xbf" + text.encode())]) == WANTED
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(cuts=st.lists(st.integers(1, 4000), max_size=20), end=st.sampled_from(["\n", "\r\n", "\r"]))
 def test_blocks_cut_anywhere(cuts: list[int], end: str) -> None:
     text = sse(TURN, end)

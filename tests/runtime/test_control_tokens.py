@@ -14,7 +14,8 @@ from engine.errors import ForgedPromptError
 from engine.llama.model import Model
 from engine.parsing.reader import Piece
 from engine.runtime.control_tokens import ControlTokens
-from engine.runtime.service import Service, TurnRequest
+from engine.runtime.request import TurnRequest
+from engine.runtime.service import Service
 from engine.template.prompt import Prompt
 from engine.testing import ByteVocab, ScriptedBackend
 

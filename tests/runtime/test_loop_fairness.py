@@ -1,11 +1,11 @@
 """Who waits for whom in the loop, and who does not."""
 
 import pytest
-from doubles import Bench, echo, plain
+from doubles import Bench, echo, plain, prompt
 
 from engine.errors import DecodeError
 from engine.runtime.backend import Row
-from engine.runtime.request import Request
+from engine.runtime.request import TurnRequest
 
 
 @pytest.mark.parametrize(("priority", "first"), [(1, True), (0, False)])
@@ -45,7 +45,9 @@ def test_a_pin_holds_its_own_tokens_and_no_guesses(draft_max: int) -> None:
     bench.submit(text)
     bench.run()
     tokens = tuple(text.encode())
-    bench.loop.submit(Request(7, tokens, plain, pin=True))  # one token of it is left to evaluate
+    bench.loop.submit(
+        TurnRequest(prompt(""), plain, id=7, tokens=tokens, pin=True)
+    )  # one token of it is left to evaluate
     bench.run()
     bench.loop.save(8, 7)
     bench.collect()

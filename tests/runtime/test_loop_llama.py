@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import model_files
 import pytest
+from doubles import prompt
 
 from engine.events import fold
 from engine.llama.model import Model
@@ -11,7 +12,7 @@ from engine.parsing import Parser, Piece
 from engine.runtime.config import ContextOptions, LoopOptions
 from engine.runtime.generation import Limits
 from engine.runtime.loop import Loop
-from engine.runtime.request import Reply, Request
+from engine.runtime.request import Reply, TurnRequest
 from engine.types import Completion, SamplingParams, Usage
 
 ARCHITECTURES = ("llama", "qwen3", "mamba", "lfm2", "gemma3")
@@ -61,7 +62,8 @@ class Desk:
         limits = Limits(max_tokens=16, ignore_eos=True)
         starts = [place for place, token in enumerate(tokens) if token == start]
         begins = tuple(starts[-2:]) if turns else ()
-        self.loop.submit(Request(id_, tuple(tokens), lambda: Parser("content-only"), sampling, limits, begins))
+        turn = TurnRequest(prompt(""), lambda: Parser("content-only"), sampling)
+        self.loop.submit(turn.crossing(id_, tuple(tokens), limits, begins))
 
     def step(self) -> None:
         self.loop.step()

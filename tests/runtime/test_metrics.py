@@ -6,7 +6,8 @@ from doubles import echo, plain, prompt
 
 from engine.errors import EngineError
 from engine.runtime.metrics import Metrics, Tally
-from engine.runtime.service import Service, TurnRequest
+from engine.runtime.request import TurnRequest
+from engine.runtime.service import Service
 from engine.testing import ScriptedBackend
 from engine.types import Usage
 

@@ -17,8 +17,10 @@ from engine import Engine
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.events import Event
 from engine.parsing import Parser
+from engine.runtime.backend import Row
 from engine.runtime.config import LoopOptions
-from engine.runtime.service import Service, TurnRequest
+from engine.runtime.request import TurnRequest
+from engine.runtime.service import Service
 from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.template.chat_template import ChatTemplate
 from engine.testing import ScriptedBackend
@@ -235,7 +237,7 @@ def test_a_damaged_state_file(llm: Engine, tmp_path: Path, cut: int) -> None:
 def test_a_forged_state_takes_no_process(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(model_zoo.model(kind).encoded())
-    found = forged_states.attack(path, "a buffer for each", seed=1, count=40)
+    found = forged_states.attack(path, seed=1, count=40)
     assert not found.died
     assert not found.wrong, "\n".join(found.wrong)
     assert found.refused + found.restored == 40
@@ -259,11 +261,19 @@ def test_no_more_wait_than_may() -> None:
 
 
 def test_generate_keeps_within_what_may_wait() -> None:
-    backend = ScriptedBackend(lambda text: text.rsplit("number ", 1)[1][:3], n_sequences=2)
-    template = ChatTemplate(None, family="qwen3")
-    with Engine(backend, template, options=LoopOptions(max_waiting=1)) as llm:
-        answers = llm.generate([f"number {number:03}" for number in range(20)], reasoning=False)
-        assert [answer.content for answer in answers] == [f"{number:03}" for number in range(20)]
-        rows = [f"number {number:03}" for number in range(20)]
+    """Also beside others, who take two of the three places."""
+    hold = threading.Event()
+
+    def wait(_rows: Sequence[Row]) -> None:
+        hold.wait(20)
+
+    backend = ScriptedBackend(lambda text: text.rsplit("number ", 1)[1][:3], n_sequences=2, before_decode=wait)
+    rows = [f"number {number:03}" for number in range(20)]
+    with Engine(backend, ChatTemplate(None, family="qwen3"), options=LoopOptions(max_waiting=1)) as llm:
+        others = llm.choices("number 777", 2, reasoning=False)
+        threading.Timer(0.3, hold.set).start()
+        answers = llm.generate(rows, reasoning=False)
         kept = llm.generate(rows, on_error="return", reasoning=False)
-    assert [answer.content for answer in kept if isinstance(answer, Completion)] == [f"{n:03}" for n in range(20)]
+        assert [other.result().content for other in others] == ["777", "777"]
+    for found in (answers, kept):
+        assert [answer.content for answer in found if isinstance(answer, Completion)] == [row[7:] for row in rows]

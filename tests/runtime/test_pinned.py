@@ -13,7 +13,8 @@ from doubles import echo, plain, prompt
 
 from engine import ChatTemplate, ContextOverflowError, DecodeError, Engine, EngineError, RequestError
 from engine.runtime.backend import Row
-from engine.runtime.service import PinnedPrefix, Service, TurnRequest
+from engine.runtime.request import TurnRequest
+from engine.runtime.service import PinnedPrefix, Service
 from engine.testing import ByteVocab, ScriptedBackend
 
 VOCAB = ByteVocab(["<|im_start|>"], end=["<|im_end|>"])

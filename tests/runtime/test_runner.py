@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 
 import pytest
-from doubles import echo, plain
+from doubles import echo, plain, prompt
 
 from engine.errors import EngineError
 from engine.events import fold
 from engine.runtime.backend import Row
-from engine.runtime.request import Reply, Request
+from engine.runtime.request import Reply, TurnRequest
 from engine.runtime.runner import Runner
 from engine.testing import ScriptedBackend
 
@@ -24,7 +24,7 @@ class Desk:
         self.runner = Runner(backend, self.deliveries.put)
 
     def submit(self, id_: int, text: str = "p") -> None:
-        self.runner.submit(Request(id_, tuple(text.encode()), plain))
+        self.runner.submit(TurnRequest(prompt(""), plain, id=id_, tokens=tuple(text.encode())))
 
     def until_final(self, *ids: int) -> dict[int, list[Reply]]:
         """All replies up to the final ones of these requests."""
@@ -134,7 +134,7 @@ def test_close_from_its_own_thread_does_not_wait_for_itself() -> None:
 
     backend = ScriptedBackend(echo)
     runner = Runner(backend, deliver)
-    runner.submit(Request(1, (1,), plain))
+    runner.submit(TurnRequest(prompt(""), plain, id=1, tokens=(1,)))
     assert done.wait(30)
     runner.close()
     assert backend.closed

@@ -1,13 +1,13 @@
 """engine.runtime.scheduler: budgets, order, fairness; no model and no thread."""
 
 import pytest
-from doubles import plain
+from doubles import plain, prompt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.runtime.backend import ContextInfo
 from engine.runtime.generation import Generation, Limits, TokenTable
-from engine.runtime.request import Request
+from engine.runtime.request import TurnRequest
 from engine.runtime.scheduler import Chunk, PrefillBudget, Scheduler
 from engine.runtime.sequence import SequenceState
 from engine.testing import ByteVocab
@@ -26,7 +26,7 @@ def scheduler_of(n_batch: int, *, rows: int | None = None, separate: bool = Fals
 
 def waiting(length: int = 1, priority: int = 0, *, offline: bool = False) -> SequenceState:
     tokens = tuple(range(length))
-    request = Request(1, tokens, plain, priority=priority, offline=offline)
+    request = TurnRequest(prompt(""), plain, tokens=tokens, priority=priority, offline=offline)
     return SequenceState(request, Generation(TOKENS, plain(), Limits()), list(tokens))
 
 

@@ -20,9 +20,10 @@ from engine.errors import ContextOverflowError, DecodeError, EngineError, Reques
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, fold
 from engine.parsing import Parser, Piece
 from engine.runtime.backend import Row
+from engine.runtime.generation import Limits
 from engine.runtime.process import Home
-from engine.runtime.request import Request
-from engine.runtime.service import Service, Stream, TurnRequest, _close  # pyright: ignore[reportPrivateUsage]
+from engine.runtime.request import TurnRequest
+from engine.runtime.service import Service, Stream, _close  # pyright: ignore[reportPrivateUsage]
 from engine.template.prompt import Prompt
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion, SamplingParams
@@ -328,7 +329,8 @@ def test_a_service_that_nobody_holds_is_closed() -> None:
 def test_the_interpreter_ends_though_a_stream_runs() -> None:
     script = (
         "from doubles import plain, prompt\n"
-        "from engine.runtime.service import Service, TurnRequest\n"
+        "from engine.runtime.request import TurnRequest\n"
+        "from engine.runtime.service import Service\n"
         "from engine.testing import ScriptedBackend\n"
         "backend = ScriptedBackend(lambda _: 'x' * 10**6, n_ctx=10**7, delay=0.001)\n"
         "stream = Service(backend).submit(TurnRequest(prompt('p'), plain))\n"
@@ -510,7 +512,11 @@ async def test_threads_and_asyncio_at_once() -> None:
 
 
 def test_requests_and_replies_can_cross_to_another_process() -> None:
-    request = Request(1, (1, 2), plain, SamplingParams(temperature=0.5))
+    def progress(_done: int, _total: int) -> None: ...
+
+    turn = TurnRequest(prompt("p"), plain, SamplingParams(temperature=0.5), progress=progress)
+    request = turn.crossing(1, (1, 2), Limits(), ())
     assert pickle.loads(pickle.dumps(request)) == request
+    assert (request.id, request.tokens, request.reports) == (1, (1, 2), True)
     error = pickle.loads(pickle.dumps(DecodeError("x", "nan")))
     assert (str(error), error.reason) == ("x", "nan")

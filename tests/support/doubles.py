@@ -9,10 +9,10 @@ from engine.parsing import Parser, Piece
 from engine.runtime.config import LoopOptions
 from engine.runtime.generation import Limits
 from engine.runtime.loop import Loop
-from engine.runtime.request import Reply, Request
+from engine.runtime.request import Reply, TurnRequest
 from engine.template.prompt import Prompt
 from engine.testing import ScriptedBackend
-from engine.types import Completion, SamplingParams
+from engine.types import Completion
 
 
 def prompt(text: str, stop: tuple[str, ...] = ()) -> Prompt:
@@ -60,8 +60,8 @@ class Bench:
     ) -> int:
         self._next += 1
         tokens = tuple(self.backend.vocab.tokenize(text, special=True))
-        limits, params = limits or Limits(), SamplingParams()
-        self.loop.submit(Request(self._next, tokens, parser, params, limits, turns, priority, deadline, offline))
+        turn = TurnRequest(prompt(""), parser, priority=priority, deadline=deadline, offline=offline)
+        self.loop.submit(turn.crossing(self._next, tokens, limits or Limits(), turns))
         return self._next
 
     def step(self, times: int = 1) -> None:

@@ -18,14 +18,6 @@ _WORDS = (0, 1, 2, 7, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)  # what a count or a p
 _HEAD = 400
 """Bytes at the beginning, where counts and positions stand."""
 
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "a buffer for each": {},
-    "one pool": {"kv_unified": True, "kv_tokens": 768},
-    "quantised": {"type_k": "q8_0"},
-    "all windows kept": {"swa_full": True},
-    "short windows": {"swa_full": False},
-}
-
 
 @dataclass
 class Outcome:
@@ -60,9 +52,9 @@ def mutants(state: bytes, rng: random.Random, count: int) -> Iterator[bytes]:
         yield bytes(data)
 
 
-def attack(model: Path, layout: str, seed: int, count: int) -> Outcome:
+def attack(model: Path, seed: int, count: int) -> Outcome:
     """Restore `count` changed states in a child; what it said, and how it ended."""
-    order = json.dumps([str(model), LAYOUTS[layout], seed, count])
+    order = json.dumps([str(model), seed, count])
     paths = os.pathsep.join((str(HERE), str(Path(__file__).parent)))
     code = "import sys, forged_states; forged_states.child(*__import__('json').loads(sys.argv[1]))"
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONFAULTHANDLER": "1"}
@@ -79,7 +71,7 @@ def attack(model: Path, layout: str, seed: int, count: int) -> Outcome:
     return Outcome(found["refused"], found["restored"], tuple(found["wrong"]))
 
 
-def child(model: str, options: dict[str, Any], seed: int, count: int) -> None:
+def child(model: str, seed: int, count: int) -> None:
     """In the child. A state that is taken must serve a turn or end it with an EngineError."""
     from engine import Engine
     from engine.errors import EngineError
@@ -87,7 +79,7 @@ def child(model: str, options: dict[str, Any], seed: int, count: int) -> None:
 
     rng, refused, restored, wrong = random.Random(seed), 0, 0, list[str]()
     base: dict[str, Any] = {"n_ctx": 256, "n_sequences": 3, "n_threads": 1, "preflight": False}
-    with tempfile.TemporaryDirectory() as directory, Engine.load(model, **{**base, **options}) as llm:
+    with tempfile.TemporaryDirectory() as directory, Engine.load(model, **base) as llm:
         path = Path(directory) / "state"
         origin = llm._service._origin()  # pyright: ignore[reportPrivateUsage]
         with llm.pin("one two three four five six") as prefix:

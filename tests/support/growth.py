@@ -14,7 +14,7 @@ from parsing_cases import CASES, Case, markers
 from engine.parsing import parser as parser_module
 from engine.parsing.reader import Reader
 
-LENGTH = 3000
+LENGTH = 800
 GRACE = 1.2
 NAMES = ("one call", "every JSON type", "reasoning and content", "malformed arguments, then a good call")
 FILLINGS = (" ", "\n", "ab ", "<", '"', "'", "\\", "`", "{", "[", "(", ",", "=", ">", "</", '"\\"\\\\')

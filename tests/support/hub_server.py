@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -350,12 +349,3 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(data)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for something that another process or thread does. Raises TimeoutError."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError("it did not happen")
-        time.sleep(0.01)

@@ -4,10 +4,11 @@ import contextlib
 import socket
 import sys
 import threading
-import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
+
+from scripts import wait_until
 
 from engine import MCP, ChatTemplate, Engine, Run
 from engine.testing import ScriptedBackend
@@ -20,15 +21,6 @@ def by_hand(mode: str = "good", file: Path | None = None, **options: Any) -> MCP
     """The server of mcp_stdio.py, in a process."""
     words = [sys.executable, "-I", str(SCRIPT), mode, *([str(file)] if file else [])]
     return MCP(words, **{**_PATIENT, **options})
-
-
-def said(*calls: str) -> str:
-    """A reply of qwen3 that makes these calls, each as `name {arguments}`."""
-    written: list[str] = []
-    for call in calls:
-        name, _, arguments = call.partition(" ")
-        written.append(f'<tool_call>\n{{"name": "{name}", "arguments": {arguments or "{}"}}}\n</tool_call>')
-    return "\n".join(written)
 
 
 def engine(*replies: str, prompts: list[str] | None = None, **options: Any) -> Engine:
@@ -60,18 +52,11 @@ def http(server: Any) -> Generator[str]:
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: running.started)
+        wait_until(lambda: running.started)
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
         running.should_exit = running.force_exit = True
         thread.join(10)
-
-
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
 
 
 def threads() -> Sequence[str]:

@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 from types import SimpleNamespace
 from typing import Any
 
+import scripts
 from hypothesis import strategies as st
 from parsing_cases import CASES, FAMILIES
+from scripts import backend_of
 
-from engine import ChatTemplate, Engine
+from engine import Engine
 from engine.errors import RequestError
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
-from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion, FinishReason, TokenLogprob, Usage
 
-VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
 ASK: list[Any] = [{"role": "user", "content": "Hi."}]
 PING: dict[str, Any] = {
     "type": "function",
@@ -28,20 +28,9 @@ CALL = '<think>\nI ping.\n</think>\n\nSee: <tool_call>\n{"name": "ping", "argume
 
 
 def scripted(
-    replies: Sequence[str] | Callable[[str], str] = lambda _: CALL, options: Any = None, **backend: Any
+    replies: Sequence[str] | Callable[[str], str] = lambda _: CALL, options: Any = None, **more: Any
 ) -> Engine:
-    """An engine over a script, in the family qwen3."""
-    template = ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens)
-    more = {} if options is None else {"options": options}
-    return Engine(ScriptedBackend(replies, vocab=VOCAB, **backend), template, **more)
-
-
-def backend_of(llm: Engine) -> ScriptedBackend:
-    """The script under an engine."""
-    runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
-    backend = runner._backend
-    assert isinstance(backend, ScriptedBackend)
-    return backend
+    return scripts.scripted(replies, options=options, **more)
 
 
 def wait_until_idle(llm: Engine) -> None:

@@ -1,6 +1,7 @@
-"""The parsing cases of tests/golden/*.toml, and the ways of feeding one that must all give the same.
+"""The parsing cases of every family, and the ways of feeding one that must all give the same.
 
-Each case is data: a prompt's prefix, a raw output, and what it holds. The tools are one set for all families.
+A case is a prompt's prefix, a raw output, and what it holds. The canonical turns are written in the family's format;
+tests/golden/*.toml has the literal outputs that no writer derives, or that check it. The tools are one set for all.
 """
 
 import inspect
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import writer
+from canonical import TURNS, Turn
 
 from engine.events import Event, ToolCallDelta, ToolCallEnd, ToolCallStart, fold
-from engine.families import builtin_families
+from engine.families import Format, builtin_families
 from engine.parsing import Parser, Piece
 from engine.tools import as_tools
 from engine.types import Completion, FinishReason
@@ -71,38 +74,100 @@ class Case:
         return Parser(self.family, options.pop("prefix", self.prefix), tools=TOOLS, **options)
 
 
-def load() -> list[Case]:
-    """All cases of all families."""
-    cases: list[Case] = []
+def canonical(family: str, turn: Turn) -> Case | None:
+    """A canonical turn as the family's models write it; None where they cannot."""
+    format_ = builtin_families().get(family).format
+    if not writer.applies(turn, format_):
+        return None
+    calls = [
+        {
+            "name": call.name,
+            "arguments": turn.kept(call.arguments),
+            "error": call.error,
+            "id": writer.call_id(turn, format_, number),
+        }
+        for number, call in enumerate(turn.calls)
+    ]
+    return Case(
+        family,
+        turn.name,
+        writer.written(turn, format_),
+        writer.prefix(turn, format_),
+        turn.kept(writer.reasoning_of(turn, format_)).strip(),
+        turn.content,
+        [{key: text for key, text in call.items() if text} for call in calls],
+        "length" if turn.cut else "stop",
+    )
+
+
+def documents() -> Iterator[dict[str, Any]]:
+    """The files of tests/golden: `case` are literal cases; `written` are canonical turns as the family spells them,
+    which check the writer."""
     for path in sorted(DIRECTORY.glob("*.toml")):
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-        cases.extend(Case(family=document["family"], **case) for case in document["case"])
+        yield tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def load() -> list[Case]:
+    """All cases of all families: the canonical turns, and the literal ones."""
+    cases: list[Case] = []
+    for document in documents():
+        family = document["family"]
+        cases += [case for turn in TURNS if (case := canonical(family, turn))]
+        cases += [Case(family=family, **case) for case in document.get("case", [])]
     return cases
 
 
 CASES = load()
+NAMES = frozenset(turn.name for turn in TURNS)
+MARKUP = frozenset(
+    {"content", "reasoning and call", "a call ends open reasoning", "call markup inside reasoning is quoted"}
+    | {"reasoning forced open, and opened again", "reasoning closed by the prompt", "two calls", "text between calls"}
+    | {"every JSON type", "escapes and unicode", "marker text inside an argument", "cut inside the arguments"}
+)
 FAMILIES = sorted({case.family for case in CASES})
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-def each_case(test: Callable[..., None]) -> Callable[..., None]:
-    """Make a test of one `case` a test of all cases of a `family`, for every family. A failure names its case."""
+def families_where(wanted: Callable[[Format], object]) -> pytest.MarkDecorator:
+    """Makes a test of a `family` a test of every family whose format is wanted."""
+    families = [family for family in FAMILIES if wanted(builtin_families().get(family).format)]
+    return pytest.mark.parametrize("family", families)
 
-    def of_family(family: str, **others: Any) -> None:
-        for case in (case for case in CASES if case.family == family):
-            try:
-                test(case=case, **others)
-            except BaseException as error:
-                error.add_note(f"in the case {case.name!r} of {family}")
-                raise
 
-    of_family.__name__, of_family.__doc__ = test.__name__, test.__doc__
-    of_family.__module__ = test.__module__
-    names = ["family", *(name for name in inspect.signature(test).parameters if name != "case")]
-    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
-    of_family.__dict__["__signature__"] = inspect.Signature(parameters)
-    of_family.__dict__["pytestmark"] = getattr(test, "pytestmark", [])
-    return each_family(of_family)
+each_with_control = families_where(lambda format_: format_.control)
+"""The families some of whose markers exist as control tokens only."""
+each_with_calls = families_where(lambda format_: format_.tools or format_.channels)
+each_with_several = families_where(lambda format_: format_.channels or (format_.tools and format_.tools.parallel))
+each_with_reasoning = families_where(lambda format_: format_.reasoning)
+
+
+def cases_where(wanted: Callable[[Case], bool]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a test of one `case` a test of all cases of a `family` that are wanted, for every family. A failure names
+    its case."""
+
+    def decorated(test: Callable[..., None]) -> Callable[..., None]:
+        def of_family(family: str, **others: Any) -> None:
+            for case in (case for case in CASES if case.family == family and wanted(case)):
+                try:
+                    test(case=case, **others)
+                except BaseException as error:
+                    error.add_note(f"in the case {case.name!r} of {family}")
+                    raise
+
+        of_family.__name__, of_family.__doc__ = test.__name__, test.__doc__
+        of_family.__module__ = test.__module__
+        names = ["family", *(name for name in inspect.signature(test).parameters if name != "case")]
+        parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        of_family.__dict__["__signature__"] = inspect.Signature(parameters)
+        of_family.__dict__["pytestmark"] = getattr(test, "pytestmark", [])
+        return each_family(of_family)
+
+    return decorated
+
+
+each_case = cases_where(lambda _: True)
+each_markup = cases_where(lambda case: case.name in MARKUP or case.name not in NAMES)
+"""The literal cases, and the canonical turns that show every marker."""
 
 
 def places(case: Case, step: int) -> range:
@@ -132,11 +197,7 @@ def answer(family: str) -> tuple[Case, str, str]:
 
 
 def one_argument(family: str) -> tuple[Case, str, str]:
-    """A call with one string argument: the case, and its output before and after the value. Skips a family without
-    calls."""
-    format_ = builtin_families().get(family).format
-    if format_.tools is None and format_.channels is None:
-        pytest.skip("a family without calls")
+    """A call with one string argument: the case, and its output before and after the value."""
     case = find(family, "one call")
     before, after = case.output.split("Paris")
     return case, before, after
@@ -165,13 +226,10 @@ def _texts(node: object) -> Iterator[str]:
 
 
 def splits(text: str) -> list[list[str]]:
-    """The text whole, in pieces of 1, 2, 3 and 7 characters, and at three random chunkings."""
-    chunkings = [[text]] + [[text[i : i + n] for i in range(0, len(text), n)] for n in (1, 2, 3, 7)]
-    for seed in range(3):
-        source = random.Random(seed)
-        cuts = sorted(source.randrange(len(text) + 1) for _ in range(len(text) // 4))
-        chunkings.append([text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)])
-    return chunkings
+    """The text whole, a character at a time, and cut at random places."""
+    source = random.Random(text)
+    cuts = sorted(source.randrange(len(text) + 1) for _ in range(len(text) // 4))
+    return [[text], list(text), [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]]
 
 
 def run(parser: Parser, chunks: Iterable[str], finish: FinishReason = "stop") -> list[Event]:

@@ -8,11 +8,10 @@ import json
 import sys
 from pathlib import Path
 
-from engine import ChatTemplate, Engine
-from engine.cli import commands, main
-from engine.testing import ByteVocab, ScriptedBackend
+from scripts import scripted
 
-VOCAB = ByteVocab(["<|im_start|>", "<think>", "</think>", "<tool_call>", "</tool_call>"], end=["<|im_end|>"])
+from engine import Engine
+from engine.cli import commands, main
 
 
 def run(script: Path, arguments: list[str]) -> int:
@@ -21,10 +20,7 @@ def run(script: Path, arguments: list[str]) -> int:
     replies = iter(told["replies"])
 
     def load(_: argparse.Namespace) -> Engine:
-        backend = ScriptedBackend(
-            lambda _: next(replies), vocab=VOCAB, delay=told.get("delay", 0.0), n_ctx=1 << 17, n_batch=4096
-        )
-        return Engine(backend, ChatTemplate(None, family="qwen3", control_tokens=VOCAB.control_tokens))
+        return scripted(lambda _: next(replies), delay=told.get("delay", 0.0), n_ctx=1 << 17, n_batch=4096)
 
     commands.load = load
     commands.greeting = lambda _: "hello"

@@ -1,4 +1,4 @@
-"""Outputs as small models spoil them, made from every family's golden calls, and the rules that judge how they are
+"""Outputs as small models spoil them, made from every family's calls, and the rules that judge how they are
 read: nothing is executable that was not meant, nothing is lost, no markup is shown beside a right call."""
 
 import json
@@ -32,14 +32,14 @@ class Mutant:
 
 
 def mutants(family: str, *, cuts: int = 7) -> Iterator[Mutant]:
-    """Every mutant of a family; its calls are cut at every `cuts`-th place."""
+    """Every mutant of a family; its calls are cut, and drafts end, at every `cuts`-th place."""
     format_ = builtin_families().get(family).format
     if format_.tools is None:
         return
     for case in CASES:
         if case.family == family and case.name in ("one call", "two calls", "no arguments"):
             yield from _spoiled(case, format_, cuts)
-            yield from _in_reasoning(case, format_)
+            yield from _in_reasoning(case, format_, cuts)
 
 
 def _meant(case: Case) -> tuple[tuple[str, str], ...]:
@@ -92,7 +92,7 @@ def _quoted(case: Case, quote: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _in_reasoning(case: Case, format_: Format) -> Iterator[Mutant]:
+def _in_reasoning(case: Case, format_: Format, cuts: int) -> Iterator[Mutant]:
     reasoning = format_.reasoning
     if reasoning is None or format_.tools is None or format_.tools.heading[0]:
         return
@@ -106,7 +106,7 @@ def _in_reasoning(case: Case, format_: Format) -> Iterator[Mutant]:
     wrapped = meant if reasoning.ends_on_call else ()
     yield Mutant("call in reasoning", family, f"Say {call} No.{closed}", prefix, wrapped, ANSWER)
     yield Mutant("mention", family, f"Say {openers[0]} or not.{closed}", prefix, (), ANSWER)
-    for end in range(len(openers[0]), len(call), 9):
+    for end in range(len(openers[0]), len(call), cuts):
         yield Mutant("draft", family, f"Say {call[:end]} no.{closed}", prefix, wrapped, ANSWER)
     if len(openers) == 2 and call.count(openers[0]) == 1 and (inner := call.find(openers[1])) >= 0:
         yield Mutant("call without its wrapper", family, f"Say {call[inner:]} No.{closed}", prefix, (), ANSWER)

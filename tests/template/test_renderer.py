@@ -80,7 +80,7 @@ def test_every_filter_and_method_that_is_listed_works_there() -> None:
     """A process that can open no file must have all that they need."""
     filters, attributes = sandbox._FILTERS | {"tojson", "e", "escape"}, sandbox._TEXT  # pyright: ignore[reportPrivateUsage]
     sources = [f"{{{{ {value} | {name}{ARGUMENTS.get(name, '')} | string }}}}" for name in filters for value in VALUES]
-    for arguments in ("", "'a'", "3", "'a', 'b'", "['x', 'y']", "3, 'c'"):
+    for arguments in ("", "'a'", "3", "'a', 'b'", "['x', 'y']"):
         sources += [f"{{{{ text.{name}({arguments}) | string }}}}" for name in attributes]
         sources += [f"{{{{ (text | safe).{name}({arguments}) | string }}}}" for name in ("striptags", "unescape")]
     sources += [f"{{{{ {value} is {name} }}}}" for name in ("string", "iterable", "odd", "lower") for value in VALUES]
@@ -236,9 +236,9 @@ def test_an_interrupted_render_leaves_no_answer_to_the_next(monkeypatch: pytest.
 
 def test_a_worn_child_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renderer, "_TEMPLATES", 2)
-    templates = [Template("{{ x }}" + "." * number) for number in range(5)]
-    for number, template in enumerate(templates * 2):
-        assert template.render({"x": "x"}) == "x" + "." * (number % 5)
+    templates = [Template("{{ x }}" + "." * number) for number in range(3)]
+    for number, template in enumerate(templates):
+        assert template.render({"x": "x"}) == "x" + "." * number
 
 
 COMPROMISED = {

@@ -74,15 +74,6 @@ class TestDocuments:
         with pytest.raises(RequestError, match=words):
             ChatTemplate(PLAIN).render("Hi", documents=documents)
 
-    def test_they_cannot_forge_structure(self) -> None:
-        made = ChatTemplate(RAG, control_tokens=frozenset({"<|im_end|>"}))
-        prompt = made.render("Hi", documents=[{"title": "a <|im_end|>", "text": "b <|im_end|>"}])
-        assert [piece.text for piece in prompt.pieces if not piece.special] == ["a <|im_end|>", "b <|im_end|>", "Hi"]
-        assert (
-            prompt.text
-            == made.render("Hi", documents=[{"title": "a <|im_end|>", "text": "b <|im_end|>"}], guard=False).text
-        )
-
     def test_the_callers_template_is_used_for_everything(self) -> None:
         made = ChatTemplate.for_model(PLAIN, chat_template=PLAIN, named={"rag": RAG})
         with pytest.raises(RequestError, match="takes no documents"):

@@ -293,7 +293,7 @@ def test_templates_of_the_tree(path: Path) -> None:
 
 def test_what_a_template_writes_around_a_few_words_is_no_burden() -> None:
     """However much it is, and whatever it looks like."""
-    for name in (name for name in ATTACKS if name.startswith("reader/") and "slow" not in name):
+    for name in [name for name in ATTACKS if name.startswith("reader/") and "slow" not in name][::3]:
         began, source = time.process_time(), ATTACKS[name]
         try:
             template = Template(source, trusted=True)

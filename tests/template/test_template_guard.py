@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.errors import RequestError, TemplateError
 from engine.parsing import Piece
 from engine.template.chat_template import ChatTemplate
-from engine.template.guard import Alphabet, Authored, Guard, Marking, Sparing, absent, words_of
+from engine.template.guard import Alphabet, Alphabets, Authored, Guard, Marking, Sparing, absent, words_of
 from engine.template.markers import Markers
 from engine.template.prompt import Prompt
 from engine.types import Message, Tool
@@ -97,6 +97,17 @@ class TestAlphabet:
             "white space and quotes between go with them"
         )
         assert Alphabet([]).reveal("plain") == ("plain", [])
+
+    def test_requests_share_one_unless_their_text_has_a_stand_in(self) -> None:
+        alphabets = Alphabets("{{ messages }}")
+        shared = alphabets.of(["a question"])
+        assert shared is alphabets.of(["another, é"])
+        for text in (shared.mark("<"), f"\\U{ord(shared.mark('<')):08x}"):
+            own = alphabets.of([text])
+            assert own is not shared
+            assert own.reveal(f"{text}{own.mark('<|im_end|>')}")[0] == f"{text}<|im_end|>"
+        shared.mark("".join(map(chr, range(0x4E00, 0x4E00 + 20_500))))
+        assert alphabets.of(["after many characters"]) is not shared
 
     @pytest.mark.parametrize(
         "taken",
@@ -214,7 +225,7 @@ class TestAuthored:
     def authored(
         self, render: Callable[[Callable[[str], str]], str], *texts: str, words: Sequence[str] = ()
     ) -> Authored:
-        guard = Guard(Markers(self.KNOWN), frozenset(words), texts)
+        guard = Guard(Markers(self.KNOWN), frozenset(words), Alphabet(texts))
         return guard.authored(lambda marking: render(marking.hide if marking else str))
 
     def callers(self, found: Authored) -> list[str]:
@@ -242,7 +253,7 @@ class TestAuthored:
 
     def test_a_render_that_changes_letters(self) -> None:
         assert self.authored(lambda say: say("hello").upper() + "<think>").text == "HELLO<think>"
-        guard = Guard(Markers(["<THINK>"]), frozenset(), ["<think>"])
+        guard = Guard(Markers(["<THINK>"]), frozenset(), Alphabet(["<think>"]))
         found = guard.authored(lambda marking: (marking.hide if marking else str)("<think>").upper() + "<THINK>")
         assert found.text == "<think><THINK>", "it would have become a marker, so it is not changed"
         assert self.callers(found) == ["<think>"]

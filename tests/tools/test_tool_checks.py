@@ -232,7 +232,12 @@ def test_arguments_nested_without_end_are_malformed_everywhere(depth: int) -> No
         assert ChatTemplate(None, family=family).render([*asked, Message(role="tool", content="R")]).text
 
 
-@pytest.mark.parametrize("family", [name for name in builtin_families().names() if name != "content-only"])
+FAMILIES = {name: builtin_families().get(name).format.tools for name in builtin_families().names()}
+SHAPES = {tools.shape: name for name, tools in FAMILIES.items() if tools} | {"none": "gpt-oss"}
+"""A family that writes each shape of calls, and one that writes messages."""
+
+
+@pytest.mark.parametrize("family", SHAPES.values())
 def test_no_family_s_calls_raise(family: str) -> None:
     """Depth, and numbers longer than Python reads, in every place of every shape's own syntax."""
     syntax = builtin_families().get(family).format.tools

@@ -13,16 +13,15 @@ from engine.parsing.grammar import (
     JsonText,
     Marker,
     Member,
+    NestedNotation,
     Node,
     Pattern,
     Repeat,
-    Rule,
     Rules,
     Schema,
     Until,
     Values,
     Words,
-    any_type,
     arranged,
     bounds,
     in_order,
@@ -432,13 +431,12 @@ def dictionary_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, 
     return arranged(syntax, one_of(*map(call, tools)), most)
 
 
-class _Bare:
+class _Bare(NestedNotation):
     """The notation with bare keys and strings between quote marks."""
 
     def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
         self._quote = syntax.quote
         self._rules = rules
-        self._any: Rule | None = None
 
     def text(self, schema: Schema) -> Node:
         pattern = whole_pattern(schema, self._rules)
@@ -459,18 +457,6 @@ class _Bare:
             pairs.append((listed(in_order(_ANY_KEY, Words(":"), others), 1, None, ","), False))
         return in_order(Words("{"), separated(pairs, Words(","), self._rules), Words("}"))
 
-    def json(self, schema: Schema, root: Schema) -> Node:
-        return JsonText(schema, root)
-
-    def any(self) -> Node:
-        if self._any is None:
-            return self._rules.rule("any", self._any_type)
-        return self._any
-
-    def _any_type(self, rule: Rule) -> Node:
-        self._any = rule  # before its body, which uses it
-        return any_type(self, rule)
-
     def _key(self, key: str) -> Node:
         return Words(key) if _BARE_KEY.fullmatch(key) else self.constant(key)
 
@@ -486,14 +472,13 @@ def nested_grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most
     return arranged(syntax, one_of(*map(call, tools)), most)
 
 
-class _Elements:
+class _Elements(NestedNotation):
     """The notation with an element for each member. Every value includes the opening mark of its closing tag."""
 
     def __init__(self, syntax: ToolSyntax, rules: Rules) -> None:
         self._begin, self._tag_end, self._end = syntax.tag
         self._without = (self._begin, self._end)
         self._rules = rules
-        self._any: Rule | None = None
 
     def elements(self, members: Sequence[Member], others: Node | None = None) -> Node:
         """Returns elements for these members, one after the other, then those of other names."""
@@ -518,14 +503,8 @@ class _Elements:
     def json(self, schema: Schema, root: Schema) -> Node:
         return self._closed(JsonText(schema, root))
 
-    def any(self) -> Node:
-        if self._any is None:
-            return self._rules.rule("any", self._any_type)
-        return self._any
-
-    def _any_type(self, rule: Rule) -> Node:
-        self._any = rule  # before its body, which uses it
-        return one_of(self.text({}), self._closed(Repeat(self._element(_ANY_KEY, rule), 1)))
+    def _any_type(self, item: Node) -> Node:
+        return one_of(self.text({}), self._closed(Repeat(self._element(_ANY_KEY, item), 1)))
 
     def _closed(self, value: Node) -> Node:
         return in_order(value, Marker(self._end))

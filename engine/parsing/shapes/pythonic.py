@@ -15,14 +15,13 @@ from engine.parsing.grammar import (
     JsonText,
     Marker,
     Member,
+    NestedNotation,
     Node,
     Pattern,
-    Rule,
     Rules,
     Schema,
     Values,
     Words,
-    any_type,
     arranged,
     bounds,
     in_order,
@@ -459,13 +458,12 @@ def grammar(syntax: ToolSyntax, tools: Sequence[Tool], rules: Rules, most: int |
 _ANY_KEYWORD = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 
-class PythonNotation:
+class PythonNotation(NestedNotation):
     """The notation of Python's literals. `raw`: line breaks in strings are not escaped."""
 
     def __init__(self, rules: Rules, *, raw: bool = False) -> None:
         self._rules = rules
         self._controls = r"\x00-\x08\x0b-\x1f\x7f" if raw else r"\x00-\x1f\x7f"
-        self._any: Rule | None = None
 
     def text(self, schema: Schema) -> Node:
         if "pattern" in schema or schema.get("format") in FORMATS:
@@ -494,15 +492,3 @@ class PythonNotation:
         if others is not None:
             pairs.append((listed(in_order(self.text({}), Words(": "), others), 1, None, ", "), False))
         return in_order(Words("{"), separated(pairs, Words(", "), self._rules), Words("}"))
-
-    def json(self, schema: Schema, root: Schema) -> Node:
-        return JsonText(schema, root)
-
-    def any(self) -> Node:
-        if self._any is None:
-            return self._rules.rule("any", self._any_type)
-        return self._any
-
-    def _any_type(self, rule: Rule) -> Node:
-        self._any = rule  # before its body, which uses it
-        return any_type(self, rule)

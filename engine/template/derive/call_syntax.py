@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.families import ToolSyntax
 from engine.template.conversation import as_mapping
-from engine.template.derive.probes import IDS, KEYS, NAME, NUMBER, TAG, VALUES
+from engine.template.derive.probes import IDS, KEYS, NAME, NUMBER, TAG, VALUES, common_end
 from engine.template.prompt import common
 
 LONGEST_MARK = 200
@@ -198,7 +198,7 @@ def _tagged_args(bodies: Bodies) -> ToolSyntax | None:
     to_key, _, rest = rest.partition(KEYS[0])
     key_end, _, tail = rest.partition(VALUES[0])
     between = both.partition(VALUES[0])[2].partition(KEYS[1])[0]
-    opening = _from_tag(_common_end(to_key, between))
+    opening = _from_tag(common_end(to_key, between))
     if opening == to_key:
         opening = opening.lstrip()
     opening, closing = _shared(opening, between, tail)
@@ -235,7 +235,7 @@ def _key_ended(key_end: str, hard: str) -> dict[str, Any]:
     if other == key_end:
         return {"key_end": key_end}
     before = re.sub(r"\w+$", "", key_end[: common(key_end, other)])
-    after = re.sub(r"^\w+", "", _common_end(key_end[len(before) :], other[len(before) :]))
+    after = re.sub(r"^\w+", "", common_end(key_end[len(before) :], other[len(before) :]))
     type_ = key_end[len(before) : len(key_end) - len(after)]
     if not (type_ and after):
         return {"key_end": key_end}
@@ -247,7 +247,7 @@ def _parted(head: str, between: str, tail: str) -> tuple[tuple[str, str], tuple[
     calls, `tail` follows the last. Repeated text belongs to the call; so does everything if only one call is shown."""
     if not between:
         return (("", ""), (head, tail.rstrip())) if head.strip() else None
-    opening = _from_tag(_common_end(head, between))
+    opening = _from_tag(common_end(head, between))
     opening, closing = _shared(opening, between, tail)
     if not opening.strip():
         return None
@@ -268,8 +268,3 @@ def _from_tag(end: str) -> str:
     """Remove the rest of a tag from the beginning of a text."""
     inside = end.partition("<")[0]
     return end[inside.rindex(">") + 1 :] if ">" in inside and "<" in end else end
-
-
-def _common_end(first: str, second: str) -> str:
-    length = common(first[::-1], second[::-1])
-    return first[len(first) - length :]

@@ -25,6 +25,7 @@ from engine.template.derive.probes import (
     VALUES,
     WHY,
     Turns,
+    common_end,
     turns_of,
 )
 from engine.template.env import Template
@@ -49,16 +50,9 @@ class Derivation:
     missing: tuple[str, ...] = ()
 
 
-def derive(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Format | None:
-    """Returns the template's format, or None if no guess reads the template's own renders back.
-
-    If only the calls cannot be read back, the format has no tools.
-    """
-    return derivation(template, fixed, can).format
-
-
 def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Derivation:
-    """Returns the same as `derive`, with what is missing."""
+    """Returns the template's format; None if no guess reads the template's own renders back. If only the calls cannot
+    be read back, the format has no tools."""
     turns = turns_of(template, fixed, can)
     if turns is None:
         return Derivation(None, ("it does not show an answer",))
@@ -73,8 +67,8 @@ def derivation(template: Template, fixed: Mapping[str, str], can: Capabilities) 
             stopped = _with_stop(found, turns)
             return Derivation(stopped if _reads_calls(stopped, turns, can) else found, missing)
     if first is not None and not turns.one and turns.statement:
-        found = next((each for each in _with_described(first, turns) if _reads_written(each)), first)
-        return Derivation(found, missing)
+        formats = (first.model_copy(update={"tools": tools}) for tools in described(turns.statement))
+        return Derivation(next(filter(_reads_written, formats), first), missing)
     unread = "answers" if first is None else "calls" if turns.one else ""
     return Derivation(first, (*missing, f"no guess reads its {unread} back") if unread else missing)
 
@@ -190,19 +184,14 @@ def _pairs(turn: str, base: str, prompt: str) -> list[tuple[str, str]]:
     openings = ["".join(atoms[near[0] :])] if near and len("".join(atoms[near[0] :]).split()) == 1 else []
     openings += [head[len(_to_tag(shown)) :], asked]
     openings += ["".join(atoms[-count:]) for count in range(1, 6)]
-    told = _common_end(rest, re.split(f"{SAID}|{NAME}", base)[0])
-    tag = TAG.search(told)
-    closings = [rest.removesuffix(told[tag.start() :]) if tag else rest, rest]
+    shared = common_end(rest, re.split(f"{SAID}|{NAME}", base)[0])
+    tag = TAG.search(shared)
+    closings = [rest.removesuffix(shared[tag.start() :]) if tag else rest, rest]
     closings += ["".join(after[:count]) for count in range(1, 7)]
-    likely = [
-        pair
-        for pair in product(openings[:3], closings[: 2 if SAID in turn else 1])
-        if pair[0].strip() and TAG.search(pair[1])
-    ]
-    likely = [pair for pair in likely if pair[0].strip() != pair[1].strip()]
-    pairs = [(one, other) for one, other in product(openings, closings) if TAG.search(one) and TAG.search(other)]
-    pairs = [pair for pair in pairs if pair[0].strip() != pair[1].strip()]
-    return list(dict.fromkeys([*likely, *sorted(pairs, key=_unlikeness)]))
+    likely = [pair for pair in product(openings[:3], closings[: 2 if SAID in turn else 1]) if pair[0].strip()]
+    pairs = [pair for pair in product(openings, closings) if TAG.search(pair[0])]
+    ranked = dict.fromkeys([*likely, *sorted(pairs, key=_unlikeness)])
+    return [(one, other) for one, other in ranked if TAG.search(other) and one.strip() != other.strip()]
 
 
 def _unlikeness(pair: tuple[str, str]) -> tuple[bool, int, int]:
@@ -234,11 +223,6 @@ def _switched(on: str, off: str) -> tuple[str, str] | None:
     return None
 
 
-def _common_end(first: str, second: str) -> str:
-    length = common(first[::-1], second[::-1])
-    return first[len(first) - length :]
-
-
 def _to_tag(text: str) -> str:
     """Returns the text without an incomplete tag at its end."""
     place = text.rfind("<")
@@ -253,19 +237,13 @@ def _with_calls(format_: Format, turns: Turns) -> Iterator[Format]:
             (_read(headed, turn)[1] if turn else "").replace(heading or "\0", "")
             for turn in (turns.one, turns.two, turns.both, turns.hard, turns.beside)
         )
-        told = beside.partition(SAID)[2]
-        lead = told[: len(told) - len(told.lstrip())] if told.lstrip()[:1] == one.lstrip()[:1] else ""
+        after = beside.partition(SAID)[2]
+        lead = after[: len(after) - len(after.lstrip())] if after.lstrip()[:1] == one.lstrip()[:1] else ""
         reasoning = headed.reasoning
         if reasoning and turns.why_one and reasoning.close.strip() not in turns.why_one:
             reasoning = reasoning.model_copy(update={"ends_on_call": True})
         for tools in guesses(Bodies(one, two, both, hard, lead)):
             yield headed.model_copy(update={"tools": tools, "reasoning": reasoning})
-
-
-def _with_described(format_: Format, turns: Turns) -> Iterator[Format]:
-    """Yields the format with each syntax of calls that the statement of tools describes with an example."""
-    for tools in described(turns.statement):
-        yield format_.model_copy(update={"tools": tools})
 
 
 def _reads_written(format_: Format) -> bool:

@@ -214,7 +214,7 @@ class _Frame:
         text = text[len(self.lead) :]
         if self.lead == self.asked:
             return text
-        tail = _common_end(text, self.asked).removeprefix(self.lead)
+        tail = common_end(text, self.asked).removeprefix(self.lead)
         tag = TAG.search(tail)
         return text.removesuffix(tail[tag.start() :]) if tag else text
 
@@ -227,7 +227,8 @@ class _Frame:
         return text if len(text) <= _LONGEST_TURN else ""
 
 
-def _common_end(first: str, second: str) -> str:
+def common_end(first: str, second: str) -> str:
+    """Returns the longest text with which both end."""
     length = common(first[::-1], second[::-1])
     return first[len(first) - length :]
 

@@ -12,7 +12,7 @@ import gguf
 import model_files
 import model_zoo
 import pytest
-from gguf_bytes import STRING
+from gguf_bytes import ARRAY, I32, STRING, Array
 
 from engine.errors import ModelLoadError
 from engine.llama import gguf_header as gguf_types
@@ -286,6 +286,24 @@ def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path, tokenizer: str) 
     path.write_bytes(document.encoded())
     with pytest.raises(ModelLoadError, match="text cannot become tokens"):
         read_gguf(path)
+
+
+@pytest.mark.parametrize(("count", "length"), [(1, 12_000), (200, 1000)])
+def test_many_long_control_tokens_are_refused(tmp_path: Path, count: int, length: int) -> None:
+    document = model_zoo.model("llama")
+    texts, kinds = document.texts("tokenizer.ggml.tokens"), list(document.array("tokenizer.ggml.token_type").items)
+    for place in range(count):
+        texts[place], kinds[place] = b"%d" % place + b"x" * length, 3
+    path = tmp_path / "m.gguf"
+    for kind, refused in ((1, False), (3, True)):
+        kinds[:count] = [kind] * count
+        changed = document.put("tokenizer.ggml.tokens", ARRAY, Array(STRING, texts))
+        path.write_bytes(changed.put("tokenizer.ggml.token_type", ARRAY, Array(I32, kinds)).encoded())
+        if refused:
+            with pytest.raises(ModelLoadError, match="control and user-defined tokens are too many and too long"):
+                read_gguf(path)
+        else:
+            assert not read_gguf(path).is_verified
 
 
 def test_any_damage_to_the_header_is_refused_or_harmless(tiny: Path, tmp_path: Path) -> None:

@@ -142,8 +142,7 @@ def test_ctrl_c_stops_the_loading(tiny: Path, interrupted: threading.Event) -> N
 
 
 @pytest.mark.parametrize(
-    ("make", "free"),
-    [("llama_model_load_from_file", "llama_model_free"), ("llama_init_from_model", "llama_free")],
+    ("make", "free"), [("llama_model_load_from_file", "llama_model_free"), ("llama_init_from_model", "llama_free")]
 )
 def test_ctrl_c_frees_what_was_made_all_the_same(
     tiny: Path, interrupted: threading.Event, monkeypatch: pytest.MonkeyPatch, make: str, free: str
@@ -498,12 +497,6 @@ def test_a_library_without_device_functions_has_no_devices(monkeypatch: pytest.M
 
     monkeypatch.setattr(llama_lib, "library", Library)
     assert llama_lib.devices() == ()
-
-
-def test_the_built_in_model_loads(builtin_model_path: Path) -> None:
-    with Model.load(builtin_model_path) as model:
-        assert model.info.chat_template
-        assert model.info.size_bytes < builtin_model_path.stat().st_size
 
 
 def test_options_that_llama_cpp_rejects_are_named(tmp_path: Path) -> None:

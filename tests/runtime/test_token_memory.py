@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.parsing.reader import Piece
-from engine.runtime.service import Service, TurnRequest
+from engine.runtime.request import TurnRequest
+from engine.runtime.service import Service
 from engine.runtime.token_memory import TurnMemory
 from engine.template.prompt import Prompt
 from engine.testing import ByteVocab, ScriptedBackend
