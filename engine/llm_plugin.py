@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Literal, cast
 
 import llm
-from llm.parts import AttachmentPart, Message, Part, ReasoningPart, StreamEvent, TextPart, ToolCallPart, ToolResultPart
+from llm.parts import AttachmentPart, Message, ReasoningPart, StreamEvent, TextPart, ToolCallPart, ToolResultPart
 from pydantic import Field
 
 from engine.engine import Engine
@@ -18,6 +18,8 @@ from engine.errors import RequestError
 from engine.events import ContentDelta, Event, Finished, ReasoningDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from engine.hub import cache
 from engine.offloop import off_loop
+from engine.runtime.stream import Stream
+from engine.types import JsonSchema, Usage
 
 PREFIX = "llama-engine/"
 _OF_LOADING: set[str] = {"file", "family", "n_ctx", "n_gpu_layers"}
@@ -27,12 +29,10 @@ class LocalOptions(llm.Model.Options):
     """The options of `-o`: how a model is loaded, then how it answers."""
 
     file: str | None = Field(None, description="A GGUF file, or owner/repo:Q4_K_M on the Hugging Face Hub")
-    family: str | None = Field(None, description="Read the output in this family's format instead of the model's own")
+    family: str | None = Field(None, description="Read the output in this family's format, not the model's own")
     n_ctx: int | None = Field(None, description="The most tokens that a conversation may hold")
     n_gpu_layers: int = Field(0, description="Layers to offload to the GPU, -1 for all")
-    reasoning: Literal["on", "off", "low", "medium", "high"] | None = Field(
-        None, description="Whether, or how long, the model reasons"
-    )
+    reasoning: Literal["on", "off", "low", "medium", "high"] | None = Field(None, description="How long it reasons")
     max_tokens: int | None = Field(None, description="The most tokens to generate, reasoning included")
     temperature: float | None = Field(None, description="0 is greedy")
     top_k: int | None = Field(None, description="Draw from this many of the likeliest tokens")
@@ -56,17 +56,16 @@ class Engines:
                 f"-o file goes with the model {PREFIX}file, and with no other: llm -m {PREFIX}file -o file model.gguf."
             )
         model = None if name == "builtin" else options.file or name
-        how = options.model_dump(include=_OF_LOADING - {"file"})
+        loading = options.model_dump(include=_OF_LOADING - {"file"})
+        key = (model, *loading.values())
         with self._lock:
-            key = (model, *how.values())
             if key not in self._loaded:
-                self._loaded[key] = Engine.load(model, **how)
+                self._loaded[key] = Engine.load(model, **loading)
             return self._loaded[key]
 
 
 class _Registered:
-    """What the synchronous and the asynchronous model share. Streamed or not, llm joins the events; the prompt's
-    messages contain the conversation."""
+    """What both kinds of model share. Streamed or not, llm joins the events; the prompt holds the conversation."""
 
     can_stream = supports_schema = supports_tools = True
     Options = LocalOptions
@@ -76,8 +75,9 @@ class _Registered:
         self._name = name
         self._engines = engines
 
-    def _engine(self, prompt: llm.Prompt) -> Engine:
-        return self._engines.get(self._name, cast("LocalOptions", prompt.options))
+    def _start(self, prompt: llm.Prompt) -> Stream:
+        messages, tools, options = _arguments(prompt)
+        return self._engines.get(self._name, cast("LocalOptions", prompt.options)).stream(messages, tools, **options)
 
 
 class Local(_Registered, llm.Model):
@@ -85,9 +85,8 @@ class Local(_Registered, llm.Model):
 
     def execute(self, prompt: llm.Prompt, stream: bool, response: Any, conversation: Any) -> Iterator[StreamEvent]:
         del stream, conversation
-        messages, tools, options = _arguments(prompt)
-        with self._engine(prompt).stream(messages, tools, **options) as events:
-            calls: dict[int, ToolCallStart] = {}
+        calls: dict[int, ToolCallStart] = {}
+        with self._start(prompt) as events:
             for event in events:
                 yield from _as_llm(event, calls, response)
 
@@ -99,11 +98,8 @@ class AsyncLocal(_Registered, llm.AsyncModel):
         self, prompt: llm.Prompt, stream: bool, response: Any, conversation: Any
     ) -> AsyncGenerator[StreamEvent, None]:
         del stream, conversation
-        messages, tools, options = _arguments(prompt)
-        # An engine whose caller was cancelled stays for the next prompt.
-        engine = await off_loop(lambda: self._engine(prompt), lambda _: None)
-        async with await engine.astream(messages, tools, **options) as events:
-            calls: dict[int, ToolCallStart] = {}
+        calls: dict[int, ToolCallStart] = {}
+        async with await off_loop(lambda: self._start(prompt), lambda unread: unread.cancel()) as events:
             async for event in events:
                 for each in _as_llm(event, calls, response):
                     yield each
@@ -123,14 +119,13 @@ def _arguments(prompt: llm.Prompt) -> tuple[list[dict[str, Any]], list[dict[str,
     if (reasoning := options.get("reasoning")) in ("on", "off"):
         options["reasoning"] = reasoning == "on"
     if schema := cast("dict[str, Any] | None", prompt.schema):  # llm makes one of a pydantic model
-        options["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
-    messages = [message for each in prompt.messages for message in as_openai(each)]
+        options["response_format"] = JsonSchema(schema)
     tools = [
         {"name": tool.name, "description": tool.description or "", "parameters": cast("Any", tool.input_schema)}
         for tool in prompt.tools
         if isinstance(tool, llm.Tool)
     ]
-    return messages, [{"type": "function", "function": tool} for tool in tools], options
+    return [message for each in prompt.messages for message in as_fields(each)], tools, options
 
 
 def _as_llm(event: Event, calls: dict[int, ToolCallStart], response: Any) -> Iterator[StreamEvent]:
@@ -147,38 +142,32 @@ def _as_llm(event: Event, calls: dict[int, ToolCallStart], response: Any) -> Ite
             yield StreamEvent("tool_call_args", text, part, calls[index].id or None)
         case ToolCallEnd(index, text, _, part):
             id_ = event.id or calls[index].id or None
-            if id_ and not calls[index].id:
-                yield StreamEvent("tool_call_args", "", part, id_)
+            yield StreamEvent("tool_call_args", "", part, id_)  # some formats write the id last
             response.add_tool_call(llm.ToolCall(calls[index].name, _parsed(text), id_))
-        case Finished(_, usage) if usage is not None:
+        case Finished(usage=Usage() as usage):
             details = {"reasoning_tokens": usage.reasoning_tokens, "cached_tokens": usage.cached_tokens}
             response.set_usage(input=usage.prompt_tokens, output=usage.completion_tokens, details=details)
         case _:
             pass
 
 
-def as_openai(message: Message) -> Iterator[dict[str, Any]]:
-    """Yields a message of llm's in OpenAI's form, with a separate message for each tool result. Raises RequestError for
-    attachments."""
+def as_fields(message: Message) -> Iterator[dict[str, Any]]:
+    """Yields a message of llm's as fields of ours, with a separate message for each tool result. Raises RequestError
+    for attachments."""
     results = [part for part in message.parts if isinstance(part, ToolResultPart)]
     if any(isinstance(part, AttachmentPart) for part in message.parts) or any(each.attachments for each in results):
         raise RequestError("These models take text only, but a message has an attachment; send its text.")
     for result in results:
         yield {"role": "tool", "tool_call_id": result.tool_call_id, "name": result.name, "content": result.output}
+    content = "".join(part.text for part in message.parts if isinstance(part, TextPart))
+    reasoning = "".join(part.text for part in message.parts if isinstance(part, ReasoningPart))
     calls = [
-        {"id": part.tool_call_id, "function": {"name": part.name, "arguments": json.dumps(part.arguments)}}
+        {"id": part.tool_call_id, "name": part.name, "arguments": json.dumps(part.arguments)}
         for part in message.parts
         if isinstance(part, ToolCallPart)
     ]
-    content, reasoning = _joined(message.parts, TextPart), _joined(message.parts, ReasoningPart)
     if content or reasoning or calls or not results:
-        made: dict[str, Any] = {"role": message.role, "content": content}
-        made |= {"reasoning_content": reasoning} if reasoning else {}
-        yield made | ({"tool_calls": [{"type": "function", **call} for call in calls]} if calls else {})
-
-
-def _joined(parts: list[Part], kind: type[TextPart] | type[ReasoningPart]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, kind))
+        yield {"role": message.role, "content": content, "reasoning": reasoning or None, "tool_calls": calls}
 
 
 def _parsed(arguments: str) -> dict[str, Any]:

@@ -110,18 +110,14 @@ class Notebook:
         self._handle: Any = None
 
     def state(self, text: str) -> None:
-        shown = {"text/plain": visible(text)}
+        data = {"text/plain": visible(text)}
         if self._handle is None:
-            self._handle = self._display(shown, raw=True, display_id=True)
+            self._handle = self._display(data, raw=True, display_id=True)
         else:
-            self._handle.update(shown, raw=True)
+            self._handle.update(data, raw=True)
 
     def line(self, text: str) -> None:
-        shown = {"text/plain": visible(text)}
-        if self._handle is None:
-            self._display(shown, raw=True)
-        else:
-            self._handle.update(shown, raw=True)
+        self.state(text)
         self._handle = None
 
 
@@ -130,13 +126,16 @@ def _one_line(text: str) -> str:
     return visible(text).replace("\n", " ").replace("\t", " ")
 
 
+def cell_display() -> Callable[..., Any] | None:
+    """Returns IPython's `display` if this process is a notebook's kernel: then IPython is imported already."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return None if getattr(shell, "kernel", None) is None else importlib.import_module("IPython.display").display
+
+
 def notebook() -> Notebook | None:
     """Returns the display of the notebook whose kernel this process is; None if it is not one."""
-    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if getattr(shell, "kernel", None) is None:
-        return None
-    # In a notebook IPython is already imported; nothing else needs it.
-    return Notebook(importlib.import_module("IPython.display").display)
+    display = cell_display()
+    return None if display is None else Notebook(display)
 
 
 def screen_for(out: TextIO) -> Screen:

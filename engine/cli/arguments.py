@@ -5,7 +5,7 @@ import importlib.metadata
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any, NoReturn, cast
@@ -27,46 +27,44 @@ _EXAMPLES = """examples:
   llama-engine batch rows.jsonl -o answers.jsonl -m model.gguf
   llama-engine COMMAND --help          the options of a command
 """
-_OTHER_COMMANDS = {
-    "serve": "there is no server; in Python, engine.openai has a client in the process (docs/openai.md)",
-    "server": "there is no server; in Python, engine.openai has a client in the process (docs/openai.md)",
-    "pull": "write models download",
-    "download": "write models download",
-    "list": "write models list",
-    "ls": "write models list",
-    "rm": "write models remove",
-    "remove": "write models remove",
-    "fit": "write models fit",
-    "show": "write inspect",
-    "generate": "write run",
-}
-"""Commands of other programs."""
-_OTHER_OPTIONS = {
-    "-m": "MODEL is the first argument, without an option",
-    "--model": "MODEL is the first argument, without an option",
-    "-c": "write --ctx",
-    "--ctx-size": "write --ctx",
-    "--n-ctx": "write --ctx",
-    "-n": "write --max-tokens",
-    "--n-predict": "write --max-tokens",
-    "--predict": "write --max-tokens",
-    "-ngl": "write --gpu-layers",
-    "--n-gpu-layers": "write --gpu-layers",
-    "-t": "write --threads",
-    "-s": "write --seed",
-    "-sys": "write --system",
-    "--system-prompt": "write --system",
-    "-f": "write --file",
-    "--think": "write --reasoning on",
-    "--nothink": "write --reasoning off",
-    "--reasoning-effort": "write --reasoning low, medium or high",
-    "--jinja": "leave it out: templates are always used",
-    "--verbose": "leave it out; `llama-engine explain` shows what is sent",
-    "-v": "leave it out; `llama-engine explain` shows what is sent",
-    "--lora": "this is not there yet: LoRA adapters are not loaded",
-    "--mmproj": "this is not there yet: models read text only, no images or sound",
-    "--image": "this is not there yet: models read text only, no images or sound",
-}
+
+
+def _by_name(ways: Mapping[str, str]) -> dict[str, str]:
+    """Returns what to write instead of each name."""
+    return {name: way for way, names in ways.items() for name in names.split()}
+
+
+_OTHER_COMMANDS = _by_name(
+    {
+        "there is no server; in Python, engine.openai has a client in the process (docs/openai.md)": "serve server",
+        "write models download": "pull download",
+        "write models list": "list ls",
+        "write models remove": "rm remove",
+        "write models fit": "fit",
+        "write inspect": "show",
+        "write run": "generate",
+    }
+)
+"""Commands of other programs, and what to write instead."""
+_OTHER_OPTIONS = _by_name(
+    {
+        "MODEL is the first argument, without an option": "-m --model",
+        "write --ctx": "-c --ctx-size --n-ctx",
+        "write --max-tokens": "-n --n-predict --predict",
+        "write --gpu-layers": "-ngl --n-gpu-layers",
+        "write --threads": "-t",
+        "write --seed": "-s",
+        "write --system": "-sys --system-prompt",
+        "write --file": "-f",
+        "write --reasoning on": "--think",
+        "write --reasoning off": "--nothink",
+        "write --reasoning low, medium or high": "--reasoning-effort",
+        "leave it out: templates are always used": "--jinja",
+        "leave it out; `llama-engine explain` shows what is sent": "--verbose -v",
+        "this is not there yet: LoRA adapters are not loaded": "--lora",
+        "this is not there yet: models read text only, no images or sound": "--mmproj --image",
+    }
+)
 """Options of llama.cpp's programs and of ollama, and what to write instead where a command has it."""
 _PROMPTS = (
     "PROMPT is an argument, without an option",
@@ -106,27 +104,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.command == "models":
-        return models(options)
-    if options.command == "batch":
-        return batch(options)
-    if options.command == "families":
-        return families(options)
-    if options.command == "bench":
-        return bench(options)
-    if options.command == "completion":
-        return completion(options)
-    from engine.cli import commands
+    commands = {"models": models, "batch": batch, "families": families, "bench": bench, "completion": completion}
+    if command := commands.get(options.command):
+        return command(options)
+    from engine.cli import commands as of_a_model
 
-    command = {
-        "demo": commands.demo,
-        "chat": commands.chat,
-        "run": commands.run,
-        "inspect": commands.inspect,
-        "explain": commands.explain,
-        "doctor": commands.doctor,
-    }[options.command]
-    return command(options)
+    return getattr(of_a_model, options.command)(options)
 
 
 def parser() -> argparse.ArgumentParser:

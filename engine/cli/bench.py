@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.cli.screen import Screen
+from engine.cli.screen import Screen, columns
 from engine.screens import screen_for
 
 if TYPE_CHECKING:
@@ -67,10 +67,9 @@ def bench(options: argparse.Namespace) -> int:
     if options.json:
         screen.line(json.dumps({"model": model, "tokens_per_second": speeds}, indent=2))
         return 0
-    width = max(map(len, speeds))
-    screen.line(f"{'':<{width}}  TOKENS PER SECOND")
-    for name, each in speeds.items():
-        screen.line(f"{name:<{width}}  {statistics.median(each):>17,.1f}")
+    table = [(name, f"{statistics.median(each):>17,.1f}") for name, each in speeds.items()]
+    for line in columns([("", "TOKENS PER SECOND"), *table]):
+        screen.line(line)
     rounds = "one round" if options.rounds == 1 else f"the median of {options.rounds} rounds"
     screen.prose(f"{model}: {rounds}.", "dim")
     return 0
@@ -78,8 +77,8 @@ def bench(options: argparse.Namespace) -> int:
 
 def _round(llm: "Engine", options: argparse.Namespace, number: int) -> list[tuple[str, float]]:
     """Returns the names and speeds of one round's measurements, each made after one that warms up."""
-    known = llm.tokenize("The quick brown fox jumps over the lazy dog, and 127 times 46 is 5842; so it goes on.")
-    found: list[tuple[str, float]] = []
+    tokens = llm.tokenize("The quick brown fox jumps over the lazy dog, and 127 times 46 is 5842; so it goes on.")
+    speeds: list[tuple[str, float]] = []
     for name, streams, prompt, steps in (
         (f"prefill, {options.prompt} tokens", 1, options.prompt, 1),
         ("decode, 1 stream", 1, 8, options.answer),
@@ -87,9 +86,9 @@ def _round(llm: "Engine", options: argparse.Namespace, number: int) -> list[tupl
     ):
         for attempt in ("to warm up", "that counts"):
             draw = random.Random(f"{number} {name} {attempt}")  # no prefix was seen before
-            seconds = _seconds(llm, [draw.choices(known, k=prompt) for _ in range(streams)], steps)
-        found.append((name, streams * (prompt if steps == 1 else steps) / seconds))
-    return found
+            seconds = _seconds(llm, [draw.choices(tokens, k=prompt) for _ in range(streams)], steps)
+        speeds.append((name, streams * (prompt if steps == 1 else steps) / seconds))
+    return speeds
 
 
 def _seconds(llm: "Engine", prompts: Sequence[Sequence[int]], steps: int) -> float:

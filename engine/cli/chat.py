@@ -57,7 +57,7 @@ class Chat:
         self._llm = llm
         self._head = list(head)
         self._turn = turn
-        self._tools = watched(tools, self._call)
+        self._tools = [watched(tool, self._call) for tool in tools]
         self._confirms = confirms
         self._in_tool = False
         self._file = file
@@ -127,7 +127,7 @@ class Chat:
                 self._load(Path(argument))
             case "/clear", "":
                 self.history = list(self._head)
-                self._keep()
+                self._save(self._file)
                 self._note("the conversation begins anew")
             case "/quit", "":
                 return False
@@ -162,7 +162,7 @@ class Chat:
             return
         history = list(run.messages)
         self.history = [*history, *_unanswered(history)]
-        self._keep()
+        self._save(self._file)
         if self._interactive and run.steps:
             self._status(run.steps[-1].completion)
 
@@ -193,7 +193,7 @@ class Chat:
         self._in_tool = True
         try:
             result = call()
-            return _waited(result) if inspect.isawaitable(result) else result
+            return asyncio.run(_waited(result)) if inspect.isawaitable(result) else result
         finally:
             self._in_tool = False
 
@@ -223,12 +223,10 @@ class Chat:
             "dim",
         )
 
-    def _keep(self) -> None:
-        if self._file is not None:
-            self._save(self._file)
-
-    def _save(self, path: Path) -> None:
+    def _save(self, path: Path | None) -> None:
         """Write the conversation completely: an existing file is replaced once the new one is complete."""
+        if path is None:
+            return
         data = _MESSAGES.dump_json(self.history, indent=1, exclude_defaults=True)
         try:
             write_file(path, data)
@@ -278,13 +276,9 @@ class _View:
             self._screen.settle()
 
 
-def _waited(awaitable: Awaitable[Any]) -> Any:
+async def _waited(awaitable: Awaitable[Any]) -> Any:
     """Returns the result of an async tool, awaited here so that Ctrl-C reaches it."""
-
-    async def wait() -> Any:
-        return await awaitable
-
-    return asyncio.run(wait())
+    return await awaitable
 
 
 def _misunderstood(name: str, argument: str) -> str:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine.cli.screen import Screen
+from engine.cli.screen import Screen, columns
 from engine.families import Family, builtin_families
 
 
@@ -56,14 +56,13 @@ _LEGEND = (
 
 
 def _list(screen: Screen) -> None:
-    known = [builtin_families().get(name) for name in builtin_families().names()]
+    rows = [builtin_families().get(name) for name in builtin_families().names()]
     table = [("NAME", "REASONING", "CALLS", "MODELS")]
-    table += [(family.name, _reasoning(family), _calls(family), family.title) for family in known]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    for row in table:
-        cells = [f"{text:<{width}}" for text, width in zip(row[:3], widths, strict=True)]
-        screen.prose("  ".join([*cells, row[3]]), hang=sum(widths) + 6)
-    screen.prose(f"\n{len(known)} families. A file of your own adds more: llama-engine families check FILE")
+    table += [(family.name, _reasoning(family), _calls(family), family.title) for family in rows]
+    lines = columns(table)
+    for line in lines:
+        screen.prose(line, hang=lines[0].index("MODELS"))
+    screen.prose(f"\n{len(rows)} families. A file of your own adds more: llama-engine families check FILE")
     for line in _LEGEND:
         screen.prose(line, hang=11)
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from engine.errors import ModelLoadError, RequestError
 
 if TYPE_CHECKING:
     from engine.diagnose.quantisations import Fit
+    from engine.hub.cache import CachedModel
     from engine.llama.plan import Machine
 
 
@@ -21,7 +22,7 @@ class _Row:
 
     name: str
     size: int
-    quantization: str
+    quantization: str | None
     path: str
 
 
@@ -69,6 +70,7 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
+    from engine.cli.screen import columns
     from engine.hub.variants import size_text
 
     words = {True: "yes", False: "no", None: "-"}
@@ -80,10 +82,8 @@ def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
         table.append((name, size_text(each.size), size_text(each.memory), *device, length, words[each.fits]))
     if repo:
         screen.line(repo)
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    for name, *numbers, verdict in table:
-        cells = "  ".join(f"{number:>{width}}" for number, width in zip(numbers, widths[1:], strict=False))
-        screen.line(f"{name:<{widths[0]}}  {cells}  {verdict}")
+    for line in columns(table, right=range(1, len(table[0]))):
+        screen.line(line)
     count = f"{found[0].n_sequences} conversations" if found[0].n_sequences > 1 else "a conversation"
     screen.prose(
         f"MEMORY is for {count} of {found[0].n_ctx:,} tokens.\n"
@@ -107,17 +107,21 @@ def _list(options: argparse.Namespace) -> int:
     from engine.cli.screen import Screen
     from engine.hub import api, cache
 
-    rows = [_Row(model.name, model.size, model.quantization, str(model.paths[0])) for model in cache.models()]
+    rows = [_row_of(model) for model in cache.models()]
     for folder in options.folders:
         rows += _in_folder(Path(folder).expanduser())
     screen = Screen(sys.stdout)
     if options.json:
-        screen.line(json.dumps([_data(row) for row in rows], indent=2))
+        screen.line(json.dumps([asdict(row) for row in rows], indent=2))
     elif rows:
-        _show(screen, rows)
+        screen.line(_listed(rows))
     else:
         screen.line(f"There are no models in {api.cache_directory()}.")
     return 0
+
+
+def _row_of(model: "CachedModel") -> _Row:
+    return _Row(model.name, model.size, model.quantization or None, str(model.paths[0]))
 
 
 def _in_folder(folder: Path) -> list[_Row]:
@@ -131,12 +135,12 @@ def _in_folder(folder: Path) -> list[_Row]:
     return [_Row(each.path, each.size or 0, each.quantization or _by_header(each.path), each.path) for each in found]
 
 
-def _by_header(path: str) -> str:
+def _by_header(path: str) -> str | None:
     """Returns the quantisation in the file's header."""
     from engine.llama.gguf_header import file_type_name, read_header
 
     try:
-        return file_type_name(read_header(Path(path)).integer("general.file_type", -1)) or ""
+        return file_type_name(read_header(Path(path)).integer("general.file_type", -1)) or None
     except ModelLoadError:
         return "(damaged)"
 
@@ -164,11 +168,11 @@ def _remove(options: argparse.Namespace) -> int:
         raise RequestError(
             f"{paths[0]} is a path; only models in the Hub's cache can be removed. Delete the file itself."
         )
-    found = {model.paths: model for _, name in names if name for model in cache.models_of(name)}
+    unwanted = {model.paths: model for _, name in names if name for model in cache.models_of(name)}
     screen = Screen(sys.stdout)
-    rows = [_Row(model.name, model.size, model.quantization, str(model.paths[0])) for model in found.values()]
+    rows = [_row_of(model) for model in unwanted.values()]
     if options.yes:
-        _show(screen, rows)
+        screen.line(_listed(rows))
     elif not can_ask():
         raise RequestError(
             "Without a terminal as input and output the removal cannot be confirmed; add --yes to remove these."
@@ -177,36 +181,21 @@ def _remove(options: argparse.Namespace) -> int:
         screen.line("Nothing was removed.")
         return 1
     try:
-        cache.remove(list(found.values()))
+        cache.remove(list(unwanted.values()))
     except OSError as error:
         raise ModelLoadError(f"{error.filename} cannot be removed ({error.strerror}).") from error
     screen.line("Removed.")
     return 0
 
 
-def _show(screen: Any, rows: Sequence[_Row]) -> None:
-    screen.line(_listed(rows))
-
-
 def _listed(rows: Sequence[_Row]) -> str:
     """Returns a table, and what is in it in all."""
+    from engine.cli.screen import columns
     from engine.hub.variants import size_text
 
-    paths = any(row.path != row.name for row in rows)
-    table = [("NAME", "SIZE", "QUANTISATION", "PATH" if paths else "")]
-    table += [(row.name, size_text(row.size), row.quantization or "-", row.path) for row in rows]
-    widths = [max(len(line[column]) for line in table) for column in range(3)]
-    lines: list[str] = []
-    for name, size, quantization, path in table:
-        where = "" if path == name else path  # a file in a folder is named by its path
-        lines.append(f"{name:<{widths[0]}}  {size:>{widths[1]}}  {quantization:<{widths[2]}}  {where}".rstrip())
-    return "\n".join([*lines, f"{_count(rows)}, {size_text(sum(row.size for row in rows))}"])
-
-
-def _count(rows: Iterable[_Row]) -> str:
-    number = len(list(rows))
-    return f"{number} model{'' if number == 1 else 's'}"
-
-
-def _data(row: _Row) -> dict[str, object]:
-    return {"name": row.name, "size": row.size, "quantization": row.quantization or None, "path": row.path}
+    paths = ["" if row.path == row.name else row.path for row in rows]  # a file in a folder is named by its path
+    table = [("NAME", "SIZE", "QUANTISATION", "PATH" if any(paths) else "")]
+    for row, path in zip(rows, paths, strict=True):
+        table.append((row.name, size_text(row.size), row.quantization or "-", path))
+    count = f"{len(rows)} model{'' if len(rows) == 1 else 's'}"
+    return "\n".join([*columns(table, right=(1,)), f"{count}, {size_text(sum(row.size for row in rows))}"])

@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Literal, TextIO, TypeAlias
 
@@ -154,6 +155,17 @@ def wrapped(text: str, width: int, hang: int = 0) -> str:
         for line in text.split("\n")
     )
     return "\n".join("\n".join(each) for each in rows)
+
+
+def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Returns the rows of a table as lines. `right`: the columns to align to the right; the last is left as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [f"{row[at]:{'>' if at in right else '<'}{width}}" for at, width in enumerate(widths)]
+        return "  ".join([*cells, row[-1]]).rstrip()
+
+    return list(map(line, rows))
 
 
 def json_line(event: Event) -> str:

@@ -3,7 +3,7 @@
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,8 @@ def mcp_server(text: str) -> MCP:
     return MCP(found[2], prefix=found[1] or "")
 
 
-def watched(tools: Sequence[Tool], around: Callable[[Callable[[], Any]], Any]) -> list[Tool]:
-    """Returns the tools with each call passed to `around`, as a function that makes the call."""
-    return [_watched(tool, around) for tool in tools]
-
-
-def _watched(tool: Tool, around: Callable[[Callable[[], Any]], Any]) -> Tool:
+def watched(tool: Tool, around: Callable[[Callable[[], Any]], Any]) -> Tool:
+    """Returns the tool with each call passed to `around`, as a function that makes the call."""
     function = tool.function
     if function is None or isinstance(function, type):  # a pydantic model only stores its arguments
         return tool

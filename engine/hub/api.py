@@ -4,7 +4,6 @@ The room's only importer of huggingface_hub, whose settings apply here (HF_ENDPO
 HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT, HF_HOME, HF_HUB_CACHE).
 """
 
-import importlib.metadata
 import json
 import re
 import time
@@ -49,13 +48,13 @@ from engine.hub.variants import File
 _TRANSPORT: type[Exception] = HfHubHTTPError.__bases__[0]
 _PASSING = frozenset({408, 500, 502, 503, 504})
 _RANGE = re.compile(r"bytes (\d{1,20})-\d{1,20}/(\d{1,20}|\*)")
-_REPO = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 _IDENTIFIER = re.compile(r"\w[\w.-]{0,127}", re.ASCII)  # it becomes the name of a file
 _LARGEST_LISTING = 32 << 20  # bytes: the largest repositories of GGUFs have some thousand files, 200 bytes each
 _LONGEST_ANSWER = 60.0  # seconds
 _LARGEST_FILE = 1 << 60
 _LONGEST_PATH, _LONGEST_NAME = 1024, 255
 _LARGEST_REFUSAL = 1 << 12
+_US = "llama-engine"  # for the Hub's statistics
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
@@ -72,10 +71,8 @@ class Unavailable(ModelLoadError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A repository at one commit. `repo` is its present name, which differs from the requested one after it was
-    renamed."""
+    """The files of a repository at one commit."""
 
-    repo: str
     commit: str
     files: tuple[File, ...]
 
@@ -92,22 +89,25 @@ class Blob:
     size: int
 
 
-def listing(repo: str, revision: str | None) -> Listing:
-    """Request the files of a repository; a revision of None is its main branch. Raises ModelLoadError; its subclass
-    Unavailable if a copy in the cache will do."""
+def check_repo(repo: str) -> None:
+    """Raise ModelLoadError for a text that cannot be the name of a repository."""
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
         raise ModelLoadError(f"{repo!r} cannot be the name of a repository: {error}") from error
+
+
+def listing(repo: str, revision: str | None) -> Listing:
+    """Request the files of a repository; a revision of None is its main branch. Raises ModelLoadError; its subclass
+    Unavailable if a copy in the cache will do."""
     info = _info(repo, revision)
-    name, commit, siblings = info.get("id"), info.get("sha"), info.get("siblings", [])
+    commit, siblings = info.get("sha"), info.get("siblings", [])
     if not isinstance(commit, str) or not _IDENTIFIER.fullmatch(commit):
         raise _no_hub(f"the commit {commit!r}")
     if not isinstance(siblings, list):
         raise _no_hub("no list of files")
     files = (_file(sibling) for sibling in cast("list[object]", siblings))
-    files = tuple(file for file in files if _is_inside(file.path))
-    return Listing(name if isinstance(name, str) and _REPO.fullmatch(name) else repo, commit, files)
+    return Listing(commit, tuple(file for file in files if _is_inside(file.path)))
 
 
 def _info(repo: str, revision: str | None) -> dict[str, object]:
@@ -115,9 +115,9 @@ def _info(repo: str, revision: str | None) -> dict[str, object]:
     any time."""
     at = f"/revision/{quote(revision, safe='')}" if revision else ""
     url = f"{constants.ENDPOINT}/api/models/{repo}{at}?blobs=true"
-    headers = {**build_hf_headers(**_us()), "Accept-Encoding": "identity"}
+    headers = {**build_hf_headers(library_name=_US), "Accept-Encoding": "identity"}
     with (
-        _told(repo, revision),
+        _own_errors(repo, revision),
         get_session().stream("GET", url, headers=headers, timeout=constants.HF_HUB_ETAG_TIMEOUT) as response,
     ):
         _check(response)
@@ -151,12 +151,12 @@ def _check(response: Any) -> None:
     if response.status_code < 400:
         return
     try:
-        told = json.loads(_body(response, _LARGEST_REFUSAL) or "")["error"]
+        reason = json.loads(_body(response, _LARGEST_REFUSAL) or "")["error"]
     except (ValueError, RecursionError, TypeError, KeyError):
-        told = ""
+        reason = ""
     names = ("X-Error-Code", "X-Error-Message")
     headers = {name: response.headers[name] for name in names if name in response.headers}
-    content = {"error": told if isinstance(told, str) else ""}
+    content = {"error": reason if isinstance(reason, str) else ""}
     hf_raise_for_status(type(response)(response.status_code, headers=headers, json=content, request=response.request))
 
 
@@ -175,25 +175,31 @@ def _body(response: Any, most: int) -> bytes | None:
 
 def blob(repo: str, commit: str, path: str) -> Blob:
     """Request the etag and size of a file. Raises as `listing` does."""
-    with _told(repo, commit, path):
+    with _own_errors(repo, commit, path):
         try:
-            found = get_hf_file_metadata(_url(repo, commit, path), timeout=constants.HF_HUB_ETAG_TIMEOUT, **_us())
+            about = get_hf_file_metadata(
+                _url(repo, commit, path), timeout=constants.HF_HUB_ETAG_TIMEOUT, library_name=_US
+            )
         except (ValueError, TypeError, KeyError) as error:  # headers that it cannot read
             raise _no_hub(f"{type(error).__name__}: {error}") from error
-    size = -1 if found.size is None else found.size
-    if not found.etag or not _IDENTIFIER.fullmatch(found.etag) or not 0 <= size <= _LARGEST_FILE:
-        raise _no_hub(f"etag {found.etag!r} and size {found.size} of {path}")
-    return Blob(repo, commit, path, found.etag, size)
+    size = -1 if about.size is None else about.size
+    if not about.etag or not _IDENTIFIER.fullmatch(about.etag) or not 0 <= size <= _LARGEST_FILE:
+        raise _no_hub(f"etag {about.etag!r} and size {about.size} of {path}")
+    return Blob(repo, commit, path, about.etag, size)
 
 
 @contextmanager
 def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[bytes]]]:
     """Yields the position of the first byte and the bytes in pieces, from `start` to before `stop`; the position is 0
     if the server sends the whole file instead. Raises as `listing` does, also while the pieces are read."""
-    headers = {**build_hf_headers(**_us()), "Accept-Encoding": "identity", "Range": f"bytes={start}-{stop - 1}"}
+    headers = {
+        **build_hf_headers(library_name=_US),
+        "Accept-Encoding": "identity",
+        "Range": f"bytes={start}-{stop - 1}",
+    }
     url, seconds = _url(file.repo, file.commit, file.path), constants.HF_HUB_DOWNLOAD_TIMEOUT
     with (
-        _told(file.repo, file.commit, file.path),
+        _own_errors(file.repo, file.commit, file.path),
         get_session().stream("GET", url, headers=headers, timeout=seconds) as response,
     ):
         _check(response)
@@ -201,8 +207,8 @@ def opened(file: Blob, start: int, stop: int) -> Generator[tuple[int, Iterator[b
             yield 0, response.iter_raw()
             return
         sent = response.headers.get("Content-Range", "")
-        found = _RANGE.fullmatch(sent)
-        if found is None or int(found[1]) != start or found[2] not in ("*", str(file.size)):
+        bounds = _RANGE.fullmatch(sent)
+        if bounds is None or int(bounds[1]) != start or bounds[2] not in ("*", str(file.size)):
             raise _no_hub(f"Content-Range {sent!r} of {file.path} for the bytes from {start:,} of {file.size:,}")
         yield start, response.iter_raw()
 
@@ -270,15 +276,6 @@ def delete_cached(files: Collection[Path]) -> bool:
     return True
 
 
-def _us() -> dict[str, Any]:
-    """Returns the name and version of this package, for the Hub's statistics."""
-    try:
-        version = importlib.metadata.version("llama-engine")
-    except importlib.metadata.PackageNotFoundError:
-        version = None
-    return {"library_name": "llama-engine", "library_version": version}
-
-
 def _url(repo: str, commit: str, path: str) -> str:
     return hf_hub_url(repo, path, revision=commit)
 
@@ -297,7 +294,7 @@ def _is_inside(path: str) -> bool:
 
 
 @contextmanager
-def _told(repo: str, revision: str | None, path: str | None = None) -> Generator[None]:
+def _own_errors(repo: str, revision: str | None, path: str | None = None) -> Generator[None]:
     """Raise errors of huggingface_hub and of its HTTP client as our own."""
     try:
         yield
@@ -355,14 +352,14 @@ def _what(repo: str, revision: str | None, path: str | None) -> str:
     return f"{repo}{f'/{path}' if path else ''}{f' at {revision}' if revision else ''}"
 
 
-def _line(told: object) -> str:
+def _line(text: object) -> str:
     """Returns foreign text as one line for a message: without control characters, and not too long."""
-    text = "".join(character if character.isprintable() else " " for character in str(told))
-    return " ".join(text.split())[:300]
+    printable = "".join(character if character.isprintable() else " " for character in str(text))
+    return " ".join(printable.split())[:300]
 
 
-def _no_hub(told: str) -> Unavailable:
+def _no_hub(reason: str) -> Unavailable:
     return Unavailable(
-        f"{endpoint()} did not answer as the Hugging Face Hub does ({_line(told)}). Check HF_ENDPOINT, and whether a "
+        f"{endpoint()} did not answer as the Hugging Face Hub does ({_line(reason)}). Check HF_ENDPOINT, and whether a "
         "proxy or the login page of a network is in between."
     )

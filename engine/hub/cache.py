@@ -9,20 +9,13 @@ from pathlib import Path
 
 from engine.errors import ModelLoadError
 from engine.hub import api
+from engine.hub.api import Listing
 from engine.hub.names import Name
 from engine.hub.variants import File, Variant, is_meant, variants_of
 
 MAIN = "main"
 UNFINISHED = ".incomplete"  # what `hf cache prune` looks for, too
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The files of a repository in the cache, at one commit."""
-
-    commit: str
-    files: tuple[File, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +48,22 @@ def path_of(repo: str, commit: str, file: File) -> Path:
 
 def is_here(repo: str, commit: str, variant: Variant) -> bool:
     """Whether all files of a variant are in the cache, with the right sizes."""
-    return all(_is_whole(path_of(repo, commit, file), file.size) for file in variant.files)
+    return all(is_whole(path_of(repo, commit, file), file.size) for file in variant.files)
 
 
-def snapshot(repo: str, revision: str | None) -> Snapshot | None:
+def is_whole(path: Path, size: int | None) -> bool:
+    """Whether a file is there and has this size."""
+    return path.is_file() and size in (None, path.stat().st_size)
+
+
+def snapshot(repo: str, revision: str | None) -> Listing | None:
     """Returns the cached files at a revision, as far as known without asking the Hub; None if there are none."""
     commit = revision if is_commit(revision) else _known_commit(repo, revision or MAIN)
     folder = _snapshots(repo) / (commit or "")
     if commit is None or not folder.is_dir():
         return None
     files = (path for path in sorted(folder.rglob("*.gguf")) if path.is_file())
-    return Snapshot(commit, tuple(File(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files))
+    return Listing(commit, tuple(File(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files))
 
 
 def remember(repo: str, revision: str | None, commit: str) -> None:
@@ -169,7 +167,3 @@ def _known_commit(repo: str, revision: str) -> str | None:
     """Returns the commit that a branch or tag was at when the Hub was last asked."""
     path = _reference(repo, revision)
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
-
-
-def _is_whole(path: Path, size: int | None) -> bool:
-    return path.is_file() and size in (None, path.stat().st_size)

@@ -1,21 +1,20 @@
 """Downloads one file of the Hub into the cache: resumed where it stopped, checked, and only then given its name.
 
 huggingface_hub's own download (2.4, and 1.x since the middle of 2026) starts again after every interruption, and
-compares only the length. Here an unfinished file stays beside the cache's blobs, and its bytes are hashed: the cache
-names a large file by its SHA-256, so a file with that name has been checked once. Bytes come over HTTP even where the
-Hub offers Xet, which cannot resume.
+compares only the length. Here an unfinished file stays beside the cache's blobs, and its bytes are hashed. Bytes come
+over HTTP even where the Hub offers Xet, which cannot resume.
 """
 
 import errno
 import hashlib
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from engine.errors import ModelLoadError
 from engine.hub import api, cache
@@ -34,14 +33,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 At = Callable[[int], None]
 
 
-class _Digest(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
 def unfinished_size(blob: Blob) -> int:
     """Returns how many bytes of a file are in the cache already."""
-    if _is_whole(_stored(blob), blob):
+    if cache.is_whole(_stored(blob), blob.size):
         return blob.size
     path = _unfinished(blob)
     return min(path.stat().st_size, blob.size) if path.is_file() else 0
@@ -69,8 +63,8 @@ def download(blob: Blob, at: At, waiting: Callable[[], None]) -> Path:
     """
     path = cache.path_of(blob.repo, blob.commit, File(blob.path))
     with on_disk(), _alone(blob, at, waiting):
-        if not _is_whole(path, blob):  # another process may have been sooner
-            if not _is_whole(_stored(blob), blob):
+        if not cache.is_whole(path, blob.size):  # another process may have been sooner
+            if not cache.is_whole(_stored(blob), blob.size):
                 _complete(blob, at)
             _place(blob, path)
         _unfinished(blob).unlink(missing_ok=True)
@@ -101,120 +95,116 @@ def on_disk() -> Generator[None]:
 def _alone(blob: Blob, at: At, waiting: Callable[[], None]) -> Generator[None]:
     """Hold the lock of a file, which only one process can; report the file's size while waiting. A process that dies
     releases its lock."""
-    with ExitStack() as held:
-        told = False
-        while True:
-            try:
-                held.enter_context(api.lock(blob.repo, blob.etag, _POLL))
+    with ExitStack() as stack:
+        for attempt in count():
+            with suppress(TimeoutError):
+                stack.enter_context(api.lock(blob.repo, blob.etag, _POLL))
                 break
-            except TimeoutError:
-                if not told:
-                    waiting()
-                told = True
-                at(unfinished_size(blob))
+            if attempt == 0:
+                waiting()
+            at(unfinished_size(blob))
         yield
+
+
+class _Partial:
+    """An unfinished file: its size, and the hash of its bytes. It is SHA-256 for files stored as large files, git's
+    blob hash for the others."""
+
+    def __init__(self, blob: Blob, file: IO[bytes]) -> None:
+        self._blob, self._file = blob, file
+        self._begin()
+        file.seek(0)
+        while piece := file.read(_PIECE):
+            self.hash.update(piece)
+            self.size += len(piece)
+        if self.size > blob.size:
+            self.empty()
+
+    def _begin(self) -> None:
+        self.size = 0
+        is_git = len(self._blob.etag) == 40
+        self.hash = hashlib.new("sha1" if is_git else "sha256", usedforsecurity=False)
+        self.hash.update(b"blob %d\0" % self._blob.size if is_git else b"")
+
+    def empty(self) -> None:
+        self._file.truncate(0)
+        self._begin()
+
+    def append(self, piece: bytes) -> None:
+        """Write the next bytes, without those that a server sends after the file's end."""
+        piece = piece[: self._blob.size - self.size]
+        self._file.write(piece)
+        self._file.flush()  # others read the file's size, and a process that dies leaves all that it received
+        self.hash.update(piece)
+        self.size += len(piece)
 
 
 def _complete(blob: Blob, at: At) -> None:
     """Download the rest of the unfinished file, and check it."""
     path = _unfinished(blob)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    digest = _digest(blob)
-    with path.open("r+b", buffering=0) as file:
-        here = _read_again(file, blob, digest)
-        check_room(blob.size - here)
-        digest = _transfer(blob, file, here, digest, at)
+    with path.open("a+b") as file:
+        partial = _Partial(blob, file)
+        _transfer(blob, partial, at)
         os.fsync(file.fileno())
-    found = digest.hexdigest()
-    if _expected(blob) not in (None, found):
+    digest = partial.hash.hexdigest()
+    if len(blob.etag) in (40, 64) and digest != blob.etag:
         path.unlink()
         raise ModelLoadError(
-            f"{blob.repo}/{blob.path} arrived damaged: its hash is {found}, but should be {blob.etag}. It was removed; "
-            "call again to download it anew. If the same happens again, something on the way (a proxy, the disk, the "
-            "memory) changes bytes."
+            f"{blob.repo}/{blob.path} arrived damaged: its hash is {digest}, but should be {blob.etag}. It was "
+            "removed; call again to download it anew. If the same happens again, something on the way (a proxy, the "
+            "disk, the memory) changes bytes, or several processes write to a disk that supports no locks."
         )
 
 
-def _read_again(file: IO[bytes], blob: Blob, digest: _Digest) -> int:
-    """Hash the bytes of earlier attempts; returns how many there are. A file that is too long is emptied."""
-    here = os.fstat(file.fileno()).st_size
-    if here > blob.size:
-        file.truncate(0)
-        return 0
-    file.seek(0)
-    while piece := file.read(_PIECE):
-        digest.update(piece)
-    return here
-
-
-def _transfer(blob: Blob, file: IO[bytes], here: int, digest: _Digest, at: At) -> _Digest:
-    """Append the missing bytes, over as many connections as needed; returns the digest of the whole file."""
-    failures, furthest = 0, here
-    while here < blob.size:
+def _transfer(blob: Blob, partial: _Partial, at: At) -> None:
+    """Append the missing bytes, over as many connections as needed."""
+    failures, furthest = 0, partial.size
+    while partial.size < blob.size:
+        error = None
         try:
-            with api.opened(blob, here, min(here + _REQUEST, blob.size)) as (start, pieces):
-                if start != here:  # the server sends the whole file
-                    file.truncate(0)
-                    here, digest = 0, _digest(blob)
-                for piece in pieces:
-                    _append(file, here, piece[: blob.size - here])
-                    digest.update(piece[: blob.size - here])
-                    here = min(here + len(piece), blob.size)
-                    at(here)
-                    if here == blob.size:
-                        break  # a server may send more than it announced
-            error = None
+            _receive(blob, partial, at)
         except Unavailable as unavailable:
             if not unavailable.passing:
                 raise
             error = unavailable
-        is_further, furthest = here > furthest, max(here, furthest)
+        is_further, furthest = partial.size > furthest, max(partial.size, furthest)
         if is_further and error is None:
             continue
         failures = 1 if is_further else failures + 1
         if failures > len(WAITS):
             raise ModelLoadError(
-                f"The download of {blob.repo}/{blob.path} stopped at {size_text(here)} of {size_text(blob.size)}, and "
-                f"{len(WAITS)} more attempts brought nothing: {error or 'the server ended it early.'} The part "
-                "downloaded so far is kept; call again to go on."
+                f"The download of {blob.repo}/{blob.path} stopped at {size_text(partial.size)} of "
+                f"{size_text(blob.size)}, and {len(WAITS)} more attempts brought nothing: "
+                f"{error or 'the server ended it early.'} The part downloaded so far is kept; call again to go on."
             ) from error
         time.sleep(WAITS[failures - 1])
-    return digest
 
 
-def _append(file: IO[bytes], here: int, data: bytes) -> None:
-    """Append `data`. Raises ModelLoadError if another process wrote, too: some network file systems grant one lock to
-    several processes."""
-    if os.fstat(file.fileno()).st_size != here:
-        raise ModelLoadError(
-            f"Another process downloads the same file into {api.cache_directory()}, whose file system does not "
-            "support locks. Wait until that is done, or set HF_HOME to a directory on a local disk."
-        )
-    file.seek(here)
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+def _receive(blob: Blob, partial: _Partial, at: At) -> None:
+    """Append what one request brings."""
+    with api.opened(blob, partial.size, min(partial.size + _REQUEST, blob.size)) as (start, pieces):
+        if start != partial.size:  # the server sends the whole file
+            partial.empty()
+        for piece in pieces:
+            partial.append(piece)
+            at(partial.size)
+            if partial.size == blob.size:
+                break  # a server may send more than it announced
 
 
 def _place(blob: Blob, path: Path) -> None:
-    """Move a complete file to its name in the cache, and link it at the commit."""
+    """Give a complete file its name in the cache, and link it at the commit."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    stored, unfinished = _stored(blob), _unfinished(blob)
+    stored = _stored(blob)
+    is_stored = cache.is_whole(stored, blob.size)
     if not api.has_links():
-        if _is_whole(stored, blob):
-            shutil.copyfile(stored, path)
-        else:
-            unfinished.replace(path)
+        shutil.copyfile(stored, path) if is_stored else _unfinished(blob).replace(path)
         return
-    if not _is_whole(stored, blob):
-        unfinished.replace(stored)
+    if not is_stored:
+        _unfinished(blob).replace(stored)
     path.unlink(missing_ok=True)
     path.symlink_to(os.path.relpath(stored, path.parent))
-
-
-def _is_whole(path: Path, blob: Blob) -> bool:
-    return path.is_file() and path.stat().st_size == blob.size
 
 
 def _stored(blob: Blob) -> Path:
@@ -223,15 +213,3 @@ def _stored(blob: Blob) -> Path:
 
 def _unfinished(blob: Blob) -> Path:
     return _stored(blob).with_name(blob.etag + _UNFINISHED)
-
-
-def _expected(blob: Blob) -> str | None:
-    """Returns the hash in the etag; None if the etag is something else, as on mirrors of the Hub."""
-    return blob.etag if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.etag) else None
-
-
-def _digest(blob: Blob) -> _Digest:
-    """Returns SHA-256 for files stored as large files, git's blob hash for the others."""
-    if len(blob.etag) == 40:
-        return hashlib.sha1(b"blob %d\0" % blob.size, usedforsecurity=False)
-    return hashlib.sha256()

@@ -4,8 +4,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -90,15 +89,17 @@ def fetch(name: Name, *, memory: Memory | None = None, progress: Progress | None
     if found.why:
         _log.info("%s: %s", found.repo, found.why)
     if not found.is_here:
-        shown = progress or Progress(None if api.is_silent() else screen_for(sys.stderr))
+        progress = progress or Progress(None if api.is_silent() else screen_for(sys.stderr))
         if found.why:
-            shown.say(f"{found.repo}: {found.why}")
+            progress.say(f"{found.repo}: {found.why}")
         try:
-            _download(found, shown)
+            _download(found, progress)
         except Unavailable as error:
-            if known := _in_cache(name, memory):
-                return _instead(known, error).path
-            raise
+            copy = _in_cache(name, memory)
+            if copy is None:
+                raise
+            _warn_of_copy(copy, error)
+            return copy.path
     _remember(found)
     return found.path
 
@@ -106,17 +107,20 @@ def fetch(name: Name, *, memory: Memory | None = None, progress: Progress | None
 def find(name: Name, memory: Memory | None = None) -> Found:
     """Returns the model that a name means, without downloading it; without a network, the one in the cache. Raises
     ModelLoadError if there is none, or several."""
-    if cache.is_commit(name.revision) and (known := _in_cache(name, memory)):
-        return known  # a commit does not change
+    api.check_repo(name.repo)
+    cached = _in_cache(name, memory)
+    if cached and cache.is_commit(name.revision):
+        return cached  # a commit does not change
     try:
-        there = api.listing(name.repo, name.revision)
+        if cached:
+            return _chosen(name, api.listing(name.repo, name.revision), memory)
+        return _chosen(name, _patiently(lambda: api.listing(name.repo, name.revision)), memory)
     except Unavailable as error:
-        if known := _in_cache(name, memory):
-            return known if api.is_offline() else _instead(known, error)
-        there = _listing_again(name, error)
-    if there.repo != name.repo:
-        _log.warning("%s was renamed to %s; the Hub finds it under both names.", name.repo, there.repo)
-    return _chosen(name, there, memory)
+        if cached is None:
+            raise _with_cached(name, error) from error
+        if not api.is_offline():
+            _warn_of_copy(cached, error)
+        return cached
 
 
 def blobs(found: Found) -> list[api.Blob]:
@@ -154,34 +158,22 @@ def _chosen(name: Name, there: Listing, memory: Memory | None) -> Found:
 
 
 def _in_cache(name: Name, memory: Memory | None) -> Found | None:
-    known = cache.snapshot(name.repo, name.revision)
-    if known is None:
-        return None
+    files = cache.snapshot(name.repo, name.revision)
     try:
-        return _chosen(name, Listing(name.repo, known.commit, known.files), memory)
+        return _chosen(name, files, memory) if files else None
     except ModelLoadError as error:
         _log.debug("Not in the cache: %s", error)
         return None
 
 
-def _instead(known: Found, error: Unavailable) -> Found:
-    _log.warning("%s The copy of %s in the cache is used instead, commit %s.", error, known.repo, known.commit)
-    return known
-
-
-def _listing_again(name: Name, error: Unavailable) -> Listing:
-    try:
-        if not error.passing:
-            raise error
-        return _patiently(lambda: api.listing(name.repo, name.revision))
-    except Unavailable as final:
-        raise _with_cached(name, final) from final
+def _warn_of_copy(copy: Found, error: Unavailable) -> None:
+    _log.warning("%s The copy of %s in the cache is used instead, commit %s.", error, copy.repo, copy.commit)
 
 
 def _with_cached(name: Name, error: Unavailable) -> ModelLoadError:
     """Returns the error, extended by what the cache has of this repository."""
-    known = cache.snapshot(name.repo, name.revision)
-    variants = variants_of(known.files) if known else []
+    cached = cache.snapshot(name.repo, name.revision)
+    variants = variants_of(cached.files) if cached else []
     if not variants:
         return error
     there = ", ".join(f"{variant.path} ({size_text(variant.size)})" for variant in variants)
@@ -189,40 +181,33 @@ def _with_cached(name: Name, error: Unavailable) -> ModelLoadError:
 
 
 def _download(found: Found, progress: Progress) -> None:
-    missing = [_blob(found, file) for file in found.variant.files if not _has(found, file)]
+    missing = [
+        _blob(found, file)
+        for file in found.variant.files
+        if not cache.is_whole(cache.path_of(found.repo, found.commit, file), file.size)
+    ]
     total, here = sum(blob.size for blob in missing), sum(download.unfinished_size(blob) for blob in missing)
     download.check_room(total - here)
     progress.begin(found.variant.path, total, here)
     before = 0
-    with _ended(progress):
+    try:
         for blob in missing:
-            base = before
             download.download(
                 blob,
-                lambda here, base=base: _at(progress, base + here),
+                lambda here, base=before: _at(progress, base + here),
                 lambda: progress.say("Another process downloads this file; waiting for it."),
             )
             before += blob.size
-
-
-def _at(progress: Progress, here: int) -> None:
-    progress.at(here)
-    if is_unwanted():
-        raise ModelLoadError("The download was cancelled; call again to go on.")
-
-
-@contextmanager
-def _ended(progress: Progress) -> Generator[None]:
-    try:
-        yield
     except BaseException:
         progress.stopped()
         raise
     progress.end()
 
 
-def _has(found: Found, file: File) -> bool:
-    return cache.is_here(found.repo, found.commit, replace(found.variant, files=(file,)))
+def _at(progress: Progress, here: int) -> None:
+    progress.at(here)
+    if is_unwanted():
+        raise ModelLoadError("The download was cancelled; call again to go on.")
 
 
 def _blob(found: Found, file: File) -> api.Blob:

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.errors import EngineError
@@ -93,8 +93,8 @@ class Connection:
             except BaseException as error:
                 if future.set_running_or_notify_cancel():
                     lost = Lost(reason_of(self._why) if self._why else "its connection was closed")
-                    future.set_exception(lost if _is_cancellation(error) else error)
-                if _is_cancellation(error):
+                    future.set_exception(lost if isinstance(error, asyncio.CancelledError) else error)
+                if isinstance(error, asyncio.CancelledError):
                     raise
             else:
                 if future.set_running_or_notify_cancel():
@@ -129,9 +129,16 @@ class Connection:
         self._fail(self._why or reason, self._stderr.last_words(1.0))
 
     def _fail(self, reason: BaseException, wrote: str) -> None:
-        """Tell who waits for the connection that there is none, and what the server wrote."""
-        if not self.ready.done():
-            self.ready.set_exception(self._no_start(reason, wrote))
+        """Raise to all that wait for the connection why there is none, and what the server wrote."""
+        if self.ready.done():
+            return
+        quoted = f" It wrote: {wrote.rstrip('.')}." if wrote else ""
+        label = self._target.label[0].upper() + self._target.label[1:]
+        error = EngineError(
+            f"{label} cannot be used: {reason_of(reason)}.{quoted} Start it by hand to see what is wrong, or leave it "
+            "out."
+        )
+        self.ready.set_exception(error)
 
     async def _life(self) -> None:
         self._life_task = task = asyncio.current_task()
@@ -168,7 +175,7 @@ class Connection:
             self._give_up(Lost("it was closed"))
 
     def _give_up(self, reason: Exception) -> None:
-        """End the connection at once for this reason; all that wait are told it. Called on the connection's loop."""
+        """End the connection at once for this reason; all that wait get it. Called on the connection's loop."""
         if self._why is not None:
             return
         self._why, self.lost = reason, True
@@ -194,7 +201,7 @@ class Connection:
         cursor: str | None = None
         with self._intake.listing():
             for _ in range(_MOST_PAGES):
-                async with _Watching(self):
+                with self._losses():
                     page = await client.list_tools(cursor=cursor)
                 tools += page.tools
                 cursor = page.next_cursor
@@ -205,8 +212,19 @@ class Connection:
         self.listed = tuple(tools)
 
     async def _called(self, name: str, arguments: dict[str, Any]) -> "CallToolResult":
-        async with _Watching(self):
+        with self._losses():
             return await self._connected().call_tool(name, arguments)
+
+    @contextmanager
+    def _losses(self) -> Generator[None]:
+        """Raise errors that mean a lost connection as Lost, and mark the connection as lost."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, Lost) or not _is_loss(error):
+                raise
+            self.lost = True
+            raise Lost(reason_of(error)) from error
 
     def _connected(self) -> "Client":
         if self._client is None or self.lost:
@@ -232,28 +250,6 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - then changes are seen at the next connection
             _log.debug("%s does not report changes of its tools: %r", self._target.label, error)
 
-    def _no_start(self, error: BaseException, wrote: str) -> EngineError:
-        quoted = f" It wrote: {wrote.rstrip('.')}." if wrote else ""
-        what = f"{_capital(self._target.label)} cannot be used: {reason_of(error)}.{quoted}"
-        return EngineError(f"{what} Start it by hand to see what is wrong, or leave it out.")
-
-
-class _Watching:
-    """Turns errors that mean a lost connection into `Lost`, and marks the connection as lost."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def __aenter__(self) -> None:
-        pass
-
-    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or isinstance(error, Lost):
-            return
-        if _is_loss(error):
-            self._connection.lost = True
-            raise Lost(reason_of(error)) from error
-
 
 def _is_loss(error: BaseException) -> bool:
     import anyio
@@ -276,14 +272,6 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, Lost | Refused | EngineError) and text:
         return text
     return f"{type(error).__name__}: {text}".removesuffix(": ")
-
-
-def _is_cancellation(error: BaseException) -> bool:
-    return isinstance(error, asyncio.CancelledError)
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 async def _unchecked(name: str, result: object) -> None:

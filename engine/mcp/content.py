@@ -30,10 +30,10 @@ def cut(text: str, most: int) -> str:
 
 
 def _text(blocks: "Sequence[ContentBlock]") -> str:
-    return "\n".join(map(_shown, blocks))
+    return "\n".join(map(_block_text, blocks))
 
 
-def _shown(block: "ContentBlock") -> str:
+def _block_text(block: "ContentBlock") -> str:
     """Returns one piece of content as text. Content other than text is named, so that the model knows about it."""
     match block.type:
         case "text":
@@ -46,11 +46,11 @@ def _shown(block: "ContentBlock") -> str:
             kind = f", {block.mime_type}" if block.mime_type else ""
             return f"(Link to the resource {block.name!r}: {block.uri}{kind}.)"
         case "resource":
-            held = block.resource
-            if (text := getattr(held, "text", None)) is not None:
-                return f"(Resource {held.uri}:)\n{text}"
-            about = f"{held.mime_type or 'of no stated type'}, {_size(getattr(held, 'blob', ''))}"
-            return f"(Resource {held.uri}, {about}: not shown, as only text can be.)"
+            resource = block.resource
+            if (text := getattr(resource, "text", None)) is not None:
+                return f"(Resource {resource.uri}:)\n{text}"
+            about = f"{resource.mime_type or 'of no stated type'}, {_size(getattr(resource, 'blob', ''))}"
+            return f"(Resource {resource.uri}, {about}: not shown, as only text can be.)"
 
 
 def _size(base64: str) -> str:

@@ -134,8 +134,8 @@ class Intake:
         """Returns a message as far as we read it, before the protocol's client validates it. An exception is a message
         that could not be parsed, so that nobody knows whose reply it was: it ends the connection."""
         if isinstance(item, Exception):
-            known = isinstance(item, ValidationError)
-            why = item.errors(include_url=False, include_input=False)[0]["msg"] if known else str(item)
+            is_invalid = isinstance(item, ValidationError)
+            why = item.errors(include_url=False, include_input=False)[0]["msg"] if is_invalid else str(item)
             self.refuse(Refused(f"it sent a message that cannot be read: {why[:300]}"))
         else:
             item.message = _reduced(item.message)
@@ -150,7 +150,7 @@ class Lines:
 
     def feed(self, data: bytes) -> bytearray:
         """Returns the messages that are complete, as lines."""
-        found = bytearray()
+        complete = bytearray()
         for number, piece in enumerate(data.split(b"\n")):
             if number:
                 line, self._line = self._line, bytearray()
@@ -159,10 +159,10 @@ class Lines:
                     self._pass_over(line)
                 else:
                     line += b"\n"
-                    found = found + line if found else line
+                    complete = complete + line if complete else line
             self._meter.feed(piece)
             self._line += piece
-        return found
+        return complete
 
     def _pass_over(self, line: bytearray) -> None:
         if line.strip():

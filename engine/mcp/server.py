@@ -177,11 +177,11 @@ class MCP:
     def _tools_of(self, listed: "Sequence[Listed]", until: float, *, first: bool) -> tuple[Tool, ...]:
         wanted = self._only
         if first and (missing := [name for name in wanted or () if name not in {tool.name for tool in listed}]):
-            known = ", ".join(tool.name for tool in listed) or "none"
+            names = ", ".join(tool.name for tool in listed) or "none"
             raise RequestError(
-                f"only= names {missing[0]!r}, which {self.label} does not list. Its tools are: {known:.2000}."
+                f"only= names {missing[0]!r}, which {self.label} does not list. Its tools are: {names:.2000}."
             )
-        found: dict[str, Tool] = {}
+        tools: dict[str, Tool] = {}
         for tool in listed:
             if wanted is not None and tool.name not in wanted:
                 continue
@@ -192,13 +192,13 @@ class MCP:
                 )
             try:
                 made = self._tool_of(tool)
-                if made.name in found:
+                if made.name in tools:
                     raise RequestError("the server lists two tools of that name")
-                found[made.name] = made
+                tools[made.name] = made
             except RequestError as error:
                 text = f"The tool {cut(tool.name, 128)!r} of {self.label} is left out: {cut(str(error), 600)}"
                 warnings.warn(text, EngineWarning, stacklevel=2)
-        return tuple(found.values())
+        return tuple(tools.values())
 
     def _tool_of(self, listed: "Listed") -> Tool:
         """Returns a listed tool as a record. Raises RequestError for a name, description or schema that is not

@@ -89,7 +89,7 @@ def target_of(
 ) -> Target:
     """Returns the target of the caller's options. Raises RequestError for what cannot be a server, and for options that
     do not belong to it."""
-    kind, found, label = _read(server)
+    kind, readable, label = _read(server)
     for name, value, owner in (
         ("env", environment, "command"),
         ("cwd", folder, "command"),
@@ -97,7 +97,7 @@ def target_of(
     ):
         if value is not None and kind != owner:
             raise RequestError(f"{name}= is for a server given as a {owner}, which {label} is not; leave it out.")
-    return Target(found, label, environment, folder, headers)
+    return Target(readable, label, environment, folder, headers)
 
 
 def _read(server: object) -> tuple[str, Any, str]:
@@ -117,8 +117,9 @@ def _read(server: object) -> tuple[str, Any, str]:
             raise RequestError(
                 f"{server!r} is not a command; give one like 'python server.py' or ['python', 'server.py']."
             )
-        shown = shlex.join(words)
-        return "command", tuple(words), f"the MCP server `{shown if len(shown) <= 80 else f'{shown[:77]}...'}`"
+        command = shlex.join(words)
+        short = command if len(command) <= 80 else f"{command[:77]}..."
+        return "command", tuple(words), f"the MCP server `{short}`"
     if hasattr(server, "run") and hasattr(server, "name"):
         return "object", server, f"the MCP server {server.name!r}"  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     raise RequestError(
@@ -208,24 +209,24 @@ async def _http(address: str, headers: Mapping[str, str] | None, intake: Intake)
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    async def sent(request: Any) -> None:
+    async def shorten_goodbye(request: Any) -> None:
         if request.method == "DELETE":  # the end of a session
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(_GOODBYE_SECONDS).as_dict()}
 
-    async def came(response: Any) -> None:
+    async def count(response: Any) -> None:
         try:
             response.stream = _counted(response, intake)
         except Refused as refused:
             intake.refuse(refused)
             raise httpx2.ReadError(str(refused)) from refused
 
-    asked = httpx2.Headers(dict(headers or {}))
-    asked["Accept-Encoding"] = "identity"
+    sent_headers = httpx2.Headers(dict(headers or {}))
+    sent_headers["Accept-Encoding"] = "identity"
     async with (
         httpx2.AsyncClient(
-            headers=asked,
+            headers=sent_headers,
             timeout=httpx2.Timeout(30.0, read=_READ_SECONDS),
-            event_hooks={"request": [sent], "response": [came]},
+            event_hooks={"request": [shorten_goodbye], "response": [count]},
         ) as client,
         streamable_http_client(address, http_client=client, max_sse_event_size=MESSAGE_BYTES) as (reading, writing),
     ):

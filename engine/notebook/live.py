@@ -3,7 +3,6 @@
 IPython is imported only where it runs already.
 """
 
-import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from engine.events import (
     ToolCallStart,
     ToolResult,
 )
+from engine.screens import cell_display
 from engine.types import Usage
 
 UPDATE_SECONDS = 0.1
@@ -90,13 +90,13 @@ class Page:
 
     def blocks(self) -> list[Block]:
         """The page so far, in the order in which its parts began; a call's result follows the call."""
-        shown: list[_Growing] = []
+        parts: list[_Growing] = []
         for part in self._parts.values():
             if part.kind != "result":
-                shown += [part, part.result] if part.result else [part]
+                parts += [part, part.result] if part.result else [part]
         return [
             Block(part.kind, "".join(part.pieces), part.title, failed=part.failed, open=part is self._last)
-            for part in shown
+            for part in parts
         ]
 
     def data(self) -> dict[str, str]:
@@ -118,11 +118,11 @@ def show(stream: Streaming) -> None:
     Interrupting the kernel cancels the stream; what came before stays shown. An error that ends the stream is shown
     below what came before it.
     """
-    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if getattr(shell, "kernel", None) is None:
+    display = cell_display()
+    if display is None:
         sys.stdout.write(f"{stream!r}\n")
-        return
-    draw(stream, importlib.import_module("IPython.display").display)
+    else:
+        draw(stream, display)
 
 
 def draw(stream: Streaming, display: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
@@ -153,7 +153,7 @@ def _whole(stream: Streaming, page: Page) -> dict[str, str]:
     """The last state: what this reading showed; of a stream that was read before, what it came to."""
     if page.blocks():
         return page.data()
-    found = getattr(stream, "run", None) or getattr(stream, "completion", None)
-    if found is None:
+    whole = getattr(stream, "run", None) or getattr(stream, "completion", None)
+    if whole is None:
         return page.data()
-    return {"text/html": found._repr_html_(), "text/plain": repr(found)}
+    return {"text/html": whole._repr_html_(), "text/plain": repr(whole)}

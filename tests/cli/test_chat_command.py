@@ -135,15 +135,6 @@ def test_commands_are_listed_and_unknown_ones_named(
     assert "user\n/etc/hosts is a file<|im_end|>" in script.asked[0]
 
 
-def test_an_unknown_command_in_a_pipe_is_an_error(
-    scripted: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(ANSWER)
-    monkeypatch.setattr("sys.stdin", io.StringIO("/sing\nHello\n"))
-    assert main(["chat"]) == 1
-    assert "There is no command /sing" in capsys.readouterr().err
-
-
 def test_reasoning_is_shown_folded_and_switched(
     scripted: Scripted, types: Types, capsys: pytest.CaptureFixture[str]
 ) -> None:

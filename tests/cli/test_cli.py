@@ -83,10 +83,6 @@ def test_parts_of_one_kind_are_apart() -> None:
     )
 
 
-def test_a_model_cannot_move_the_cursor() -> None:
-    assert shown([ContentDelta("a\x1b[2Jb\rc\x9bd\te\n")]) == "answer: a\\x1b[2Jb\\rc\\x9bd\te\n"
-
-
 def test_a_terminal_gets_styles() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -147,9 +147,9 @@ def test_parts_stream_as_they_come() -> None:
         assert message.parts[2].arguments == {"x": 1}
         assert message.parts[2].tool_call_id == call.tool_call_id
         assert response.usage().output > 10
-        sent = [each for message in [*response.prompt.messages, message] for each in plugin.as_openai(message)]
-        assert sent[1]["reasoning_content"] == "I ping."
-        assert sent[1]["tool_calls"][0]["function"] == {"name": "ping", "arguments": '{"x": 1}'}
+        sent = [each for message in [*response.prompt.messages, message] for each in plugin.as_fields(message)]
+        assert sent[1]["reasoning"] == "I ping."
+        assert sent[1]["tool_calls"] == [{"id": call.tool_call_id, "name": "ping", "arguments": '{"x": 1}'}]
 
 
 def test_a_broken_call_is_data() -> None:
@@ -180,7 +180,7 @@ async def test_the_asynchronous_model() -> None:
 def test_attachments_are_refused() -> None:
     message = parts.Message("user", [parts.AttachmentPart(llm.Attachment(content=b"x", type="image/png"))])
     with pytest.raises(RequestError, match="attachment"):
-        list(plugin.as_openai(message))
+        list(plugin.as_fields(message))
 
 
 def test_options_reach_the_turn() -> None:

@@ -257,11 +257,11 @@ def test_huge_listings(hub: Hub, repo: Repo) -> None:
         return True
 
     hub.instead = instead
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(ModelLoadError, match=r"has several models in Q8_0: .* and 49,980 more") as error:
         get()
     assert len(str(error.value)) < 3_000
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_parts_beyond_the_last_do_not_count() -> None:
