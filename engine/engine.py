@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from engine import loading, many
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.diagnose.explain import Explanation, explain_turn
-from engine.diagnose.inspect import Inspection, inspect_model
+from engine.diagnose.inspect import Inspection, inspect_model, model_facts
 from engine.display import page_markdown, table_html, visible
 from engine.errors import EngineError, MissingTemplateError, RequestError
 from engine.families import Family, FamilyLike
-from engine.families.embedding import prefixes
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
@@ -41,7 +40,6 @@ from engine.runtime.metrics import Metrics
 from engine.runtime.pending import PendingVectors
 from engine.runtime.raw import detokenize, tokenize
 from engine.runtime.service import PinnedPrefix, Service, Stream
-from engine.runtime.vectors import Vectors
 from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
@@ -80,7 +78,7 @@ class Engine:
         self._model = model
         self.scorer = Scorer(self._service)
         """What `score` and `classify` ask for log-probabilities."""
-        self.embedder = _embedder(self._service, model)
+        self.embedder = Embedder.of(self._service, None if model is None else model.info)
         """What `embed` and `rerank` ask for vectors."""
 
     @classmethod
@@ -388,20 +386,19 @@ class Engine:
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
 
     def embed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
-        """Returns the vector of a text, shape (d,), or the vectors of several, shape (n, d), as float32; see
-        `EmbedOptions`. Vectors are made between the steps of turns, as many texts in one decode as fit.
-
-        An embedding model is loaded by `Engine.load` like any other. A chat model makes vectors too, in a context of
-        its own, but an embedding model's are far better. Raises RequestError for texts or options that are not valid
-        and for a reranker, ContextOverflowError if the context does not fit into memory, EngineError if the engine is
-        closed.
+        """Returns the vector of a text, shape (d,), or those of several, shape (n, d), as float32; see `EmbedOptions`. An
+        embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for texts
+        or options that are not valid and for a reranker, ContextOverflowError if the context does not fit into memory,
+        EngineError if the engine is closed.
         """
         numbers = matrix(self.embedder.start(texts, options).result(), options)
         return numbers[0] if isinstance(texts, str) else numbers
 
     async def aembed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
         """`embed` for an event loop; cancelling the task cancels the request."""
-        numbers = matrix(await self._awaited(lambda: self.embedder.start(texts, options)), options)
+        numbers = matrix(
+            await (await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)), options
+        )
         return numbers[0] if isinstance(texts, str) else numbers
 
     def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
@@ -411,22 +408,18 @@ class Engine:
 
     async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
         """`rerank` for an event loop; cancelling the task cancels the request."""
-        return ranking(await self._awaited(lambda: self.embedder.start_rank(query, documents, options)), options)
-
-    @staticmethod
-    async def _awaited(start: Callable[[], PendingVectors]) -> Vectors:
-        return await (await off_loop(start, PendingVectors.cancel))
+        pending = await off_loop(lambda: self.embedder.start_rank(query, documents, options), PendingVectors.cancel)
+        return ranking(await pending, options)
 
     def score(
         self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
     ) -> list[Score]:
-        """Returns how likely each continuation is after a prompt, in order. The prompt is read once, and as many
-        continuations at once as there are sequences (`n_sequences`).
+        """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once, and
+        `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
+        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text.
 
-        Texts or tokens. A text stays a text: with `special` control-token text in the prompt becomes control tokens, as
-        in a prompt that was rendered. The model's BOS token is put before a text. Raises RequestError for what is not
-        text or tokens, or if nothing stands before the first token that is scored, ContextOverflowError for more tokens
-        than a conversation holds, EngineError if the engine is closed.
+        Raises RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
+        ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed.
         """
         return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special))
 
@@ -603,21 +596,7 @@ class Engine:
 
     def _facts(self) -> list[tuple[str, str]]:
         """Returns what a notebook shows of the engine, as names and values."""
-        facts = [("model", "a backend without a file")]
-        if self._model is not None:
-            info = self._model.info
-            facts = [
-                ("model", info.name or Path(info.path).name),
-                ("weights", f"{info.parameters / 1e6:,.1f} M parameters, {info.quantization}"),
-                ("path", str(info.path)),
-            ]
+        info = None if self._model is None else self._model.info
         closed = [("state", "closed: load it again")] if self.closed else []
-        return [*facts, ("family", self.family.title), ("context", f"{self.n_ctx:,} tokens a conversation"), *closed]
-
-
-def _embedder(service: Service, model: Model | IsolatedModel | None) -> Embedder:
-    if model is None:
-        return Embedder(service, None, None)
-    info = model.info
-    template = next((each.source for each in info.named_templates if each.name == "rerank"), None)
-    return Embedder(service, prefixes(info.name, info.path.name), template)
+        context = ("context", f"{self.n_ctx:,} tokens a conversation")
+        return [*model_facts(info), ("family", self.family.title), context, *closed]

@@ -18,8 +18,8 @@ from engine.events import fold
 from engine.families import Family, builtin_families
 from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.parsing import Piece
-from engine.runtime.request import TurnRequest
 from engine.runtime.raw import infill_prompt, raw_format, raw_parser, raw_prompt
+from engine.runtime.request import TurnRequest
 from engine.runtime.service import Service
 from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate

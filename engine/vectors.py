@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
 from engine.errors import RequestError
-from engine.families.embedding import Prefixes
+from engine.families.embedding import Prefixes, prefixes
+from engine.llama.model import ModelInfo
 from engine.options import EmbedOptions, RerankOptions, checked
 from engine.parsing import Piece
 from engine.runtime.pending import PendingVectors
@@ -44,6 +45,14 @@ class Embedder:
         self._service = service
         self._prefixes = prefixes
         self._template = template
+
+    @classmethod
+    def of(cls, service: Service, info: ModelInfo | None) -> Self:
+        """Returns the embedder of a model; None is a backend without a file."""
+        if info is None:
+            return cls(service, None, None)
+        template = next((each.source for each in info.named_templates if each.name == "rerank"), None)
+        return cls(service, prefixes(info.name, info.path.name), template)
 
     def start(self, texts: str | Iterable[str | Sequence[int]], options: EmbedOptions) -> PendingVectors:
         """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts and

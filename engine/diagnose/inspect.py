@@ -16,6 +16,17 @@ MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "tex
 TemplateSource: TypeAlias = Literal["model", "family", "caller"]
 
 
+def model_facts(info: ModelInfo | None) -> list[tuple[str, str]]:
+    """Returns a few facts about a model as names and values; None is a backend without a file."""
+    if info is None:
+        return [("model", "a backend without a file")]
+    return [
+        ("model", info.name or info.path.name),
+        ("weights", f"{info.parameters / 1e6:,.1f} M parameters, {info.quantization}"),
+        ("path", str(info.path)),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Marker:
     """A literal of the family's format: its role, and how this vocabulary spells it.

@@ -2,13 +2,15 @@
 embeddings"."""
 
 import base64
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 from engine.errors import EngineError
 from engine.openai.fields import EMBEDDINGS_FIELDS
 from engine.openai.parameters import Json
-from engine.openai.problems import Problem, bad, problem_of
+from engine.openai.problems import bad, problem_of
 from engine.openai.projection import EngineLike, ignored_fields
 from engine.openai.request import Options, Request, read_request
 from engine.runtime.pending import PendingVectors
@@ -36,19 +38,21 @@ class Embedding:
     model: str
 
     def begin(self) -> PendingVectors:
-        """Ask for the vectors. Raises Problem for what the engine refuses."""
+        """Ask for the vectors. Raises what `Embedder.start` raises."""
         given: Any = self.request.values["input"]
         one = isinstance(given, str) or isinstance(given[0], int)
-        try:
-            return self.engine.embedder.start([given] if one else given, self.request.options)
-        except EngineError as error:
-            raise self.problem(error) from error
+        return self.engine.embedder.start([given] if one else given, self.request.options)
 
-    def problem(self, error: EngineError) -> Problem:
-        problem = problem_of(error, {"messages": "input", **self.request.names})
-        if problem.status == 400 and problem.param is None:  # what is wrong, if no option is, is the input
-            problem.param = "input"
-        return problem
+    @contextmanager
+    def problems(self) -> Generator[None]:
+        """Raises Problem for an error of the engine in the block."""
+        try:
+            yield
+        except EngineError as error:
+            problem = problem_of(error, {"messages": "input", **self.request.names})
+            if problem.status == 400 and problem.param is None:  # what is wrong, if no option is, is the input
+                problem.param = "input"
+            raise problem from error
 
     def headers(self) -> dict[str, str]:
         """Warn about fields without effect, and return the header that tells a client the same."""

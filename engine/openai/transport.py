@@ -66,7 +66,9 @@ class _InProcess:
         try:
             turn = self._api.handle(request.method, request.url.path, request.url.params, request.read())
             if isinstance(turn, Embedding):
-                return _json(request, 200, _embedded(turn, timer), turn.headers())
+                with timer.limit(), turn.problems():
+                    body = turn.whole(turn.begin().result(timer.left))
+                return _json(request, 200, body, turn.headers())
             if not isinstance(turn, Turn):
                 return _json(request, 200, turn, {})
             streams = turn.begin()
@@ -84,8 +86,10 @@ class _InProcess:
         try:
             turn = self._api.handle(request.method, request.url.path, request.url.params, await request.aread())
             if isinstance(turn, Embedding):
-                async with timer.limit():
-                    return _json(request, 200, await _embedded_async(turn), turn.headers())
+                with timer.limit(), turn.problems():
+                    async with asyncio.timeout(timer.seconds):
+                        body = turn.whole(await (await off_loop(turn.begin, PendingVectors.cancel)))
+                return _json(request, 200, body, turn.headers())
             if not isinstance(turn, Turn):
                 return _json(request, 200, turn, {})
             with timer.limit():
@@ -137,22 +141,6 @@ def _ending(turn: Turn, streams: Sequence[TurnStream]) -> Generator[None]:
         raise turn.problem(error) from error
     finally:
         cancel(streams)
-
-
-def _embedded(embedding: Embedding, timer: _Timer) -> Json:
-    try:
-        return embedding.whole(embedding.begin().result(timer.left))
-    except TimeoutError as error:
-        raise timer.late() from error
-    except EngineError as error:
-        raise embedding.problem(error) from error
-
-
-async def _embedded_async(embedding: Embedding) -> Json:
-    try:
-        return embedding.whole(await (await off_loop(embedding.begin, PendingVectors.cancel)))
-    except EngineError as error:
-        raise embedding.problem(error) from error
 
 
 class _Body:
