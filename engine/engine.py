@@ -386,11 +386,10 @@ class Engine:
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
 
     def embed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
-        """Returns the vector of a text, shape (d,), or those of several, shape (n, d), as float32; see `EmbedOptions`. An
+        """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
         embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for texts
         or options that are not valid and for a reranker, ContextOverflowError if the context does not fit into memory,
-        EngineError if the engine is closed.
-        """
+        EngineError if the engine is closed."""
         numbers = matrix(self.embedder.start(texts, options).result(), options)
         return numbers[0] if isinstance(texts, str) else numbers
 
@@ -414,13 +413,11 @@ class Engine:
     def score(
         self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
     ) -> list[Score]:
-        """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once, and
+        """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
         `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
-        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text.
-
-        Raises RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
-        ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed.
-        """
+        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
+        RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
+        ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
         return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special))
 
     async def ascore(

@@ -73,7 +73,8 @@ _SENTENCES = {
     "this is not there yet: LoRA adapters are not loaded": "lora_path lora_base lora_scale lora_adapters lora adapter",
     "this is not there yet: models read text only, no images or sound":
         "mmproj mmproj_path clip_model_path images image audio chat_handler modalities",
-    "this is not there yet: there are no embeddings": "embedding embeddings pooling_type pooling",
+    "embedding models are loaded like any other; then use embed()": "embedding embeddings",
+    "write pooling=": "pooling_type",
     "this is not there yet: guesses come from the context alone (draft_max=), not from a second model":
         "draft_model model_draft draft",
     "this is not there yet: a file's header is used as it is": "kv_overrides override_kv",

@@ -102,7 +102,7 @@ def test_answers_and_calls_are_held_to_their_schemas(builtin_model_path: Any) ->
 def test_other_endpoints_are_refused_by_name() -> None:
     client: Any = engine.openai.OpenAI(WrittenEngine())
     for call, told in (
-        (lambda: client.embeddings.create(model="m", input="x"), "POST /embeddings"),
+        (lambda: client.moderations.create(input="x"), "POST /moderations"),
         (lambda: client.chat.completions.retrieve("x"), "GET /chat/completions/x"),
         (lambda: client.files.list(), "GET /files"),
         (lambda: client.models.delete("m"), "DELETE /models/m"),

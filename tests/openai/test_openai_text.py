@@ -66,7 +66,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": []}, "prompt", "missing_required_parameter"),
     ({"prompt": "x" * 5000}, "prompt", "context_length_exceeded"),
     ({"prompt": [10**9]}, "prompt", "invalid_value"),
-    ({"suffix": "end"}, "suffix", "unsupported_parameter"),
+    ({"suffix": "end"}, "suffix", "invalid_value"),
     ({"logprobs": 3}, "logprobs", "unsupported_parameter"),
     ({"best_of": 3}, "best_of", "unsupported_parameter"),
     ({"prompt": [97], "echo": True}, "echo", "unsupported_parameter"),

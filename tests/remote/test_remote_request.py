@@ -161,7 +161,7 @@ SENT: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"samplers": ["top_k", "typical_p"], "typical_p": 0.9}, {"samplers": ["top_k", "typ_p"], "typical_p": 0.9}),
     ({"logit_bias": {7: -1.5}, "ignore_eos": True}, {"logit_bias": {"7": -1.5}, "ignore_eos": True}),
     ({"sampling": SamplingParams(logprobs=3)}, {"logprobs": True, "top_logprobs": 3}),
-    ({"logprobs": 0, "stop_in": "all"}, {"logprobs": True, "top_logprobs": 0}),
+    ({"logprobs": 0}, {"logprobs": True, "top_logprobs": 0}),
     ({"model": "qwen3", "extra": {"cache_prompt": False, "model": "other"}}, {"model": "other", "cache_prompt": False}),
 ]
 
