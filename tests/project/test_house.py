@@ -26,7 +26,7 @@ MAX_ROOM_LINES = {
     "diagnose/": 1_950,
     "families/": 900,
     "hub/": 1_500,
-    "isolated/": 800,
+    "isolated/": 850,
     "llama/": 4_400,
     "mcp/": 1_150,
     "notebook/": 200,
