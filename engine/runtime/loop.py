@@ -129,6 +129,7 @@ class Loop:
         self._states: dict[int, SequenceState] = {}
         self._deadlines: dict[int, float] = {}
         self._vectors = VectorQueue()
+        self._scoring = 0  # requests whose tokens are scored
         self._replies = Replies()
         self.drain = self._replies.drain
         self._decoding: Sequence[Chunk] = []
@@ -141,7 +142,7 @@ class Loop:
     @property
     def busy(self) -> bool:
         """Whether a step has anything to do."""
-        return bool(self._states) or bool(self._vectors)
+        return bool(self._states or self._vectors.jobs)
 
     def submit(self, request: TurnRequest) -> None:
         """Accept a request. If making its parser or its options fails, the request ends with that error."""
@@ -159,6 +160,7 @@ class Loop:
             return
         state = SequenceState(request, generation, [*request.tokens, *opening.forced], now)
         self._states[request.id] = state
+        self._scoring += bool(request.scored)
         self._replies.emit(state, opening.events)
         if request.deadline is not None:
             self._deadlines[request.id] = now + request.deadline
@@ -229,7 +231,7 @@ class Loop:
             if not self._decode(batch):
                 break
             self._advance(batch)
-        if self._vectors:
+        if self._vectors.jobs:
             self._make_vectors()
 
     def _make_vectors(self) -> None:
@@ -246,7 +248,8 @@ class Loop:
             self._expire()
         if self._admit_again:
             self._admit()
-        self._guess()
+        if self._draft_max or self._scoring:
+            self._guess()
         while batches := self._scheduler.plan():
             needed, guesses = 0, 0
             for batch in batches:
@@ -480,6 +483,7 @@ class Loop:
         if state.sampler is not None:
             state.sampler.close()
         del self._states[id_]
+        self._scoring -= bool(state.request.scored)
         self._deadlines.pop(id_, None)
         self._admit_again = True
         try:

@@ -75,12 +75,10 @@ class VectorQueue:
     """Requests for vectors in the order in which they came. One decode takes texts of several of them."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, _Job] = {}
+        self.jobs: dict[int, _Job] = {}
+        """The requests under way, by id."""
         self._running: frozenset[int] = frozenset()
         self._alone = False
-
-    def __bool__(self) -> bool:
-        return bool(self._jobs)
 
     @property
     def running(self) -> frozenset[int]:
@@ -96,15 +94,16 @@ class VectorQueue:
                 else "This model is a reranker, which has no vectors; use rerank(), or load an embedding model."
             )
         texts = [_shortened(request, index, info.longest) for index in range(len(request.texts))]
-        self._jobs[request.id] = _Job(request.id, texts)
+        self.jobs[request.id] = _Job(request.id, texts)
 
     def cancel(self, id_: int) -> bool:
         """Forget a request; returns whether there was one."""
-        return self._jobs.pop(id_, None) is not None
+        return self.jobs.pop(id_, None) is not None
 
     def clear(self) -> list[int]:
         """Forget all requests; returns their ids."""
-        ids, self._jobs = list(self._jobs), {}
+        ids = list(self.jobs)
+        self.jobs.clear()
         return ids
 
     def step(self, context: VectorContext) -> Iterator[tuple[int, Vectors | DecodeError]]:
@@ -135,7 +134,7 @@ class VectorQueue:
     def _next(self, info: VectorInfo) -> Iterator[tuple[_Job, list[Sequence[int]]]]:
         """Yields requests with the texts of theirs that the next decode holds together."""
         rows = sequences = 0
-        for job in list(self._jobs.values()):
+        for job in list(self.jobs.values()):
             texts: list[Sequence[int]] = []
             for text in job.texts[len(job.done) :]:
                 if sequences and (sequences == info.sequences or rows + len(text) > info.rows):

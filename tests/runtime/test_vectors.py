@@ -41,7 +41,7 @@ def request(id_: int, *lengths: int, **options: Any) -> Embed:
 
 def made(queue: VectorQueue, context: Recorded) -> dict[int, Vectors | DecodeError]:
     ended: dict[int, Vectors | DecodeError] = {}
-    while queue:
+    while queue.jobs:
         ended.update(queue.step(context))
     return ended
 
@@ -81,7 +81,7 @@ def test_a_text_that_is_too_long_loses_its_end_but_not_what_closes_it() -> None:
     queue = VectorQueue()
     with pytest.raises(RequestError, match="Text 1 has 9 tokens, and one text may have 8"):
         queue.add(Embed(1, ((1,), tuple(range(9))), tail=1), INFO)
-    assert not queue
+    assert not queue.jobs
     seen: list[Sequence[int]] = []
     context = Recorded()
     context.embed = lambda texts: [seen.append(text) or b"\0\0\0\0" for text in texts]  # type: ignore[method-assign]
