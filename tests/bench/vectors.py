@@ -13,14 +13,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("support", "llama")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
-from measuring import by_turns, report, seconds, words  # noqa: E402
-from test_scores import Alone as ScoredAlone  # noqa: E402
-from vector_files import CLS, KINDS, LETTERS, SEP, Alone, cosine, write  # noqa: E402
+from measuring import by_turns, report, seconds, words
+from vector_files import CLS, KINDS, LETTERS, SEP, Alone, ScoredAlone, cosine, write
 
-from engine import Engine, _data  # noqa: E402
-from engine.errors import RequestError  # noqa: E402
+from engine import Engine, _data
+from engine.errors import RequestError
 
 FOLDER = Path(tempfile.mkdtemp())
 TEXTS = [words(12, seed) for seed in range(64)]
@@ -30,10 +29,16 @@ def vectors() -> None:
     path = write(FOLDER / "large.gguf", KINDS["bert-mean"], width=768, layers=12, words=30_000)
     with Engine.load(path) as llm:
         llm.embed(TEXTS)
-        together = {"one call": lambda _: 64 / seconds(lambda: llm.embed(TEXTS))}
-        alone = {"a call each": lambda _: 64 / seconds(lambda: [llm.embed(text) for text in TEXTS])}
+
+        def together(_: int) -> float:
+            return 64 / seconds(lambda: llm.embed(TEXTS))
+
+        def alone(_: int) -> float:
+            return 64 / seconds(lambda: [llm.embed(text) for text in TEXTS])
+
         weights = f"{llm.info.parameters / 1e6:.0f} M weights, {len(llm.tokenize(TEXTS[0]))} tokens a text"
-        report(f"64 texts, {weights}", by_turns({**together, **alone}, 5), "a call each", "texts/s")
+        contenders = {"one call": together, "a call each": alone}
+        report(f"64 texts, {weights}", by_turns(contenders, 5), "a call each", "texts/s")
 
 
 def scores() -> None:

@@ -1,12 +1,12 @@
 """Scores of given texts on real contexts, against one decode of each whole text by llama.cpp's calls alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import model_files
-import numpy as np
 import pytest
+from vector_files import ScoredAlone
 
 from engine import Engine
 from engine.errors import ContextOverflowError, DecodeError, RequestError
@@ -18,45 +18,6 @@ TEXTS = [
     " x",
     " sunny in Oslo and in all the other cities of this list",
 ]
-
-
-class Alone:
-    """The log-probability of every token of a text, from one decode in which each row is an output."""
-
-    def __init__(self, path: Path, n_ctx: int = 512) -> None:
-        import llama_cpp
-
-        self._lib: Any = llama_cpp
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = 0
-        self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-        context = llama_cpp.llama_context_default_params()
-        context.n_ctx = context.n_batch = context.n_ubatch = n_ctx
-        context.flash_attn_type = 0
-        context.n_seq_max = context.n_threads = context.n_threads_batch = 1
-        self._context: Any = llama_cpp.llama_init_from_model(self._model, context)
-        self._size: int = self._lib.llama_vocab_n_tokens(self._lib.llama_model_get_vocab(self._model))
-
-    def logprobs(self, tokens: Sequence[int]) -> list[float]:
-        lib = self._lib
-        batch = lib.llama_batch_init(len(tokens), 0, 1)
-        for place, token in enumerate(tokens):
-            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, place, 1
-            batch.seq_id[place][0], batch.logits[place] = 0, 1
-        batch.n_tokens = len(tokens)
-        lib.llama_memory_clear(lib.llama_get_memory(self._context), True)
-        assert lib.llama_decode(self._context, batch) == 0
-        sums: list[float] = []
-        for place, token in enumerate(tokens[1:]):
-            logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, place), (self._size,))
-            logits = logits.astype(np.float64)
-            sums.append(float(logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())))
-        lib.llama_batch_free(batch)
-        return sums
-
-    def close(self) -> None:
-        self._lib.llama_free(self._context)
-        self._lib.llama_model_free(self._model)
 
 
 @pytest.fixture(scope="module", params=["builtin", "mamba", "lfm2"])
@@ -74,7 +35,7 @@ def llm(model: Path) -> Iterator[Engine]:
 
 
 def test_scores_are_those_of_one_decode_of_each_text(llm: Engine, model: Path) -> None:
-    alone = Alone(model)
+    alone = ScoredAlone(model)
     prompt = llm.tokenize(PROMPT, special=False, add_bos=True)
     texts = [llm.tokenize(text, special=False) for text in TEXTS]
     scores = llm.score(prompt, texts)
@@ -87,7 +48,7 @@ def test_scores_are_those_of_one_decode_of_each_text(llm: Engine, model: Path) -
 
 
 def test_a_long_text_is_scored_from_its_second_token_on(llm: Engine, model: Path) -> None:
-    alone = Alone(model)
+    alone = ScoredAlone(model)
     tokens = [(7 * number) % 250 + 3 for number in range(400)]
     if model.stem == "mamba":  # whose random weights overflow after some hundred tokens
         with pytest.raises(DecodeError, match="not numbers"):

@@ -204,6 +204,45 @@ class Alone:
         self._lib.llama_model_free(self._model)
 
 
+class ScoredAlone:
+    """The log-probability of every token of a text, from one decode in which each row is an output."""
+
+    def __init__(self, path: Path, n_ctx: int = 512) -> None:
+        import llama_cpp
+
+        self._lib: Any = llama_cpp
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = 0
+        self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        context = llama_cpp.llama_context_default_params()
+        context.n_ctx = context.n_batch = context.n_ubatch = n_ctx
+        context.flash_attn_type = 0
+        context.n_seq_max = context.n_threads = context.n_threads_batch = 1
+        self._context: Any = llama_cpp.llama_init_from_model(self._model, context)
+        self._size: int = self._lib.llama_vocab_n_tokens(self._lib.llama_model_get_vocab(self._model))
+
+    def logprobs(self, tokens: Sequence[int]) -> list[float]:
+        lib = self._lib
+        batch = lib.llama_batch_init(len(tokens), 0, 1)
+        for place, token in enumerate(tokens):
+            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, place, 1
+            batch.seq_id[place][0], batch.logits[place] = 0, 1
+        batch.n_tokens = len(tokens)
+        lib.llama_memory_clear(lib.llama_get_memory(self._context), True)
+        assert lib.llama_decode(self._context, batch) == 0
+        sums: list[float] = []
+        for place, token in enumerate(tokens[1:]):
+            logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, place), (self._size,))
+            logits = logits.astype(np.float64)
+            sums.append(float(logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())))
+        lib.llama_batch_free(batch)
+        return sums
+
+    def close(self) -> None:
+        self._lib.llama_free(self._context)
+        self._lib.llama_model_free(self._model)
+
+
 def cosine(left: NDArray[Any], right: NDArray[Any]) -> float:
     """Returns the cosine of two vectors."""
     return float(left @ right / (np.linalg.norm(left) * np.linalg.norm(right)))
