@@ -1,8 +1,9 @@
 """Log-probabilities of given texts: scores of continuations, and answers classified by them."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import exp
 from typing import TypeAlias, cast
 
@@ -14,6 +15,8 @@ from engine.runtime.stream import Stream
 from engine.types import TokenLogprob
 
 TextOrTokens: TypeAlias = str | Sequence[int]
+Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""The tokens before a text, and those of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,7 @@ class Scorer:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def pairs(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def pairs(self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool) -> list[Pair]:
         """Returns the tokens before and of each continuation. Two texts are tokenised together: where a token spans
         both, it belongs to the continuation. Raises RequestError for what is not text or tokens."""
         if (
@@ -54,9 +55,7 @@ class Scorer:
             raise RequestError("score() takes a list of continuations, one at least.")
         return [self._pair(prompt, each, special=special) for each in continuations]
 
-    def _pair(
-        self, prompt: TextOrTokens, continuation: TextOrTokens, *, special: bool
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _pair(self, prompt: TextOrTokens, continuation: TextOrTokens, *, special: bool) -> Pair:
         vocab = self._service.vocab
         if not isinstance(prompt, str):
             before = tokens_of(vocab, prompt)
@@ -76,32 +75,57 @@ class Scorer:
             return tuple(vocab.tokenize(continuation, special=False))
         return tokens_of(vocab, continuation)
 
-    def labels(self, prompt: Sequence[int], labels: Sequence[str]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def labels(self, prompt: Sequence[int], labels: Sequence[str]) -> list[Pair]:
         """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""
         if isinstance(labels, str) or len(set(labels)) != len(labels) or len(labels) < 2:
             raise RequestError("classify() takes a list of two or more labels, each another text.")
         return [(tuple(prompt), self._tokens(label)) for label in labels]
 
-    def scores(self, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Score]:
-        """Returns the scores in order. Prompts that begin alike are read once. Raises what `Service.score` raises."""
-        started: deque[Stream] = deque()
-        scores: list[Score] = []
+    def scores(self, pairs: Sequence[Pair]) -> list[Score]:
+        """Returns the scores in order. Raises what `Service.score` raises.
+
+        The texts after one prompt are read one after the other, so that the prompt stays where it is and nothing is
+        copied; as many prompts as there are sequences take part at a time.
+        """
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for index, (before, _) in enumerate(pairs):
+            groups.setdefault(before, []).append(index)
+        scores: dict[int, Score] = {}
+        for prompts in _parts(list(groups.values()), self._service.info.n_sequences):
+            for turn in zip_longest(*prompts):
+                scores |= self._together(pairs, [index for index in turn if index is not None])
+        return [scores[index] for index in range(len(pairs))]
+
+    def _together(self, pairs: Sequence[Pair], indices: Sequence[int]) -> dict[int, Score]:
+        started: deque[tuple[int, Stream]] = deque()
+        scores: dict[int, Score] = {}
+
+        def finish() -> None:
+            index, stream = started[0]
+            scores[index] = _score(stream)
+            started.popleft()
+
         try:
-            for before, scored in pairs:
+            for index in indices:
                 while True:
                     try:
-                        started.append(self._service.score(before, scored))
+                        started.append((index, self._service.score(*pairs[index])))
                         break
                     except QueueFullError:
                         if not started:
                             raise
-                        scores.append(_score(started.popleft()))
+                        finish()
             while started:
-                scores.append(_score(started.popleft()))
+                finish()
         finally:
-            for stream in started:
+            for _, stream in started:
                 stream.cancel()
         return scores
+
+
+def _parts(groups: Sequence[list[int]], size: int) -> Iterator[Sequence[list[int]]]:
+    for start in range(0, len(groups), size):
+        yield groups[start : start + size]
 
 
 def _score(stream: Stream) -> Score:
