@@ -5,8 +5,7 @@ packages for that read these records. Markers are literals written with the whit
 around them: "\n</think>\n\n" is the marker `</think>` with one newline before it and two after.
 """
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 
 from pydantic import Field, model_validator
@@ -307,23 +306,9 @@ class Family(Record):
     shows_schema: Literal["", "schema", "text", "openai", "cohere"] = Field(
         default="", description="how the chat template takes the schema of the answer; empty: it does not show one"
     )
-
     suffixed: str = Field(
-        default="",
-        description="a marker to whose end, as to that of all markers, a checkpoint may add a suffix of its own: its "
-        "vocabulary has <think:6124c78e> instead of <think>",
+        default="", description="a marker whose end shows the suffix that a vocabulary may add to all: <think:6124c78e>"
     )
-
-    def for_vocabulary(self, tokens: Collection[str]) -> Self:
-        """Returns this row with the suffix that the vocabulary adds to the markers, if it does."""
-        if not self.suffixed or self.suffixed in tokens:
-            return self
-        spelt = re.compile(re.escape(self.suffixed.removesuffix(">")) + r"(:[^\s>]+)>")
-        found = next((match for token in tokens if (match := spelt.fullmatch(token))), None)
-        if found is None:
-            return self
-        format_ = Format.model_validate(_suffixed(self.format.model_dump(exclude_unset=True), found[1]))
-        return self.model_copy(update={"format": format_, "suffixed": ""})
 
     @model_validator(mode="after")
     def _sourced(self) -> Self:
@@ -336,7 +321,6 @@ class Family(Record):
 
 
 R = TypeVar("R", bound=Record)
-_MARKER_END = re.compile("｜?>")
 
 
 def _consistent(record: R, found: Sequence[tuple[str, str]]) -> R:
@@ -350,19 +334,6 @@ def _contradictions(found: Sequence[tuple[str, str]]) -> PydanticCustomError:
     """Returns an error for the record as a whole, with each wrong field and what is wrong with it."""
     text = "; ".join(complaint for _, complaint in found)
     return PydanticCustomError("contradiction", "{text}", {"text": text, "found": tuple(found)})
-
-
-def _suffixed(node: object, suffix: str) -> object:
-    """Returns a record's data with a suffix before the end of every marker."""
-    match node:
-        case str():
-            return _MARKER_END.sub(lambda end: suffix + end[0], node)
-        case Mapping():
-            return {key: _suffixed(value, suffix) for key, value in cast("Mapping[str, object]", node).items()}
-        case tuple():
-            return tuple(_suffixed(item, suffix) for item in cast("tuple[object, ...]", node))
-        case _:
-            return node
 
 
 def _texts(node: object) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from engine import _data
 from engine.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
 from engine.events import fold
-from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families
+from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families, for_vocabulary
 from engine.parsing import Parser
 from engine.parsing.parser import ParserRecipe
 from engine.template.capabilities import Capabilities, probe
@@ -380,7 +380,7 @@ def stated_tools(tools: Sequence[ToolLike] | None, choice: AllowedChoice) -> tup
 def _detection(source: str | None, family: FamilyLike | None, tokens: Collection[str]) -> Detection:
     """Returns the family, its markers as the vocabulary spells them."""
     detection = _as_stated(source, family)
-    row = detection.family.for_vocabulary(tokens)
+    row = for_vocabulary(detection.family, tokens)
     if row is detection.family:
         return detection
     return Detection(row, f"{detection.reason}; its vocabulary spells {detection.family.suffixed} with a suffix")

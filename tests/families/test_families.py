@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from engine.errors import FamilyError
 from engine.events import fold
-from engine.families import Detect, Families, Family, ToolSyntax, builtin_families
+from engine.families import Detect, Families, Family, ToolSyntax, builtin_families, for_vocabulary
 from engine.parsing import Parser
 from engine.template.chat_template import ChatTemplate
 
@@ -420,7 +420,7 @@ def test_circles_among_bases_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["hunyuan-3", "hunyuan-4"])
 def test_a_vocabulary_s_own_suffix_is_part_of_every_marker(name: str) -> None:
     tokens = frozenset({"<think:6124c78e>", "</think:6124c78e>", "<tool_call:6124c78e>"})
-    row = builtin_families().get(name).for_vocabulary(tokens)
+    row = for_vocabulary(builtin_families().get(name), tokens)
     text = (
         "So.</think:6124c78e><tool_calls:6124c78e><tool_call:6124c78e>ping</tool_call:6124c78e></tool_calls:6124c78e>"
     )
@@ -429,12 +429,12 @@ def test_a_vocabulary_s_own_suffix_is_part_of_every_marker(name: str) -> None:
     assert (completion.reasoning, completion.content) == ("So.", "")
     assert [call.name for call in completion.tool_calls] == ["ping"]
     assert row.format.stops == ("<｜hy_eos:6124c78e｜>",)
-    assert row.for_vocabulary(tokens) is row  # once
+    assert for_vocabulary(row, tokens) is row  # once
 
 
 def test_a_vocabulary_without_a_suffix_changes_nothing() -> None:
     for row in (builtin_families().get(name) for name in builtin_families().names()):
-        assert row.for_vocabulary({"<think>", "</think>", "<think:a>"}) is row
+        assert for_vocabulary(row, {"<think>", "</think>", "<think:a>"}) is row
 
 
 def test_a_template_s_family_is_spelt_as_its_vocabulary() -> None:
