@@ -3,7 +3,7 @@
 `schema` has the records, `table` reads files of them, `detect` recognises a model's family.
 """
 
-from engine.families.detect import Detection, Families, FamilyLike, builtin_families
+from engine.families.detect import Detection, Families, FamilyLike, builtin_families, for_vocabulary
 from engine.families.schema import (
     ChannelSyntax,
     Detect,
@@ -30,4 +30,5 @@ __all__ = [
     "Shape",
     "ToolSyntax",
     "builtin_families",
+    "for_vocabulary",
 ]

@@ -1,6 +1,7 @@
 """Which family a model belongs to: rules over its chat template, or over architecture and name if it has none."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -80,6 +81,16 @@ class Families:
                     return Detection(row, f"it has no chat template; architecture {architecture!r}, name {name!r}")
         other = self._rows.get("content-only", _CONTENT_ONLY)
         return Detection(other, "no family in models.toml matches its chat template")
+
+
+def for_vocabulary(family: Family, tokens: Collection[str]) -> Family:
+    """Returns a family with the suffix that a vocabulary adds to its markers, if it does."""
+    spelt = re.compile(re.escape(family.suffixed.removesuffix(">")) + r"(:[\w.-]+)>")
+    ends = {match[1] for token in tokens if (match := spelt.fullmatch(token))} if family.suffixed else set[str]()
+    if len(ends) != 1 or family.suffixed in tokens:
+        return family
+    text = re.sub("(?=｜?>)(?<!｜)", ends.pop(), family.format.model_dump_json(exclude_unset=True))
+    return family.model_copy(update={"format": Format.model_validate_json(text), "suffixed": ""})
 
 
 FamilyLike: TypeAlias = str | Family | Format | Families

@@ -306,6 +306,9 @@ class Family(Record):
     shows_schema: Literal["", "schema", "text", "openai", "cohere"] = Field(
         default="", description="how the chat template takes the schema of the answer; empty: it does not show one"
     )
+    suffixed: str = Field(
+        default="", description="a marker whose end shows the suffix that a vocabulary may add to all: <think:6124c78e>"
+    )
 
     @model_validator(mode="after")
     def _sourced(self) -> Self:

@@ -4,7 +4,7 @@ interface.
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
@@ -14,7 +14,7 @@ from typing import Any, Self
 from engine import _data
 from engine.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
 from engine.events import fold
-from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families
+from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families, for_vocabulary
 from engine.parsing import Parser
 from engine.parsing.parser import ParserRecipe
 from engine.template.capabilities import Capabilities, probe
@@ -84,7 +84,7 @@ class ChatTemplate:
         now: Callable[[], datetime] = datetime.now,
         trust_template: bool = False,
     ) -> None:
-        self.detection = _detection(source, family)
+        self.detection = _detection(source, family, control_tokens or ())
         self.family = self.detection.family
         if source is None:
             source = _data.template_source(self.family.name)
@@ -377,7 +377,16 @@ def stated_tools(tools: Sequence[ToolLike] | None, choice: AllowedChoice) -> tup
     return () if choice == "none" else known
 
 
-def _detection(source: str | None, family: FamilyLike | None) -> Detection:
+def _detection(source: str | None, family: FamilyLike | None, tokens: Collection[str]) -> Detection:
+    """Returns the family, its markers as the vocabulary spells them."""
+    detection = _as_stated(source, family)
+    row = for_vocabulary(detection.family, tokens)
+    if row is detection.family:
+        return detection
+    return Detection(row, f"{detection.reason}; its vocabulary spells {detection.family.suffixed} with a suffix")
+
+
+def _as_stated(source: str | None, family: FamilyLike | None) -> Detection:
     if family is None:
         return builtin_families().detect(source)
     if isinstance(family, Families):

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from engine.errors import FamilyError
 from engine.events import fold
-from engine.families import Detect, Families, Family, ToolSyntax, builtin_families
+from engine.families import Detect, Families, Family, ToolSyntax, builtin_families, for_vocabulary
 from engine.parsing import Parser
 from engine.template.chat_template import ChatTemplate
 
@@ -415,3 +415,52 @@ title = "Three"
 def test_circles_among_bases_are_named(tmp_path: Path) -> None:
     text = '[base.a]\nlike = "b"\n[base.b]\nlike = ["plain", "a"]\n[family.c]\ntitle = "C"\nverified = ""\nlike = "a"\n'
     assert any("is unknown or circular (c -> a -> b -> a)" in told for told in mistakes(write(tmp_path, text)))
+
+
+@pytest.mark.parametrize("name", ["hunyuan-3", "hunyuan-4"])
+def test_a_vocabulary_s_own_suffix_is_part_of_every_marker(name: str) -> None:
+    tokens = frozenset({"<think:6124c78e>", "</think:6124c78e>", "<tool_call:6124c78e>"})
+    row = for_vocabulary(builtin_families().get(name), tokens)
+    text = (
+        "So.</think:6124c78e><tool_calls:6124c78e><tool_call:6124c78e>ping</tool_call:6124c78e></tool_calls:6124c78e>"
+    )
+    parser = Parser(row, "<｜hy_Assistant:6124c78e｜><think:6124c78e>")
+    completion = fold([*parser.feed(text), *parser.close()])
+    assert (completion.reasoning, completion.content) == ("So.", "")
+    assert [call.name for call in completion.tool_calls] == ["ping"]
+    assert row.format.stops == ("<｜hy_eos:6124c78e｜>",)
+    assert for_vocabulary(row, tokens) is row  # once
+
+
+def test_a_vocabulary_without_a_suffix_changes_nothing() -> None:
+    for row in (builtin_families().get(name) for name in builtin_families().names()):
+        assert for_vocabulary(row, {"<think>", "</think>", "<think:a>"}) is row
+
+
+def test_a_template_s_family_is_spelt_as_its_vocabulary() -> None:
+    source = "<｜hy_Assistant｜><arg_key>{% for message in messages %}{{ message.content }}{% endfor %}"
+    template = ChatTemplate(source, control_tokens=frozenset({"<think:x1>"}))
+    assert template.family.name == "hunyuan-4"
+    assert template.format.reasoning is not None
+    assert template.format.reasoning.open == "<think:x1>"
+    assert "with a suffix" in template.detection.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [
+        ("dots", "<dots_function_call><invoke name="),
+        ("plamo-3", "assistant<|plamo:msg|>"),
+        ("hunyuan-4", "<｜hy_Assistant:{}｜> <arg_key:{}>"),
+        ("glm-5.3", "<|system|>Reasoning Effort: <|assistant|><arg_key>"),
+        ("nanbeige", "<|im_start|>南北阁<think><function=<parameter="),
+        ("nanbeige-4", "<|im_start|>南北阁<think></think>reasoning_content<tool_call>"),
+        ("trinity-large", "has_reasoning_content render_tool_call(x) <|im_start|>assistant\\n<think>"),
+        ("granite-20b-functioncalling", "<|function_call_library|>"),
+        ("xlam", "Salesforce xLAM <|im_start|>"),
+        ("xlam-llama", "Salesforce xLAM <|start_header_id|><|eot_id|>ipython"),
+    ],
+)
+def test_what_a_template_is_recognised_by(name: str, template: str) -> None:
+    """No template of these families is at hand; these texts are what is known of them."""
+    assert builtin_families().detect(template).family.name == name

@@ -93,8 +93,9 @@ I look. [('look', '{"city": "Oslo"}')]
 **`like`** takes over what other rows say: families (less their `detect`) and bases, a later one in the list over an
 earlier one. What the row says itself wins. A row that is like its own name changes a shipped family. The bases are
 `plain` (no markers that exist as tokens only, nothing that changes in history), `chatml` (turns between
-`<|im_start|>` and `<|im_end|>`), `think` (reasoning in `<think>` at the start of a turn, no switch) and `hermes-calls`
-(JSON in `<tool_call>`). A file may have bases of its own, as tables `[base.<name>]`.
+`<|im_start|>` and `<|im_end|>`), `think` (reasoning in `<think>` at the start of a turn, no switch), `hermes-calls`
+(JSON in `<tool_call>`), `coder-calls` (elements in `<tool_call>`, as Qwen3-Coder's) and `glm-calls` (pairs of
+`<arg_key>` and `<arg_value>` in `<tool_call>`). A file may have bases of its own, as tables `[base.<name>]`.
 `llama-engine families show NAME` prints a family with everything it takes over.
 
 **`respell`** replaces text in all markers, for a family that only spells another's markers differently:
@@ -139,24 +140,24 @@ though they were not meant, turns that lost text or say nothing, and turns that 
 
 | class | outputs | executable | lost | shown |
 |---|---|---|---|---|
-| closer missing | 309 | 0 | 0 | 0 |
-| closer doubled | 309 | 0 | 0 | 0 |
-| opener doubled | 259 | 0 | 0 | 3 |
-| closer before | 231 | 0 | 0 | 0 |
-| brace doubled | 174 | 0 | 0 | 0 |
-| brace missing | 174 | 0 | 0 | 0 |
-| in a fence | 264 | 0 | 0 | 4 |
-| another case | 264 | 0 | 0 | 0 |
-| cut | 4367 | 0 | 0 | 0 |
-| quotes | 700 | 3 | 0 | 0 |
-| call in reasoning | 192 | 0 | 0 | 0 |
-| mention | 192 | 0 | 0 | 0 |
-| draft | 3068 | 0 | 0 | 0 |
-| call at the end of reasoning | 192 | 0 | 0 | 0 |
-| call without its wrapper | 57 | 0 | 0 | 0 |
+| closer missing | 348 | 0 | 0 | 0 |
+| closer doubled | 348 | 0 | 0 | 0 |
+| opener doubled | 286 | 0 | 0 | 3 |
+| closer before | 255 | 0 | 0 | 0 |
+| brace doubled | 192 | 0 | 0 | 0 |
+| brace missing | 192 | 0 | 0 | 0 |
+| in a fence | 297 | 0 | 0 | 4 |
+| another case | 297 | 0 | 0 | 0 |
+| cut | 4988 | 0 | 0 | 0 |
+| quotes | 788 | 5 | 0 | 0 |
+| call in reasoning | 216 | 0 | 0 | 0 |
+| mention | 216 | 0 | 0 | 0 |
+| draft | 3559 | 0 | 0 | 0 |
+| call at the end of reasoning | 216 | 0 | 0 | 0 |
+| call without its wrapper | 70 | 0 | 0 | 0 |
 
-The three that are left are calls in JSON that no marker ends (GigaChat 3 and 3.1, Llama 3): text may follow directly,
-so an unescaped `"}}` inside a string cannot always be told from the end.
+The five that are left are calls in JSON that no marker ends (GigaChat 3 and 3.1, Granite 20B, Llama 3): text may
+follow directly, so an unescaped `"}}` inside a string cannot always be told from the end.
 
 ## The families that are known
 

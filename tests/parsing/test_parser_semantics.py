@@ -328,3 +328,14 @@ def test_white_space_behind_a_marker_that_means_nothing_is_accounted_for() -> No
     fed = [*parser.feed("<|message_sep|>", special=True), *parser.feed("\n\nSo it is."), *parser.close()]
     assert "".join(segment.text for segment in parser.trace) == "<|message_sep|>\n\nSo it is."
     assert fold(fed).content == "\n\nSo it is."
+
+
+def test_calls_one_after_the_other_inside_reasoning_all_count() -> None:
+    def call(city: str) -> str:
+        return f'\n<tool_call>\n{{"name": "get_weather", "arguments": {{"city": "{city}"}}}}\n</tool_call>'
+
+    for chunks in splits("<think>\nI need both." + call("Paris") + call("Rome")):
+        completion = fold(run(Parser("trinity", tools=TOOLS), chunks))
+        assert completion.reasoning == "I need both."
+        assert [call.arguments for call in completion.tool_calls] == ['{"city": "Paris"}', '{"city": "Rome"}']
+        assert not completion.content

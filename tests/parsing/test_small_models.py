@@ -10,7 +10,7 @@ from small_models import judge, mutants
 from engine.events import fold
 from engine.parsing import Parser
 
-NO_CLOSING = frozenset(["gigachat-3", "gigachat-3.1", "llama-3"])
+NO_CLOSING = frozenset(["gigachat-3", "gigachat-3.1", "granite-20b-functioncalling", "llama-3"])
 """Text may follow a call directly there, so a quote that cuts one short cannot always be told from its end."""
 
 
