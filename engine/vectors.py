@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from math import exp
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 
@@ -147,6 +148,15 @@ def matrix(vectors: Vectors, options: EmbedOptions) -> "NDArray[Any]":
         lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
         numbers /= np.where(lengths == 0, 1, lengths)
     return numbers
+
+
+def numpy_file(numbers: "NDArray[Any]") -> bytes:
+    """Returns the content of a NumPy file (.npy)."""
+    import numpy as np
+
+    file = BytesIO()
+    np.save(file, numbers, allow_pickle=False)
+    return file.getvalue()
 
 
 def ranking(vectors: Vectors, options: RerankOptions) -> list[Ranked]:

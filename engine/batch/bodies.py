@@ -7,11 +7,12 @@ from typing import Any, TypeAlias, cast
 
 from engine.constraint.matcher import refusal
 from engine.constraint.response import response_of
-from engine.errors import RequestError
+from engine.errors import EngineError, RequestError
 from engine.openai.completions import chat_answer, read_chat
+from engine.openai.embeddings import embeddings_problem, read_embeddings
 from engine.openai.items import messages_of, stored_items
 from engine.openai.parameters import Json
-from engine.openai.problems import Problem, bad
+from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.request import Request
 from engine.openai.responses import ResponsesAnswer, read_responses
 from engine.options import TurnOptions, checked, prompt_options, sampling_params
@@ -19,6 +20,8 @@ from engine.template.conversation import check_last, conversation_of
 from engine.tools import ToolLike, as_tools
 from engine.types import Completion, Message, MessagesLike, ResponseFormat, Tool, Usage
 
+_CHAT, _RESPONSES, EMBEDDINGS = ENDPOINTS = ("/v1/chat/completions", "/v1/responses", "/v1/embeddings")
+"""The valid values of a row's `url`."""
 _Response: TypeAlias = Callable[[str, str, Sequence[Completion]], Json]
 
 
@@ -33,6 +36,21 @@ class Turn:
     n: int = 1
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     response: _Response | None = None
+
+    def problem(self, error: EngineError) -> Problem:
+        """Returns the problem that an engine's error is for the client of this turn."""
+        return problem_of(error, self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """One request for the vectors of texts."""
+
+    request: Request
+
+    def problem(self, error: EngineError) -> Problem:
+        """Returns the problem that an engine's error is for the client of this request."""
+        return embeddings_problem(error, self.request)
 
 
 def checked_turn(
@@ -69,21 +87,34 @@ def read_body(
     A null counts as absent in any field, because Parquet gives each row the fields of all rows. Raises RequestError,
     naming the field, for what is not valid and for what this engine cannot do.
     """
-    if url not in ENDPOINTS:
+    if url not in (_CHAT, _RESPONSES):
         raise RequestError(f'"url" is {url!r}; it must be one of {", ".join(ENDPOINTS)}.')
     records = as_tools(tools) if body.get("tools") is None else ()
-    fields = {name: value for name, value in body.items() if value is not None}
+    fields = _without_nulls(body)
     if records:
         fields["tools"] = [tool.openai() for tool in records]
     try:
         if fields.get("stream"):
             raise bad("stream is true, but a batch returns complete responses; remove it.", "stream")
-        read = _read_chat if url == ENDPOINTS[0] else _read_responses
+        read = _read_chat if url == _CHAT else _read_responses
         request, messages, response = read(fields, defaults)
     except Problem as problem:
         raise RequestError(problem.message) from problem
     turn = checked_turn(messages, records or request.tools, {**defaults, **request.options})
     return replace(turn, n=request.n, names=request.names, response=response)
+
+
+def read_texts(body: Mapping[str, Any]) -> Texts:
+    """Read the body of a request for vectors; a null counts as absent. Raises RequestError, naming the field, for what
+    is not valid."""
+    try:
+        return Texts(read_embeddings(_without_nulls(body)))
+    except Problem as problem:
+        raise RequestError(problem.message) from problem
+
+
+def _without_nulls(body: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def _read_chat(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, Sequence[Any], _Response]:
@@ -110,10 +141,6 @@ def _read_responses(body: Json, defaults: Mapping[str, Any]) -> tuple[Request, S
         return {**whole, "id": f"resp_{id_}", "timings": timings(completions)}
 
     return request, messages_of((), stored_items(values["input"]), values.get("instructions")), response
-
-
-ENDPOINTS = ("/v1/chat/completions", "/v1/responses")
-"""The valid values of a row's `url`."""
 
 
 def timings(completions: Sequence[Completion]) -> Json:

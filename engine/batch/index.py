@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from engine.batch.bodies import Texts
 from engine.batch.rows import BadRowError, Defaults, Kind, Row, bad_key, bad_line, digest, parse_row, sort_key
 from engine.batch.source import Source
 from engine.errors import BatchInputError, EngineError
@@ -20,9 +21,11 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The work that an engine is loaded for. `total`: rows of the input, including those that are done already."""
+    """The work that an engine is loaded for. `total`: rows of the input, including those that are done already;
+    `vectors`: those that ask for vectors, not for an answer."""
 
     total: int
+    vectors: int = 0
 
 
 class Digests:
@@ -79,6 +82,7 @@ class Index:
         self._numbers = array("Q")
         self._offsets = array("Q")
         self._places = array("q")
+        self._vectors = 0
         self.kind: Kind | None = None
 
     def build(self, *, skip_bad: bool) -> None:
@@ -93,7 +97,8 @@ class Index:
                 self._add(number, offset, bad_key(line, number), error.name, None)
             else:
                 self.kind = row.kind
-                self._add(number, offset, row.key, row.name, sort_key(row.turn))
+                self._vectors += isinstance(row.request, Texts)
+                self._add(number, offset, row.key, row.name, sort_key(row.request))
         if problems and not skip_bad:
             raise BatchInputError(_list_of(self._source.name, self._valid.count(0), problems))
         if not self._valid:
@@ -129,8 +134,8 @@ class Index:
         self._places.append(_NONE)
 
     def plan(self) -> Plan:
-        """Returns the number of rows."""
-        return Plan(len(self._valid))
+        """Returns the numbers of rows."""
+        return Plan(len(self._valid), self._vectors)
 
     def count(self, state: State) -> int:
         """Returns how many rows are in this state."""

@@ -5,35 +5,38 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack
 
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from engine.batch.bodies import checked_turn
+from engine.batch.bodies import Texts, Turn, checked_turn
 from engine.batch.files import Files
 from engine.batch.index import Index, Plan
 from engine.batch.lines import Lines
-from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, failure_line
+from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, body_line, failure_line
 from engine.batch.source import RowsLike, Source, input_identity
 from engine.engine import Engine
-from engine.errors import EngineError, QueueFullError, RequestError
+from engine.errors import EngineError, MissingTemplateError, QueueFullError, RequestError
+from engine.openai.embeddings import Embedding
 from engine.openai.projection import no_efforts, without_effort
 from engine.options import TurnOptions, refuse_unknown
 from engine.runtime.service import Stream
 from engine.screens import Screen, duration_text, screen_for
 from engine.tools import ToolLike, as_tools
-from engine.types import Completion
+from engine.types import Usage
 
 _VERSION = 1
 _WAKE_SECONDS = 0.25
 _SYNC_SECONDS = 1.0
 _ENDS = 1 << 20
+Started = TypeVar("Started")
 
 
 Loader: TypeAlias = Callable[[Plan], Engine]
@@ -68,8 +71,8 @@ class Report:
         if self.failed:
             words.append(f"{self.failed} failed")
         if self.ran and self.seconds > 0:
-            words.append(f"{self.completion_tokens / self.seconds:.0f} tokens/s")
-            if self.prompt_tokens:
+            words.append(f"{(self.completion_tokens or self.prompt_tokens) / self.seconds:.0f} tokens/s")
+            if self.prompt_tokens and self.completion_tokens:
                 words.append(f"{100 * self.cached_tokens // self.prompt_tokens} % of prompts cached")
             words.append(f"{duration_text(self.left * self.seconds / self.ran)} left" if self.left else "")
             if not self.left:
@@ -124,7 +127,7 @@ def run(rows: RowsLike, out: str | Path, llm: Engine | Loader, **options: Unpack
         index = Index(source, defaults)
         index.build(skip_bad=options.get("skip_bad", False))
         engine = llm(index.plan()) if callable(llm) else llm
-        files.claim(_fingerprint(engine, defaults), index, force=options.get("force", False))
+        files.claim(_fingerprint(engine, defaults, index.plan()), index, force=options.get("force", False))
         if removed := files.settle(index):
             progress.say(
                 f"Removed {removed} line{'' if removed == 1 else 's'} of rows that changed or succeeded since."
@@ -188,8 +191,19 @@ def _computed(llm: Engine, files: Files, index: Index, progress: "_Progress", op
     return work.report
 
 
+class _Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+class _Answered(NamedTuple):
+    """The output line of a row, and what its answers used."""
+
+    line: bytes
+    usages: list[Usage]
+
+
 class _Work:
-    """What the threads share: the remaining rows, the running streams, the sums."""
+    """What the threads share: the remaining rows, the running requests, the sums."""
 
     def __init__(self, llm: Engine, rows: Iterator[Row | bytes], out: Lines, errors: Lines, before: Report) -> None:
         self._llm = llm
@@ -198,7 +212,7 @@ class _Work:
         self._out = out
         self._errors = errors
         self._lock = threading.Lock()
-        self._streams: set[Stream] = set()
+        self._requests: set[_Cancellable] = set()
         self._stopped = False
         self._cancelled = threading.Event()
         self._began = time.monotonic()
@@ -218,7 +232,7 @@ class _Work:
         with self._lock:
             self._stopped = True
             self._sums = replace(self._sums, interrupted=True)
-            under_way = len(self._streams)
+            under_way = len(self._requests)
         rows = f"{under_way} row{'' if under_way == 1 else 's'} under way"
         return f"Finishing {rows}; Ctrl-C again stops at once.\nRun the same command to go on."
 
@@ -227,9 +241,9 @@ class _Work:
         with self._lock:
             self._stopped = True
             self._cancelled.set()
-            streams = list(self._streams)
-        for stream in streams:
-            stream.cancel()
+            requests = list(self._requests)
+        for request in requests:
+            request.cancel()
 
     def run(self) -> None:
         """Compute rows one after the other, in one thread."""
@@ -238,14 +252,16 @@ class _Work:
                 self._fail(row)
                 continue
             try:
-                completions = self._answers(row)
+                answered = (
+                    self._vectors(row, row.request) if isinstance(row.request, Texts) else self._turn(row, row.request)
+                )
             except ROW_ERRORS as error:
                 self._fail(failure_line(row, error))
                 continue
-            if not completions or any(completion.finish_reason == "cancelled" for completion in completions):
+            if answered is None:
                 return
-            self._out.append(answer_line(row, self._model, completions))
-            self._add(completions)
+            self._out.append(answered.line)
+            self._add(answered.usages)
 
     def _fail(self, line: bytes) -> None:
         self._errors.append(line)
@@ -256,41 +272,73 @@ class _Work:
         with self._lock:
             return None if self._stopped else next(self._rows, None)
 
-    def _answers(self, row: Row) -> list[Completion]:
-        streams = self._started(row)
-        with self._lock:
-            self._streams.update(streams)
-        if self._cancelled.is_set():
-            for stream in streams:
-                stream.cancel()
-        try:
-            return [stream.result() for stream in streams]
-        finally:
-            with self._lock:
-                self._streams.difference_update(streams)
+    def _turn(self, row: Row, turn: Turn) -> _Answered | None:
+        """Returns a turn's answers; None if the work was cancelled."""
+        streams = self._admitted(lambda: self._started(turn))
+        if streams is None:
+            return None
+        with self._under_way(streams):
+            completions = [stream.result() for stream in streams]
+        if any(completion.finish_reason == "cancelled" for completion in completions):
+            return None
+        usages = [completion.usage for completion in completions if completion.usage is not None]
+        return _Answered(answer_line(row, turn, self._model, completions), usages)
 
-    def _started(self, row: Row) -> list[Stream]:
-        """Start a row's turns. Returns an empty list if the work was cancelled before the engine had room."""
-        turn, options = row.turn, dict(row.turn.options)
+    def _vectors(self, row: Row, texts: Texts) -> _Answered | None:
+        """Returns the vectors of texts; None if the work was cancelled."""
+        embedding = Embedding(self._llm, texts.request, self._model)
+        pending = self._admitted(embedding.begin)
+        if pending is None:
+            return None
+        try:
+            with self._under_way([pending]):
+                vectors = pending.result()
+        except EngineError:
+            if self._cancelled.is_set():
+                return None
+            raise
+        usage = Usage(prompt_tokens=sum(vectors.tokens))
+        return _Answered(body_line(row, embedding.whole(vectors)), [usage])
+
+    def _started(self, turn: Turn) -> list[Stream]:
+        options = dict(turn.options)
+        try:
+            return self._llm.choices(turn.messages, turn.n, turn.tools, offline=True, **options)
+        except RequestError as error:
+            if (again := without_effort(options, error)) is None:
+                raise
+            self._note(no_efforts(turn.names.get("reasoning", "reasoning")))
+            return self._llm.choices(turn.messages, turn.n, turn.tools, offline=True, **again)
+
+    def _admitted(self, start: Callable[[], Started]) -> Started | None:
+        """Start a request as soon as the engine has room. Returns None if the work was cancelled before."""
         while True:
             try:
-                return self._llm.choices(turn.messages, turn.n, turn.tools, offline=True, **options)
+                return start()
             except QueueFullError:  # others use this engine too, or more are in flight than it lets wait
                 if self._cancelled.wait(_WAKE_SECONDS):
-                    return []
-            except RequestError as error:
-                if (again := without_effort(options, error)) is None:
-                    raise
-                options = again
-                self._note(no_efforts(turn.names.get("reasoning", "reasoning")))
+                    return None
+
+    @contextmanager
+    def _under_way(self, requests: Sequence[_Cancellable]) -> Generator[None]:
+        """These requests are cancelled with the work, if that happens during the block."""
+        with self._lock:
+            self._requests.update(requests)
+        if self._cancelled.is_set():
+            for request in requests:
+                request.cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._requests.difference_update(requests)
 
     def _note(self, text: str) -> None:
         with self._lock:
             if text not in self._sums.notes:
                 self._sums = replace(self._sums, notes=(*self._sums.notes, text))
 
-    def _add(self, completions: Sequence[Completion]) -> None:
-        usages = [completion.usage for completion in completions if completion.usage is not None]
+    def _add(self, usages: Sequence[Usage]) -> None:
         with self._lock:
             sums = self._sums
             self._sums = replace(
@@ -303,14 +351,24 @@ class _Work:
             )
 
 
-def _fingerprint(llm: Engine, defaults: Defaults) -> dict[str, Any]:
-    """Returns everything besides the rows on which answers depend."""
+def _fingerprint(llm: Engine, defaults: Defaults, plan: Plan) -> dict[str, Any]:
+    """Returns everything besides the rows on which answers depend. Raises MissingTemplateError if no row can be done:
+    all of them ask for an answer, and the model cannot chat."""
+    chat: dict[str, Any]
+    try:
+        chat = {
+            "template": sha256(llm.template.source.encode(errors="surrogatepass")).hexdigest(),
+            "family": llm.family.name,
+            "sampling": dict(llm.family.sampling),
+        }
+    except MissingTemplateError:
+        if not plan.vectors:
+            raise
+        chat = {"template": None, "family": None, "sampling": {}}
     fingerprint = {
         "version": _VERSION,
         "model": _model(llm),
-        "template": sha256(llm.template.source.encode(errors="surrogatepass")).hexdigest(),
-        "family": llm.family.name,
-        "sampling": dict(llm.family.sampling),
+        **chat,
         "options": dict(defaults.options),
         "tools": [tool.openai() for tool in as_tools(defaults.tools)],
         "system": defaults.system,

@@ -14,11 +14,10 @@ from typing import Any, Literal, TypeAlias, cast
 
 from pydantic_core import to_jsonable_python
 
-from engine.batch.bodies import ENDPOINTS, Turn, checked_turn, read_body, timings
+from engine.batch.bodies import EMBEDDINGS, ENDPOINTS, Texts, Turn, checked_turn, read_body, read_texts, timings
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError, TemplateError
 from engine.openai.choices import usage_object
 from engine.openai.parameters import Json
-from engine.openai.problems import problem_of
 from engine.tools import ToolLike
 from engine.types import Completion, whole_characters
 
@@ -42,7 +41,7 @@ class Row:
     name: str
     key: bytes
     kind: Kind
-    turn: Turn
+    request: Turn | Texts
     columns: Mapping[str, Any]
 
 
@@ -71,12 +70,12 @@ def parse_row(raw: bytes, number: int, defaults: Defaults) -> Row:
         columns = _object(raw)
         kind: Kind = "openai" if _OPENAI & columns.keys() - {"custom_id"} else "simple"
         name = _name(columns, kind, number)
-        turn = (_openai_turn if kind == "openai" else _simple_turn)(columns, defaults)
+        request = (_openai_request if kind == "openai" else _simple_turn)(columns, defaults)
         key = digest(dump({**columns, "custom_id": name}, sort_keys=True))
     except RequestError as error:
         label = _text_of(columns.get("custom_id"))
         raise BadRowError(whole_characters(str(error)), label and whole_characters(label), columns) from error
-    return Row(name, key, kind, turn, columns)
+    return Row(name, key, kind, request, columns)
 
 
 def bad_key(raw: bytes, number: int) -> bytes:
@@ -124,7 +123,7 @@ def _text_of(name: object) -> str | None:
     return str(name) if is_number or isinstance(name, str) else None
 
 
-def _openai_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
+def _openai_request(columns: Mapping[str, Any], defaults: Defaults) -> Turn | Texts:
     if unknown := sorted(columns.keys() - _OPENAI):
         raise RequestError(
             f'"{unknown[0]}" is not a field of a row: those are custom_id, method, url and body; remove it.'
@@ -136,6 +135,8 @@ def _openai_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
         raise RequestError(f'"url" is {_kind_of(url)}; it must be one of {", ".join(ENDPOINTS)}.')
     if not isinstance(body, dict):
         raise RequestError(f'"body" is {_kind_of(body)}; it must be the object of a request.')
+    if url == EMBEDDINGS:
+        return read_texts(cast("Json", body))
     return read_body(url, cast("Json", body), defaults.options, defaults.tools)
 
 
@@ -154,9 +155,11 @@ def _simple_turn(columns: Mapping[str, Any], defaults: Defaults) -> Turn:
     return checked_turn([*system, *conversation], defaults.tools, defaults.options)
 
 
-def sort_key(turn: Turn) -> bytes:
+def sort_key(turn: Turn | Texts) -> bytes:
     """Returns 27 bytes that sort turns with the same beginning next to one another: digests of the first 256, 512, ..
-    65,536 characters of what the model sees, tools first."""
+    65,536 characters of what the model sees, tools first. Texts keep their order: no prefix is reused for vectors."""
+    if isinstance(turn, Texts):
+        return bytes(3 * len(_ENDS))
     prompt = [
         [tool.openai() for tool in turn.tools],
         {name: repr(value) for name, value in turn.options.items() if name in ("reasoning", "template_kwargs")},
@@ -170,11 +173,15 @@ def sort_key(turn: Turn) -> bytes:
     return key
 
 
-def answer_line(row: Row, model: str, completions: Sequence[Completion]) -> bytes:
-    """Returns the output line of a row that was answered."""
-    if row.turn.response is not None:
-        body = row.turn.response(row.key.hex(), model, completions)
-        return _openai_line(row.key, row.name, _response(row.key, 200, body), None)
+def body_line(row: Row, body: Json) -> bytes:
+    """Returns the output line of a row that was answered with this body."""
+    return _openai_line(row.key, row.name, _response(row.key, 200, body), None)
+
+
+def answer_line(row: Row, turn: Turn, model: str, completions: Sequence[Completion]) -> bytes:
+    """Returns the output line of a row whose turn was answered."""
+    if turn.response is not None:
+        return body_line(row, turn.response(row.key.hex(), model, completions))
     whole = completions[0]
     completion = {
         "content": whole.content,
@@ -194,7 +201,7 @@ def failure_line(row: Row, error: EngineError) -> bytes:
     send."""
     message = " ".join(str(error).split())
     if row.kind == "openai":
-        problem = problem_of(error, row.turn.names)
+        problem = row.request.problem(error)
         body = {"error": {**problem.body()["error"], "message": message}}
         return _openai_line(row.key, row.name, _response(row.key, problem.status, body), None)
     return _simple_line(row.key, row.name, row.columns, None, {"code": type(error).__name__, "message": message})

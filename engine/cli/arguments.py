@@ -16,6 +16,7 @@ from engine.cli.exit_codes import BROKEN_PIPE, DONE, EXIT_CODES, FAILED, INTERRU
 from engine.cli.families import add_families, families
 from engine.cli.models import add_models, models
 from engine.cli.standard import OutputError, complain, complain_of_a_bug, give_up_output, output, standard_streams
+from engine.cli.vectors import add_embed, add_rerank, embed, rerank
 from engine.errors import EngineError, FamilyError, did_you_mean
 
 _EXAMPLES = """examples:
@@ -25,6 +26,7 @@ _EXAMPLES = """examples:
   llama-engine run model.gguf "Summarise:" --file notes.txt
   git diff | llama-engine run model.gguf "Write a commit message."
   llama-engine batch rows.jsonl -o answers.jsonl -m model.gguf
+  llama-engine embed model.gguf --file texts.txt -o vectors.npy
   llama-engine COMMAND --help          the options of a command
 """
 
@@ -104,7 +106,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    commands = {"models": models, "batch": batch, "families": families, "bench": bench, "completion": completion}
+    commands = {
+        "models": models,
+        "batch": batch,
+        "embed": embed,
+        "rerank": rerank,
+        "families": families,
+        "bench": bench,
+        "completion": completion,
+    }
     if command := commands.get(options.command):
         return command(options)
     from engine.cli import commands as of_a_model
@@ -160,6 +170,8 @@ def parser() -> argparse.ArgumentParser:
     _add_sampling(many)
     add_batch(many)
 
+    for add in (add_embed, add_rerank):
+        _add_loading(add(commands), model=False)
     add_models(commands)
     add_families(commands)
     add_bench(commands)

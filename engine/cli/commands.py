@@ -98,24 +98,24 @@ def run(options: argparse.Namespace) -> int:
 
 def _prompt(text: str, files: Sequence[str]) -> str:
     """Returns the whole prompt: the text, then each file, then the input from a pipe or a redirected file."""
-    piped = None if "-" in (text, *files) else _piped()
-    parts = [_read("-") if text == "-" else text, *map(_read, files), *([piped] if piped else [])]
+    piped = "" if "-" in (text, *files) else (piped_text() or "").strip()
+    parts = [read_text("-") if text == "-" else text, *map(read_text, files), *([piped] if piped else [])]
     return "\n\n".join(parts)
 
 
-def _piped() -> str | None:
+def piped_text() -> str | None:
     """Returns standard input if it is a pipe or a file; None if it is a terminal, a device or a closed descriptor."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):
         return None
-    return _read("-").strip() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
+    return read_text("-") if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) else None
 
 
 def _schema(path: Path) -> Mapping[str, Any] | bool:
     """Returns the JSON Schema in a file."""
     try:
-        found: object = json.loads(_read(str(path)))
+        found: object = json.loads(read_text(str(path)))
     except ValueError as error:
         raise RequestError(f"{path} is not JSON: {error}. Give a JSON Schema.") from error
     if not isinstance(found, dict | bool):
@@ -165,7 +165,7 @@ def explain(options: argparse.Namespace) -> int:
     if "-" in (options.prompt, options.messages) and options.output == "-":
         raise RequestError("Standard input can only be read once; read the output from a file: --output FILE.")
     messages, tools = _messages(options)
-    output = None if options.output is None else _read(options.output)
+    output = None if options.output is None else read_text(options.output)
     with load(options) as llm:
         turn: TurnOptions = {"reasoning": _reasoning(options)}
         found = llm.explain([*_system(options), *messages], tools, output=output, **turn)
@@ -176,9 +176,9 @@ def explain(options: argparse.Namespace) -> int:
 def _messages(options: argparse.Namespace) -> tuple[list[Any], list[Any] | None]:
     """Returns the messages and tools to explain."""
     if options.messages is None:
-        return [_user(_read("-") if options.prompt == "-" else options.prompt)], None
+        return [_user(read_text("-") if options.prompt == "-" else options.prompt)], None
     try:
-        found: object = json.loads(_read(options.messages))
+        found: object = json.loads(read_text(options.messages))
     except ValueError as error:
         raise RequestError(f"{options.messages} is not JSON: {error}. Give a list of messages.") from error
     body = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {"messages": found}
@@ -188,7 +188,7 @@ def _messages(options: argparse.Namespace) -> tuple[list[Any], list[Any] | None]
     return cast("list[Any]", messages), cast("list[Any] | None", tools)
 
 
-def _read(file: str) -> str:
+def read_text(file: str) -> str:
     """Returns the text of a file, or of standard input."""
     name = "Standard input" if file == "-" else file
     try:

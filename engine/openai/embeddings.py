@@ -10,7 +10,7 @@ from typing import Any, cast
 from engine.errors import EngineError
 from engine.openai.fields import EMBEDDINGS_FIELDS
 from engine.openai.parameters import Json
-from engine.openai.problems import bad, problem_of
+from engine.openai.problems import Problem, bad, problem_of
 from engine.openai.projection import EngineLike, ignored_fields
 from engine.openai.request import Options, Request, read_request
 from engine.runtime.pending import PendingVectors
@@ -27,6 +27,14 @@ def _check_input(values: Json) -> Options:
     if values.get("input") in (None, []):
         raise bad("input is missing; pass a text, tokens, or a list of either.", "input", "missing_required_parameter")
     return ()
+
+
+def embeddings_problem(error: EngineError, request: Request) -> Problem:
+    """Returns the problem that an engine's error is for the client of this request."""
+    problem = problem_of(error, {"messages": "input", **request.names})
+    if problem.status == 400 and problem.param is None:  # what is wrong, if no option is, is the input
+        problem.param = "input"
+    return problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +57,7 @@ class Embedding:
         try:
             yield
         except EngineError as error:
-            problem = problem_of(error, {"messages": "input", **self.request.names})
-            if problem.status == 400 and problem.param is None:  # what is wrong, if no option is, is the input
-                problem.param = "input"
-            raise problem from error
+            raise embeddings_problem(error, self.request) from error
 
     def headers(self) -> dict[str, str]:
         """Warn about fields without effect, and return the header that tells a client the same."""

@@ -212,7 +212,11 @@ BAD: list[tuple[str, Mapping[str, Any] | str, str]] = [
     ("a list", "[]", "a list; a row is a JSON object"),
     ("deep", '{"prompt": "x", "y": ' + "[" * 5000 + "]" * 5000 + "}", "not JSON"),
     ("method", {**asked("x", "y"), "method": "GET"}, '"POST"'),
-    ("url", {**asked("x", "y"), "url": "/v1/embeddings"}, "/v1/embeddings.*/v1/chat/completions, /v1/responses"),
+    (
+        "url",
+        {**asked("x", "y"), "url": "/v1/images"},
+        "/v1/images.*/v1/chat/completions, /v1/responses, /v1/embeddings",
+    ),
     ("url, a number", {**asked("x", "y"), "url": 7}, '"url" is a number'),
     ("a body of the other endpoint", {**asked("x", "y"), "url": "/v1/responses"}, "messages"),
     ("previous", asked_response("x", "y", previous_response_id="r"), "rows are independent"),

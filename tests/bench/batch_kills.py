@@ -11,6 +11,7 @@ cut, replaced or appended to; the batch must end with an error, and the next run
 """
 
 import argparse
+import base64
 import json
 import os
 import random
@@ -28,7 +29,9 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from engine import ChatTemplate, DiskFullError, Engine, EngineError, batch  # noqa: E402
-from engine.testing import ByteVocab, ScriptedBackend  # noqa: E402
+from engine.runtime.vectors import Vectors  # noqa: E402
+from engine.testing import ByteVocab, ScriptedBackend, ScriptedVectors  # noqa: E402
+from engine.vectors import matrix  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 DONE, DISK_FULL, CHANGED = 0, 4, 5
@@ -45,19 +48,37 @@ def scripted(prompt: str) -> str:
     return f"<think>\nI know.\n</think>\n\n{said(question)}"
 
 
+def vector(text: str) -> str:
+    """What the scripted model makes of a text, in base64."""
+    vocab = ByteVocab(["<|im_start|>"])
+    [data] = ScriptedVectors(vocab, 256, 4096).embed([vocab.tokenize(text, special=False)])
+    return base64.b64encode(matrix(Vectors(data, 256, ()), {})[0].tobytes()).decode()
+
+
 def write_input(path: Path, rows: int, rng: random.Random) -> dict[str, str | None]:
-    """Rows in OpenAI's format; what each is to be answered with, None where it has to fail (it is too long)."""
+    """Rows in OpenAI's format; what each is to be answered with, None where it has to fail (it is too long). A third of
+    them ask for vectors."""
     wanted: dict[str, str | None] = {}
     with path.open("w", encoding="utf-8") as file:
         for number in range(rows):
             fails = rng.random() < 0.03
             question = "much " * 2000 if fails else f"Question {number}: {'é' * rng.randrange(40)}?"
             name = f"row {number}"
-            wanted[name] = None if fails else said(question)
-            body = {"model": "m", "messages": [{"role": "user", "content": question}]}
-            row = {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+            if number % 3:
+                url, right = "/v1/chat/completions", said(question)
+                body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": question}]}
+            else:
+                url, right = "/v1/embeddings", vector(question)
+                body = {"model": "m", "input": question, "encoding_format": "base64"}
+            wanted[name] = None if fails else right
+            row = {"custom_id": name, "method": "POST", "url": url, "body": body}
             file.write(json.dumps(row) + "\n")
     return wanted
+
+
+def answer(body: dict[str, Any]) -> str | None:
+    """The content or the vector in a response."""
+    return body["data"][0]["embedding"] if "data" in body else body["choices"][0]["message"]["content"]
 
 
 def compute(folder: Path) -> int:
@@ -151,7 +172,7 @@ class Check:
         self.after_a_kill()
         out = [json.loads(line) for line in self._read("out.jsonl").splitlines()]
         failed = [json.loads(line) for line in self._read("out.errors.jsonl").splitlines()]
-        found = {row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"] for row in out}
+        found = {row["custom_id"]: answer(row["response"]["body"]) for row in out}
         found |= {row["custom_id"]: None for row in failed}
         self._tally["torn"] += not self._read("out.jsonl").endswith(b"\n")
         self._tally["lost"] += len(self._wanted.keys() - found.keys())
