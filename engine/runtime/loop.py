@@ -349,7 +349,7 @@ class Loop:
     def _score(self, state: SequenceState, row: int) -> FinishReason | None:
         """Record the log-probability of the next token that is to be scored, and let it follow."""
         scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
-        entry = self._backend.logprobs(row, scored[done], 1)
+        entry = self._backend.logprobs(row, scored[done], state.request.sampling.logprobs or 1)
         if isnan(entry.drawn.logprob):
             raise DecodeError("The model's logits are not numbers; the file may be damaged.", "nan")
         state.logprobs.append(entry)

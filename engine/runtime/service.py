@@ -188,15 +188,16 @@ class Service:
         if not self._info.generates:
             raise RequestError(NOT_CHAT)
 
-    def score(self, tokens: tuple[int, ...], scored: tuple[int, ...]) -> Stream:
-        """Read `scored` after `tokens`: the stream's logprobs are those of its tokens. Raises what `submit` raises."""
+    def score(self, tokens: tuple[int, ...], scored: tuple[int, ...], top: int = 1) -> Stream:
+        """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
+        its place. Raises what `submit` raises."""
         self.check()
         self._check_generates()
         if not tokens or not scored:
             raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
         known_tokens(self._vocab, (*tokens, *scored))
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
-        turn = TurnRequest(Prompt("", ()), raw_parser, scored=scored, offline=True)
+        turn = TurnRequest(Prompt("", ()), raw_parser, SamplingParams(logprobs=top), scored=scored, offline=True)
         return self._start(turn.crossing(next(self._ids), tokens, Limits(), ()), OutputQueue(turn, tokens))
 
     def embed(self, texts: Sequence[Sequence[int]], tail: int, *, truncate: bool, ranks: bool) -> PendingVectors:

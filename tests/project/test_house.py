@@ -30,7 +30,7 @@ MAX_ROOM_LINES = {
     "llama/": 4_400,
     "mcp/": 1_150,
     "notebook/": 200,
-    "openai/": 2_450,
+    "openai/": 2_600,
     "parsing/": 5_400,
     "remote/": 1_300,
     "runtime/": 4_000,
