@@ -385,24 +385,24 @@ class Engine:
         """`restore` for an event loop."""
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
 
-    def embed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
+    def embed(self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
         """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
-        embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for texts
-        or options that are not valid and for a reranker, ContextOverflowError if the context does not fit into memory,
-        EngineError if the engine is closed."""
+        embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for what
+        is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
         numbers = matrix(self.embedder.start(texts, options).result(), options)
         return numbers[0] if isinstance(texts, str) else numbers
 
-    async def aembed(self, texts: str | Iterable[str], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
+    async def aembed(
+        self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]
+    ) -> "NDArray[Any]":
         """`embed` for an event loop; cancelling the task cancels the request."""
-        numbers = matrix(
-            await (await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)), options
-        )
+        pending = await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)
+        numbers = matrix(await pending, options)
         return numbers[0] if isinstance(texts, str) else numbers
 
     def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
-        """Returns the documents in the order in which they answer the query, the best first, as their places and
-        scores; see `RerankOptions`. Needs a reranking model. Raises what `embed` raises."""
+        """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`. Needs
+        a reranking model. Raises what `embed` raises."""
         return ranking(self.embedder.start_rank(query, documents, options).result(), options)
 
     async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
@@ -433,9 +433,9 @@ class Engine:
         tools: Sequence[ToolLike] | None = None,
         **options: Unpack[TurnOptions],
     ) -> Classification:
-        """Returns which of these labels the model would answer, with their probabilities among one another: nothing is
-        generated, and nothing else can come out. Ask for one of the labels in the messages. Reasoning is left out.
-        Raises what `score` and `stream` raise."""
+        """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
+        generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
+        other, the shorter wins. Raises what `score` and `stream` raise."""
         place = self._turns.answer_place(messages, tools, options)
         return classification(labels, self.scorer.scores(self.scorer.labels(place, labels)))
 

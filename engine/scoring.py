@@ -4,12 +4,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import exp
+from math import exp, nan
 from typing import TypeAlias, cast
 
 from engine.errors import EngineError, QueueFullError, RequestError
+from engine.offloop import is_unwanted
 from engine.parsing import Piece
-from engine.runtime.raw import tokens_of
+from engine.runtime.raw import raw_prompt, tokens_of
 from engine.runtime.service import Service
 from engine.runtime.stream import Stream
 from engine.types import TokenLogprob
@@ -36,6 +37,26 @@ class Classification:
 
     label: str
     probabilities: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A raw prompt: its text, what each of its tokens adds to that, and the scores of all tokens but the first, None
+    where none are wanted or there is one token."""
+
+    text: str
+    tokens: tuple[int, ...]
+    written: tuple[bytes, ...]
+    scores: Stream | None
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The tokens with their log-probabilities as far as they are read; the first one's, which has nothing before
+        it, is not a number."""
+        scored = () if self.scores is None else self.scores.logprobs
+        first = TokenLogprob(token=self.tokens[0], text="", bytes=(), logprob=nan)
+        pairs = zip(self.written, (first, *scored), strict=False)
+        return tuple(entry.model_copy(update={"bytes": tuple(data)}) for data, entry in pairs)
 
 
 class Scorer:
@@ -75,9 +96,25 @@ class Scorer:
             return tuple(vocab.tokenize(continuation, special=False))
         return tokens_of(vocab, continuation)
 
+    def prompt(self, prompt: TextOrTokens, top: int | None) -> ReadPrompt:
+        """Read a prompt as `Engine.complete` does, and score its tokens, each with the `top` likeliest of its place;
+        None scores nothing. Raises what `Service.score` raises, and RequestError for an empty prompt."""
+        vocab = self._service.vocab
+        raw, given = raw_prompt(vocab, prompt)
+        tokens = given or tuple(vocab.encode(raw.pieces, add_bos=True))
+        written = [vocab.token_bytes(token) for token in tokens]
+        added = len(b"".join(written)) - len(raw.text.encode(errors="replace"))
+        for index, data in enumerate(written):  # the beginning token and the space that some vocabularies add
+            written[index], added = data[max(0, added) :], added - len(data)
+        scores = None if top is None or len(tokens) < 2 else self._service.score(tokens[:1], tokens[1:], max(1, top))
+        return ReadPrompt(raw.text, tokens, tuple(written), scores)
+
     def labels(self, prompt: Sequence[int], labels: Sequence[str]) -> list[Pair]:
         """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""
-        if isinstance(labels, str) or len(set(labels)) != len(labels) or len(labels) < 2:
+        listed = isinstance(cast("object", labels), Sequence) and not isinstance(labels, str)
+        if not listed or not all(isinstance(cast("object", label), str) and label for label in labels):
+            raise RequestError("classify() takes a list of two or more labels, each another text.")
+        if len(set(labels)) != len(labels) or len(labels) < 2:
             raise RequestError("classify() takes a list of two or more labels, each another text.")
         return [(tuple(prompt), self._tokens(label)) for label in labels]
 
@@ -93,6 +130,8 @@ class Scorer:
         scores: dict[int, Score] = {}
         for prompts in _parts(list(groups.values()), self._service.info.n_sequences):
             for turn in zip_longest(*prompts):
+                if is_unwanted():
+                    raise EngineError("The task that waits for these scores was cancelled.")
                 scores |= self._together(pairs, [index for index in turn if index is not None])
         return [scores[index] for index in range(len(pairs))]
 

@@ -12,6 +12,7 @@ from engine.llama.model import ModelInfo
 from engine.options import EmbedOptions, RerankOptions, checked
 from engine.parsing import Piece
 from engine.runtime.pending import PendingVectors
+from engine.runtime.raw import tokens_of
 from engine.runtime.service import Service
 from engine.runtime.vectors import Vectors
 
@@ -32,9 +33,10 @@ class Ranked:
 
 
 class _Asked(NamedTuple):
-    """Texts as tokens; a text that is cut keeps its last `tail`."""
+    """Texts as tokens; a text that is cut keeps its first `head` and its last `tail`."""
 
     texts: list[tuple[int, ...]]
+    head: int
     tail: int
 
 
@@ -58,13 +60,14 @@ class Embedder:
     def start(self, texts: str | Iterable[str | Sequence[int]], options: EmbedOptions) -> PendingVectors:
         """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts and
         options that are not valid."""
+        self._service.check_open()
         checked(options, EmbedOptions)
         prefix, vocab = self._prefix(options), self._service.vocab
         several = [texts] if isinstance(texts, str) else _listed(texts, "embed")
         tokens = [
             (*vocab.encode([Piece(prefix + text, False)], add_bos=True), *vocab.closing)
             if isinstance(text, str)
-            else tuple(text)
+            else tokens_of(vocab, text)
             for text in several
         ]
         for index, text in enumerate(tokens):
@@ -91,11 +94,14 @@ class Embedder:
 
     def start_rank(self, query: str, documents: Iterable[str], options: RerankOptions) -> PendingVectors:
         """Ask for the scores of documents. Raises RequestError for texts and options that are not valid."""
+        self._service.check_open()
         checked(options, RerankOptions)
         if not isinstance(cast("object", query), str):
             raise RequestError(f"The query of rerank() is a text; this is a {type(query).__name__}.")
         asked = self._pairs(query, _listed(documents, "rerank"), options.get("template") or self._template)
-        return self._service.embed(asked.texts, asked.tail, truncate=options.get("truncate", False), ranks=True)
+        return self._service.embed(
+            asked.texts, asked.tail, asked.head, truncate=options.get("truncate", False), ranks=True
+        )
 
     def _pairs(self, query: str, documents: Sequence[str], template: str | None) -> _Asked:
         """Returns each document with the query: in the model's own template, else with its vocabulary's separators."""
@@ -103,7 +109,7 @@ class Embedder:
         if template is None:
             head = (*vocab.encode([Piece(query, False)], add_bos=True), *vocab.between)
             tails = [(*vocab.encode([Piece(document, False)], add_bos=False), *vocab.closing) for document in documents]
-            return _Asked([(*head, *tail) for tail in tails], len(vocab.closing))
+            return _Asked([(*head, *tail) for tail in tails], len(head), len(vocab.closing))
         if template.count(_QUERY) != 1 or template.count(_DOCUMENT) != 1:
             raise RequestError(f"A template for rerank() holds {_QUERY} and {_DOCUMENT} once each.")
         before, after = template.split(_DOCUMENT)
@@ -112,7 +118,8 @@ class Embedder:
              *vocab.closing)
             for document in documents
         ]  # fmt: skip
-        return _Asked(texts, len(vocab.encode(_filled(after, query), add_bos=False)) + len(vocab.closing))
+        head, tail = (vocab.encode(_filled(part, query), add_bos=part is before) for part in (before, after))
+        return _Asked(texts, len(head), len(tail) + len(vocab.closing))
 
 
 def _filled(template: str, query: str) -> list[Piece]:
@@ -127,7 +134,8 @@ def _listed(texts: Iterable[Text], what: str) -> list[Text]:
         several = list(texts)
     except TypeError as error:
         raise RequestError(f"{what}() takes texts; this is a {type(texts).__name__}.") from error
-    if isinstance(texts, str) or not all(isinstance(cast("object", text), kinds) for text in several):
+    kinds_wrong = (not isinstance(cast("object", text), kinds) or isinstance(text, bytes) for text in several)
+    if isinstance(texts, str | bytes) or any(kinds_wrong):
         raise RequestError(f"{what}() takes a list of texts; something in it is none.")
     if not several:
         raise RequestError(f"{what}() got no texts; pass one at least.")
@@ -163,11 +171,14 @@ def ranking(vectors: Vectors, options: RerankOptions) -> list[Ranked]:
     """Returns the documents, the best first, `top_n` at most. Raises RequestError for a classifier of other classes."""
     import numpy as np
 
-    numbers = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.size)
+    numbers = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.size).astype(np.float64)
     column = vectors.labels.index("yes") if "yes" in vectors.labels else 0
     if vectors.size > 1 and "yes" not in vectors.labels:
-        names = ", ".join(vectors.labels) or f"{vectors.size} without names"
+        names = ", ".join(filter(None, vectors.labels)) or f"{vectors.size} without names"
         raise RequestError(f"This classifier has several classes ({names}), so it does not rank; load a reranker.")
+    if vectors.size > 1 and options.get("normalize", True) and not np.allclose(numbers.sum(axis=1), 1, atol=1e-3):
+        numbers = np.exp(numbers - numbers.max(axis=1, keepdims=True))  # llama.cpp makes probabilities for Qwen3 only
+        numbers /= numbers.sum(axis=1, keepdims=True)
     scores = [float(score) for score in numbers[:, column]]
     if vectors.size == 1 and options.get("normalize", True):
         scores = [_logistic(score) for score in scores]

@@ -81,7 +81,11 @@ def try_file(order: Order) -> Any:
         context = model.backend(ContextOptions(**order["context"]))
         size, last = model.vocab.size, TRIED - 1
         if not context.info.generates:
-            context.vectors().embed([[position % size for position in range(TRIED)]])
+            vectors = context.vectors()
+            text = [position % size for position in range(min(TRIED, vectors.info.longest))]
+            vectors.embed([text])
+            if vectors.info.sequences > 1 and 2 * len(text) <= vectors.info.rows:
+                vectors.embed([text, text])
             return "ok"
         context.decode([Row(position % size, position, 0, position == last) for position in range(TRIED)])
         context.decode([Row(0, TRIED, 0, True)])

@@ -103,7 +103,7 @@ def checkpoint_bytes(model: GgufFile, options: ContextOptions, n_sequences: int)
 
 def layer_caches(model: GgufFile, options: ContextOptions, cells: Cells) -> list[int]:
     """Returns the bytes of keys, values and recurrent state of each layer."""
-    if not model.is_causal:  # an encoder keeps nothing
+    if model.is_encoder:  # it keeps nothing
         return [0] * len(model.layers)
     bytes_k, bytes_v = CACHE_TYPES[options.type_k][1], CACHE_TYPES[options.type_v][1]
     window = cells.total

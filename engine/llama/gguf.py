@@ -119,6 +119,11 @@ class GgufFile:
     is_causal: bool = True
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether it keeps no memory between decodes."""
+        return self.architecture in _ENCODERS
+
+    @property
     def embeds(self) -> bool:
         """Whether this is an embedding model or a reranker, which makes vectors and does not generate."""
         return bool(self.pooling) or not self.is_causal
@@ -256,6 +261,8 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
     tied = _tied(tensors)
     n_ff = header.integer(f"{architecture}.feed_forward_length", 0)
     pooling = _POOLING.get(header.integer(f"{architecture}.pooling_type", 0), "")
+    if pooling == "rank":
+        _check_classifier(file, header, architecture, tensors)
     is_causal = _is_causal(header, architecture)
     return GgufFile(
         path=file,
@@ -289,6 +296,16 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         is_causal=is_causal,
         is_verified=verified(headers) and is_causal and not pooling,
     )
+
+
+def _check_classifier(file: Path, header: Header, architecture: str, tensors: Sequence[Tensor]) -> None:
+    """Refuse a reranker whose scores would be read out of something else (llama-graph.cpp, `build_pooling`)."""
+    labels = max(1, header.count(f"{architecture}.classifier.output_labels"))
+    last = {tensor.name: tensor.shape[-1] for tensor in tensors if tensor.name in ("cls.weight", "cls.output.weight")}
+    if last.get("cls.output.weight", last.get("cls.weight")) != labels:
+        raise damaged(file, f"it pools with a classifier of {labels} classes, and has no tensor for that")
+    if labels == 1 and architecture in ("qwen3", "qwen3vl"):
+        raise damaged(file, "its classifier has one class, of which llama.cpp makes the same score for every text")
 
 
 def _is_causal(header: Header, architecture: str) -> bool:

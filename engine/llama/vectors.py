@@ -39,6 +39,7 @@ def vector_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
         longest = file.n_positions
     sequences = 1 if any(layer.state for layer in file.layers) else min(_SEQUENCES, longest)
     rows = min(_ROWS, longest) if last else longest
+    rows = -(-rows // sequences) * sequences  # llama.cpp asserts that a mean's texts divide the rows
     return replace(
         options,
         n_ctx=longest,
@@ -47,9 +48,9 @@ def vector_options(file: GgufFile, options: ContextOptions) -> ContextOptions:
         n_sequences=sequences,
         kv_unified=True,
         kv_tokens=None,
-        n_batch=max(rows, sequences),
-        n_ubatch=max(rows, sequences),
-        outputs_per_sequence=1 if last else -(-rows // sequences),
+        n_batch=rows,
+        n_ubatch=rows,
+        outputs_per_sequence=1 if last else rows // sequences,
         device_sampling=False,
         checkpoint_mib=0,
     )
@@ -60,7 +61,7 @@ def vector_info(lib: Any, model: int, file: GgufFile, options: ContextOptions) -
     if file.pooling == "rank":
         size = int(lib.llama_model_n_cls_out(model))
         labels = [(lib.llama_model_cls_label(model, number) or b"").decode(errors="replace") for number in range(size)]
-        pooling, labels = "rank", tuple(filter(None, labels))
+        pooling, labels = "rank", tuple(labels)
     else:
         size, labels, pooling = int(lib.llama_model_n_embd_out(model)), (), options.pooling or "mean"
     longest = options.n_ctx or _LONGEST

@@ -61,7 +61,8 @@ class LlamaVocab:
         self._bos = int(lib.llama_vocab_bos(vocab)) if lib.llama_vocab_get_add_bos(vocab) else -1
         kind = int(lib.llama_vocab_type(vocab))
         eos, sep = (int(token) for token in (lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)))
-        self._eos = ((eos if eos >= 0 else sep),) if lib.llama_vocab_get_add_eos(vocab) else ()
+        ends = [token for token in (eos, sep) if token >= 0]
+        self._eos = tuple(ends[:1]) if lib.llama_vocab_get_add_eos(vocab) else ()
         self._sep = (sep,) if sep >= 0 and lib.llama_vocab_get_add_sep(vocab) else ()
         if kind == _WORDPIECE and self._eos:  # BERT's SEP is its EOS, and stands once
             self._sep = ()

@@ -14,6 +14,10 @@ from engine.openai.request import Request
 from engine.types import Completion, FinishReason, TokenLogprob, Usage
 
 MOST_CHOICES = 128
+LEAST_LOGPROB = -9999.0
+"""OpenAI's logarithm of a probability of 0; JSON has no infinity."""
+MOST_ALTERNATIVES = 20
+"""The most alternatives to a token whose log-probabilities are told."""
 FINISH: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",

@@ -6,15 +6,21 @@ from typing import cast
 from pydantic import ValidationError
 
 from engine.events import ContentDelta, Finished, ReasoningDelta, ToolCallDelta
-from engine.openai.choices import FINISH, MOST_CHOICES, ChoicesAnswer, answer_id, usage_object
+from engine.openai.choices import (
+    FINISH,
+    LEAST_LOGPROB,
+    MOST_ALTERNATIVES,
+    MOST_CHOICES,
+    ChoicesAnswer,
+    answer_id,
+    usage_object,
+)
 from engine.openai.fields import CHAT_FIELDS
 from engine.openai.parameters import Json
 from engine.openai.problems import bad
 from engine.openai.projection import CallStart, ClientEvent, made_id
 from engine.openai.request import Request, read_request
 from engine.types import Completion, Message, TokenLogprob, ToolCall
-
-_MOST_ALTERNATIVES = 20
 
 
 def read_chat(body: Json) -> Request:
@@ -29,8 +35,8 @@ def _options(values: Json) -> Iterator[tuple[str, str, object]]:
         raise bad(f"n={n} is not valid; ask for 1 to {MOST_CHOICES} choices.", "n")
     count = cast("int", values.get("top_logprobs", 0))
     if values.get("logprobs"):
-        if not 0 <= count <= _MOST_ALTERNATIVES:
-            raise bad(f"top_logprobs={count} is not valid; ask for 0 to {_MOST_ALTERNATIVES}.", "top_logprobs")
+        if not 0 <= count <= MOST_ALTERNATIVES:
+            raise bad(f"top_logprobs={count} is not valid; ask for 0 to {MOST_ALTERNATIVES}.", "top_logprobs")
         yield "logprobs", "top_logprobs" if "top_logprobs" in values else "logprobs", count
     elif "top_logprobs" in values:
         raise bad("top_logprobs needs logprobs=true.", "top_logprobs")
@@ -138,5 +144,4 @@ def logprobs_object(entries: Sequence[TokenLogprob]) -> Json | None:
 
 
 def _logprob(entry: TokenLogprob) -> Json:
-    # JSON has no infinity; OpenAI uses -9999 for a probability of 0.
-    return {"token": entry.text, "bytes": list(entry.bytes), "logprob": max(entry.logprob, -9999.0)}
+    return {"token": entry.text, "bytes": list(entry.bytes), "logprob": max(entry.logprob, LEAST_LOGPROB)}

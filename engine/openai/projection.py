@@ -59,6 +59,11 @@ class EngineLike(Protocol):
         ...
 
     @property
+    def scorer(self) -> Any:
+        """Scores the tokens of a prompt: `engine.scoring.Scorer`."""
+        ...
+
+    @property
     def info(self) -> Any: ...
 
     @property

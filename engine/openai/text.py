@@ -2,19 +2,32 @@
 one object. Source: OpenAI API reference, "Create completion"."""
 
 import secrets
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from math import isnan
 from typing import Any, TypeAlias, cast
 
 from engine.errors import EngineError
 from engine.events import ContentDelta, Finished
-from engine.openai.choices import FINISH, MOST_CHOICES, ChoicesAnswer, Usages, answer_id, usage_object
+from engine.openai.choices import (
+    FINISH,
+    LEAST_LOGPROB,
+    MOST_ALTERNATIVES,
+    MOST_CHOICES,
+    ChoicesAnswer,
+    Usages,
+    answer_id,
+    usage_object,
+)
+from engine.openai.echo import Echoed
 from engine.openai.fields import COMPLETIONS_FIELDS
 from engine.openai.parameters import Json
 from engine.openai.problems import bad
 from engine.openai.projection import ClientEvent, EngineLike, TurnStream, cancel
 from engine.openai.request import Request, read_request
+from engine.scoring import ReadPrompt
 from engine.types import Completion, TokenLogprob
 
 RawPrompt: TypeAlias = str | Sequence[int]
@@ -39,8 +52,13 @@ def _check(values: Json) -> Iterator[tuple[str, str, object]]:
     prompts, n = prompts_of(values), values.get("n", 1)
     if n < 1 or n * len(prompts) > MOST_CHOICES:
         raise bad(f"{len(prompts)} prompts and n={n} are not valid; ask for 1 to {MOST_CHOICES} answers in all.", "n")
-    if values.get("echo") and not all(isinstance(prompt, str) for prompt in prompts):
-        raise bad("echo repeats prompts that are texts; this request has tokens.", "echo", "unsupported_parameter")
+    top, echo = values.get("logprobs"), values.get("echo", False)
+    if top is not None and not 0 <= top <= MOST_ALTERNATIVES:
+        raise bad(f"logprobs={top} is not valid; ask for 0 to {MOST_ALTERNATIVES}.", "logprobs")
+    if values.get("max_tokens") == 0 and not echo:
+        raise bad("max_tokens=0 is not valid without echo: there would be nothing to return.", "max_tokens")
+    if echo and top is not None and values.get("suffix") is not None:
+        raise bad("echo with logprobs is for prompts without a gap; leave suffix out.", "echo", "unsupported_parameter")
     yield from ()
 
 
@@ -55,14 +73,31 @@ def prompts_of(values: Json) -> list[RawPrompt]:
 
 def start_text(engine: EngineLike, request: Request, options: Mapping[str, Any]) -> Sequence[TurnStream]:
     """Start the turns of all prompts. Raises EngineError for what the engine refuses."""
+    start = _start_echoed if request.values.get("echo") else _start
     started: list[TurnStream] = []
     try:
         for prompt, number in product(prompts_of(request.values), range(request.n)):
-            started.append(engine.stream_complete(prompt, **_seeded(options, number)))
+            started.append(start(engine, prompt, _seeded(options, number)))
     except EngineError:
         cancel(started)
         raise
     return started
+
+
+def _start(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) -> TurnStream:
+    return engine.stream_complete(prompt, **options)
+
+
+def _start_echoed(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) -> TurnStream:
+    read: ReadPrompt = engine.scorer.prompt(prompt, options.get("logprobs"))
+    echoed = Echoed(read, None)
+    if options.get("max_tokens") != 0:
+        try:
+            echoed = Echoed(read, _start(engine, prompt, options))
+        except EngineError:
+            echoed.cancel()
+            raise
+    return echoed
 
 
 def _seeded(options: Mapping[str, Any], number: int) -> Mapping[str, Any]:
@@ -77,9 +112,8 @@ def _seeded(options: Mapping[str, Any], number: int) -> Mapping[str, Any]:
 def text_answer(request: Request, model: str) -> ChoicesAnswer:
     """Returns the projection of one request. `model`: the name in the response."""
     fields = {"id": answer_id("cmpl"), "model": model}
-    prompts = [prompt for prompt in prompts_of(request.values) for _ in range(request.n)]
-    echoes = [prompt if request.values.get("echo") and isinstance(prompt, str) else None for prompt in prompts]
-    choices = [_Choice(number, echo) for number, echo in enumerate(echoes)]
+    count = request.n * len(prompts_of(request.values))
+    choices = [_Choice(number, request.values.get("logprobs")) for number in range(count)]
     return ChoicesAnswer(request, choices, partial(_usage, request.n), "text_completion", fields)
 
 
@@ -90,27 +124,60 @@ def _usage(n: int, usages: Usages) -> Json:
 
 
 class _Choice:
-    """One answer. `echo`: the prompt, where the request wants it repeated."""
+    """One answer. `top`: the alternatives to each token that are told; None tells no log-probabilities."""
 
-    def __init__(self, index: int, echo: str | None) -> None:
+    def __init__(self, index: int, top: int | None) -> None:
         self._index = index
-        self._echo = echo
+        self._top = top
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
 
     def opening(self) -> Json | None:
-        return None if self._echo is None else self._object(self._echo)
+        return None
 
     def event(self, event: ClientEvent, logprobs: Sequence[TokenLogprob]) -> Json | None:
-        del logprobs
-        match event:
-            case ContentDelta(text) if text:
-                return self._object(text)
-            case Finished(reason):
-                return self._object("", FINISH[reason])
-            case _:
-                return None
+        text = event.text if isinstance(event, ContentDelta) else ""
+        finish = FINISH[event.reason] if isinstance(event, Finished) else None
+        return self._object(text, logprobs, finish) if text or logprobs or finish else None
 
     def whole(self, completion: Completion) -> Json:
-        return self._object((self._echo or "") + completion.content, FINISH[completion.finish_reason])
+        return self._object(completion.content, completion.logprobs or (), FINISH[completion.finish_reason])
 
-    def _object(self, text: str, finish: str | None = None) -> Json:
-        return {"index": self._index, "text": text, "logprobs": None, "finish_reason": finish}
+    def _object(self, text: str, logprobs: Sequence[TokenLogprob], finish: str | None) -> Json:
+        told = self._logprobs(logprobs) if self._top is not None and logprobs else None
+        return {"index": self._index, "text": text, "logprobs": told, "finish_reason": finish}
+
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> Json:
+        """Returns the older form of log-probabilities; the first token of a prompt, which has none, has nulls."""
+        offsets: list[int] = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(bytes(entry.bytes)))
+        return {
+            "tokens": [_name(entry) for entry in entries],
+            "token_logprobs": [None if isnan(entry.logprob) else _finite(entry) for entry in entries],
+            "top_logprobs": [self._alternatives(entry) for entry in entries] if self._top else None,
+            "text_offset": offsets,
+        }
+
+    def _alternatives(self, entry: TokenLogprob) -> Json | None:
+        """Returns the likeliest tokens of a place by their texts, and the token that stands there."""
+        if isnan(entry.logprob):
+            return None
+        told: dict[str, float] = {}
+        for each in (*entry.top[: self._top], entry):
+            told.setdefault(_name(each), _finite(each))
+        return told
+
+
+def _name(entry: TokenLogprob) -> str:
+    """Returns a token's text; of an incomplete character its bytes, in OpenAI's form."""
+    data = bytes(entry.bytes)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _finite(entry: TokenLogprob) -> float:
+    return max(entry.logprob, LEAST_LOGPROB)

@@ -235,7 +235,8 @@ class Loop:
             self._make_vectors()
 
     def _make_vectors(self) -> None:
-        for id_, result in self._vectors.step(self._backend.vectors()):
+        rows = self._scheduler.budget.rows if self._states else None  # beside turns, as many as prompts may take
+        for id_, result in self._vectors.step(self._backend.vectors(), rows):
             if isinstance(result, Vectors):
                 self._replies.give(id_, result)
             else:
@@ -352,7 +353,7 @@ class Loop:
     def _score(self, state: SequenceState, row: int) -> FinishReason | None:
         """Record the log-probability of the next token that is to be scored, and let it follow."""
         scored, done = state.request.scored, len(state.tokens) - len(state.request.tokens)
-        entry = self._backend.logprobs(row, scored[done], 1)
+        entry = self._backend.logprobs(row, scored[done], state.request.sampling.logprobs or 1)
         if isnan(entry.drawn.logprob):
             raise DecodeError("The model's logits are not numbers; the file may be damaged.", "nan")
         state.logprobs.append(entry)

@@ -18,6 +18,7 @@ class PendingVectors:
     def __init__(self, queue: OutputQueue, cancel: Callable[[], None]) -> None:
         self._queue = queue
         self._cancel = cancel
+        self._reply: Reply | None = None
 
     def cancel(self) -> None:
         """End the request; `result` then raises EngineError."""
@@ -27,13 +28,13 @@ class PendingVectors:
         """Wait for the vectors, and return them. Leaving the wait, as by Ctrl-C, cancels the request. Raises what the
         request failed with, and TimeoutError after `timeout` seconds."""
         try:
-            reply = self._queue.replies.get(timeout=timeout)
+            self._reply = self._reply or self._queue.replies.get(timeout=timeout)
         except BaseException as error:
             self.cancel()
             if isinstance(error, Empty):
                 raise TimeoutError(f"There were no vectors after {timeout} s, so the request was cancelled.") from None
             raise
-        return _vectors(reply)
+        return _vectors(self._reply)
 
     def __await__(self) -> Generator[Any, None, Vectors]:
         """`result` for an event loop."""
@@ -49,7 +50,8 @@ class PendingVectors:
         except BaseException:
             self.cancel()
             raise
-        return _vectors(queue.replies.get_nowait())
+        self._reply = self._reply or queue.replies.get_nowait()
+        return _vectors(self._reply)
 
 
 def _vectors(reply: Reply) -> Vectors:

@@ -22,7 +22,7 @@ from engine.runtime.generation import Limits
 from engine.runtime.metrics import Metrics, Tally
 from engine.runtime.pending import PendingVectors
 from engine.runtime.process import Home
-from engine.runtime.raw import known_tokens, raw_parser
+from engine.runtime.raw import known_tokens, raw_parser, tokens_of
 from engine.runtime.request import Reply, TurnRequest, check_fits
 from engine.runtime.runner import RemoteContext, Runner
 from engine.runtime.state_file import read_state, write_state
@@ -109,6 +109,12 @@ class Service:
         """Raise EngineError in a fork of the process that the context belongs to."""
         self._home.check()
 
+    def check_open(self) -> None:
+        """Raise EngineError in such a fork, and if the service is closed."""
+        self.check()
+        if self.closed:
+            raise EngineError("The engine is closed; load it again.")
+
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """Returns the tokens that `submit` sends for a prompt; for turns generated here, the very tokens that were
         generated. Raises ForgedPromptError if callers' text became a control token."""
@@ -188,23 +194,26 @@ class Service:
         if not self._info.generates:
             raise RequestError(NOT_CHAT)
 
-    def score(self, tokens: tuple[int, ...], scored: tuple[int, ...]) -> Stream:
-        """Read `scored` after `tokens`: the stream's logprobs are those of its tokens. Raises what `submit` raises."""
+    def score(self, tokens: tuple[int, ...], scored: tuple[int, ...], top: int = 1) -> Stream:
+        """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
+        its place. Raises what `submit` raises."""
         self.check()
         self._check_generates()
         if not tokens or not scored:
             raise RequestError("A score needs a token to score, and one before it: pass a prompt and a text.")
         known_tokens(self._vocab, (*tokens, *scored))
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
-        turn = TurnRequest(Prompt("", ()), raw_parser, scored=scored, offline=True)
+        turn = TurnRequest(Prompt("", ()), raw_parser, SamplingParams(logprobs=top), scored=scored, offline=True)
         return self._start(turn.crossing(next(self._ids), tokens, Limits(), ()), OutputQueue(turn, tokens))
 
-    def embed(self, texts: Sequence[Sequence[int]], tail: int, *, truncate: bool, ranks: bool) -> PendingVectors:
+    def embed(
+        self, texts: Sequence[Sequence[int]], tail: int, head: int = 0, *, truncate: bool, ranks: bool
+    ) -> PendingVectors:
         """Ask for the vectors of texts, given as tokens; see `Embed`. Raises QueueFullError when too many requests wait
         already, RequestError for a token that the vocabulary does not have, EngineError when the engine is closed."""
-        self.check()
+        self.check_open()
         id_ = next(self._ids)
-        request = Embed(id_, tuple(known_tokens(self._vocab, tuple(text)) for text in texts), tail, truncate, ranks)
+        request = Embed(id_, tuple(tokens_of(self._vocab, text) for text in texts), tail, truncate, ranks, head)
         queue = self._post.open(id_, OutputQueue())
         try:
             self._runner.embed(request)
@@ -367,7 +376,7 @@ class _Deliveries:
         self.shut(reply.id)
         self._checkpoints = reply.checkpoints or self._checkpoints
         turn = queue.turn
-        if turn is None or turn.pin:
+        if turn is None or turn.pin or turn.scored:
             return
         finished = reply.events[-1]
         assert isinstance(finished, Finished), "the last event of a turn is Finished"

@@ -42,14 +42,15 @@ class VectorContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """Make the vectors of these texts, given as tokens. With `truncate` a text that is too long loses tokens before its
-    last `tail`, which close it; without, it is an error. `ranks`: the scores of a classifier are wanted."""
+    """Make the vectors of these texts, given as tokens. With `truncate` a text that is too long loses tokens between
+    its first `head` and its last `tail`; without, it is an error. `ranks`: the scores of a classifier are wanted."""
 
     id: int
     texts: tuple[tuple[int, ...], ...]
     tail: int = 0
     truncate: bool = False
     ranks: bool = False
+    head: int = 0
 
 
 class Vectors(NamedTuple):
@@ -106,15 +107,18 @@ class VectorQueue:
         self.jobs.clear()
         return ids
 
-    def step(self, context: VectorContext) -> Iterator[tuple[int, Vectors | DecodeError]]:
-        """Decode the next texts; yields the requests that this ended. If a decode of several requests fails, each is
+    def step(self, context: VectorContext, rows: int | None = None) -> Iterator[tuple[int, Vectors | Exception]]:
+        """Decode the next texts, of `rows` tokens together at most (but one text at least); yields the requests that
+        this ended. If a decode of several requests fails, each is
         decoded alone, so that only the one at fault ends."""
-        parts = list(self._next(context.info))
+        parts = list(self._next(context.info, context.info.rows if rows is None else min(rows, context.info.rows)))
         self._running = frozenset(job.id for job, _ in parts)
         try:
             vectors = context.embed([text for _, texts in parts for text in texts])
-        except DecodeError as error:
-            if error.reason == "aborted":  # for a request that was cancelled; the others are decoded again
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends no other request
+            if (
+                isinstance(error, DecodeError) and error.reason == "aborted"
+            ):  # for a request that was cancelled; the others are decoded again
                 return
             if len(parts) == 1 and self.cancel(parts[0][0].id):
                 yield parts[0][0].id, error
@@ -126,18 +130,20 @@ class VectorQueue:
         for job, texts in parts:
             job.done += vectors[start : start + len(texts)]
             start += len(texts)
+            if job.id in self.jobs:  # behind the others, so that a long list delays no short one
+                self.jobs[job.id] = self.jobs.pop(job.id)
             if len(job.done) == len(job.texts) and self.cancel(job.id):
                 read = tuple(map(len, job.texts))
                 yield job.id, Vectors(b"".join(job.done), context.info.size, read, context.info.labels)
         self._alone = False
 
-    def _next(self, info: VectorInfo) -> Iterator[tuple[_Job, list[Sequence[int]]]]:
+    def _next(self, info: VectorInfo, most: int) -> Iterator[tuple[_Job, list[Sequence[int]]]]:
         """Yields requests with the texts of theirs that the next decode holds together."""
         rows = sequences = 0
         for job in list(self.jobs.values()):
             texts: list[Sequence[int]] = []
             for text in job.texts[len(job.done) :]:
-                if sequences and (sequences == info.sequences or rows + len(text) > info.rows):
+                if sequences and (sequences == info.sequences or rows + len(text) > most):
                     break
                 texts.append(text)
                 rows, sequences = rows + len(text), sequences + 1
@@ -151,9 +157,15 @@ def _shortened(request: Embed, index: int, longest: int) -> Sequence[int]:
     text = request.texts[index]
     if len(text) <= longest:
         return text
-    if not request.truncate or longest <= request.tail:
+    if not request.truncate:
         raise RequestError(
             f"Text {index} has {len(text):,} tokens, and one text may have {longest:,}; shorten it, split it, or pass "
             "truncate=True to read its beginning only."
+        )
+    around = request.head + request.tail
+    if longest <= around:
+        raise RequestError(
+            f"One text may have {longest:,} tokens, and what stands around it takes {around:,}, so nothing of it would "
+            "be read; shorten the query."
         )
     return (*text[: longest - request.tail], *text[len(text) - request.tail :])

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from vector_files import CLS, KINDS, LETTERS, RERANK_TEMPLATE, RERANKERS, SEP, Alone, cosine, write
+from gguf import PoolingType
+from vector_files import CLS, KINDS, LETTERS, RERANK_TEMPLATE, RERANKERS, SEP, Alone, Kind, cosine, write
 
 from engine import Engine
 from engine.errors import ContextOverflowError, MissingTemplateError, ModelLoadError, RequestError
@@ -206,3 +207,34 @@ def test_the_encoder_of_an_encoder_decoder_is_refused_by_name(tmp_path: Path) ->
 
     with pytest.raises(ModelLoadError, match="encoder-decoder"):
         Engine.load(write_model(tmp_path / "t5.gguf", "t5encoder", tensors=False))
+
+
+@pytest.mark.parametrize("longest", [1, 30, 65, 100, 300, 700])
+def test_any_length_makes_a_context(builtin_model_path: Path, longest: int) -> None:
+    with Engine.load(builtin_model_path, embedding_tokens=longest) as llm:
+        assert llm.embed([[5], [6]]).shape == (2, 256)
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        (Kind("bert", PoolingType.RANK, ("a", "b")), "classifier of 2 classes"),
+        (Kind("qwen3", PoolingType.RANK, ("yes",)), "one class"),
+    ],
+)
+def test_a_reranker_whose_scores_mean_nothing_is_refused(tmp_path: Path, kind: Kind, problem: str) -> None:
+    path = write(tmp_path / "m.gguf", kind, classes=1)
+    with pytest.raises(ModelLoadError, match=problem):
+        Engine.load(path)
+
+
+def test_a_query_that_leaves_no_room_for_a_document_is_refused(files: dict[str, Path]) -> None:
+    with Engine.load(files["bert-rank"]) as llm, pytest.raises(RequestError, match="shorten the query"):
+        llm.rerank("q" * 300, ["document"], truncate=True)
+
+
+def test_scores_of_named_classes_are_probabilities(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", Kind("bert", PoolingType.RANK, ("no", "yes")))
+    with Engine.load(path) as llm:
+        ranked = llm.rerank("why?", ["a", "because it is so"])
+        assert all(0 < each.score < 1 for each in ranked)

@@ -30,13 +30,13 @@ MAX_ROOM_LINES = {
     "llama/": 4_400,
     "mcp/": 1_150,
     "notebook/": 200,
-    "openai/": 2_450,
+    "openai/": 2_600,
     "parsing/": 5_400,
     "remote/": 1_300,
-    "runtime/": 4_000,
+    "runtime/": 4_050,
     "template/": 4_750,
     "tools/": 1_450,
-    "modules outside rooms": 5_250,
+    "modules outside rooms": 5_300,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

@@ -39,8 +39,8 @@ def request(id_: int, *lengths: int, **options: Any) -> Embed:
     return Embed(id_, tuple((id_,) * length for length in lengths), **options)
 
 
-def made(queue: VectorQueue, context: Recorded) -> dict[int, Vectors | DecodeError]:
-    ended: dict[int, Vectors | DecodeError] = {}
+def made(queue: VectorQueue, context: Recorded) -> dict[int, Vectors | Exception]:
+    ended: dict[int, Vectors | Exception] = {}
     while queue.jobs:
         ended.update(queue.step(context))
     return ended
@@ -206,3 +206,51 @@ def test_vectors_and_scores_count_among_the_requests_that_may_wait(backend: Scri
             llm.embed("b")
         hold.set()
         assert all(one.result().size == 64 for one in pending)
+
+
+def test_a_short_request_does_not_wait_for_a_long_one() -> None:
+    queue, context = VectorQueue(), Recorded()
+    queue.add(request(1, *[8] * 20), INFO)
+    queue.add(request(2, 3), INFO)
+    ends: list[int] = []
+    while queue.jobs:
+        ends += [id_ for id_, _ in queue.step(context)]
+    assert ends == [2, 1]
+    assert context.decodes.index([3]) <= 1
+
+
+def test_whatever_a_decode_raises_ends_no_other_request() -> None:
+    queue, context = VectorQueue(), Recorded()
+    embed = context.embed
+
+    def breaks(texts: Sequence[Sequence[int]]) -> list[bytes]:
+        if texts[0][0] == 1 or texts[-1][0] == 1:
+            raise MemoryError("no memory")
+        return embed(texts)
+
+    context.embed = breaks  # type: ignore[method-assign]
+    queue.add(request(1, 2), INFO)
+    queue.add(request(2, 2), INFO)
+    ended = made(queue, context)
+    assert isinstance(ended[1], MemoryError)
+    assert isinstance(ended[2], Vectors)
+
+
+@pytest.mark.parametrize("texts", [[[5.0, 6.0]], [["a"]], [b"abc"], b"abc", [[10**9]], [[-1]]])
+def test_tokens_that_are_none_are_refused_before_the_engines_thread(llm: Engine, texts: Any) -> None:
+    with pytest.raises(RequestError):
+        llm.embed(texts)
+    assert llm.embed("still open").shape == (64,)
+
+
+def test_a_result_can_be_asked_for_twice(llm: Engine) -> None:
+    pending = llm.embedder.start("a", {})
+    assert pending.result() == pending.result()
+
+
+def test_a_score_is_no_turn_that_later_prompts_continue() -> None:
+    with Engine(ScriptedBackend(["fine"] * 3), ChatTemplate(None, family="qwen3")) as llm:
+        llm.score("a secret of someone else", ["hello world"])
+        done = llm.complete("hello world, again", max_tokens=1)
+    assert done.usage is not None
+    assert (done.usage.prompt_tokens, done.usage.cached_tokens) == (len("hello world, again"), 0)

@@ -52,6 +52,7 @@ class Watched:
         self.choices = self._choices
         self.stream_complete = engine.stream_complete
         self.embedder = engine.embedder
+        self.scorer = engine.scorer
 
     @property
     def info(self) -> Any:
@@ -128,6 +129,7 @@ class WrittenEngine:
         self.choices = self._choices
         self.stream_complete = self._stream_complete
         self.embedder: Any = None
+        self.scorer: Any = None
 
     @property
     def info(self) -> Any:

@@ -43,9 +43,11 @@ RERANKERS = {
 
 
 def write(
-    path: Path, kind: Kind, *, width: int = 64, layers: int = 2, context: int = 256, words: int = 0, template: str = ""
-) -> Path:
-    """Write a model. `words`: more tokens, to make the vocabulary as large as a real one."""
+    path: Path, kind: Kind, *, width: int = 64, layers: int = 2, context: int = 256, words: int = 0,
+    template: str = "", classes: int = 0,
+) -> Path:  # fmt: skip
+    """Write a model. `words`: more tokens, to make the vocabulary as large as a real one. `classes`: of its classifier,
+    if they are not as many as its labels."""
     writer = gguf.GGUFWriter(path, kind.architecture)
     tokens = [*WORDPIECES, *(f"▁word{number}" for number in range(words))]
     _vocabulary(writer, tokens)
@@ -60,7 +62,7 @@ def write(
         writer.add_classifier_output_labels(list(kind.labels))
     if template:
         writer.add_chat_template([{"name": "rerank", "template": template}])
-    weights = _Weights(writer, width)
+    weights = _Weights(writer, width, classes or len(kind.labels))
     (_qwen3 if kind.architecture == "qwen3" else _bert)(weights, kind, layers, context, len(tokens))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -89,8 +91,9 @@ def _vocabulary(writer: gguf.GGUFWriter, tokens: Sequence[str]) -> None:
 class _Weights:
     """Random tensors of a model of this width."""
 
-    def __init__(self, writer: gguf.GGUFWriter, width: int) -> None:
+    def __init__(self, writer: gguf.GGUFWriter, width: int, classes: int) -> None:
         self.width = width
+        self.classes = classes
         self._writer = writer
         self._random = np.random.default_rng(5)
 
@@ -124,7 +127,7 @@ def _bert(weights: _Weights, kind: Kind, layers: int, context: int, size: int) -
         weights.matrix("position_embd.weight", context, width)
     if kind.labels:
         weights.linear("cls", width, width)
-        weights.linear("cls.output", len(kind.labels), width)
+        weights.linear("cls.output", weights.classes, width)
     for block in (f"blk.{number}." for number in range(layers)):
         if nomic:
             weights.matrix(f"{block}attn_qkv.weight", 3 * width, width)
@@ -151,7 +154,7 @@ def _qwen3(weights: _Weights, kind: Kind, layers: int, context: int, size: int) 
     weights.matrix("token_embd.weight", size, width)
     weights.norm("output_norm")
     if kind.labels:
-        weights.matrix("cls.output.weight", len(kind.labels), width)
+        weights.matrix("cls.output.weight", weights.classes, width)
     for block in (f"blk.{number}." for number in range(layers)):
         weights.norm(f"{block}attn_norm")
         weights.norm(f"{block}ffn_norm")
