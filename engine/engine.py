@@ -401,8 +401,8 @@ class Engine:
         return numbers[0] if isinstance(texts, str) else numbers
 
     def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
-        """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`. Needs
-        a reranking model. Raises what `embed` raises."""
+        """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
+        Needs a reranking model. Raises what `embed` raises."""
         return ranking(self.embedder.start_rank(query, documents, options).result(), options)
 
     async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:

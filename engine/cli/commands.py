@@ -133,6 +133,7 @@ def chat(options: argparse.Namespace) -> int:
     own = () if options.tools is None else tools_of(options.tools)
     toolbox = Toolbox([*own, *map(mcp_server, options.mcp)])
     with load(options) as llm, toolbox:
+        _ = llm.template  # a model that cannot chat says so before anything is typed
         talk = Chat(
             screen,
             llm,

@@ -121,3 +121,14 @@ def test_rerank_prints_the_best_first(reranker: Path, model: Path, capsys: pytes
     assert "no reranker" in capsys.readouterr().err
     assert main(["embed", str(reranker), "a"]) == 1
     assert "is a reranker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["run", "{}", "Hello"], ["chat", "{}"], ["explain", "{}", "--prompt", "Hello"]])
+def test_commands_that_need_a_chat_model_say_so_in_a_line(
+    model: Path, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Hello\n"))
+    assert main([word.format(model) for word in command]) == 1
+    told = capsys.readouterr()
+    assert "embedding model" in told.err
+    assert told.err.count("\n") == 1
