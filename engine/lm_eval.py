@@ -32,6 +32,7 @@ class EngineLM(LM):
             model, n_sequences=n_sequences, **{name: value for name, value in options.items() if name not in _NOT_OURS}
         )
         self._special = False
+        self._most = 2 * n_sequences
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """Returns the log-probability of each continuation, and whether it is what greedy decoding would write. White
@@ -86,7 +87,7 @@ class EngineLM(LM):
     def _continued(self, arguments: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
         running: deque[Stream] = deque()
         for context, options in arguments:
-            if len(running) == 2 * _SEQUENCES:
+            if len(running) == self._most:
                 yield running.popleft().result().content
             running.append(self._started(context, options))
         while running:

@@ -118,6 +118,12 @@ class RerankOptions(TypedDict, total=False):
     template: str | None
 
 
+class ScoreOptions(TypedDict, total=False):
+    """How texts are scored. `special`: control-token text in the prompt becomes control tokens."""
+
+    special: bool
+
+
 class LoadArguments(TypedDict, total=False):
     """The named arguments of `Engine.load` and `Engine.from_llama` besides these options."""
 

@@ -9,7 +9,9 @@ from typing import TypeAlias, cast
 
 from engine.errors import EngineError, QueueFullError, RequestError
 from engine.offloop import is_unwanted
+from engine.options import ScoreOptions
 from engine.parsing import Piece
+from engine.runtime.config import check_value
 from engine.runtime.raw import raw_prompt, tokens_of
 from engine.runtime.service import Service
 from engine.runtime.stream import Stream
@@ -68,9 +70,10 @@ class Scorer:
     def pairs(self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool) -> list[Pair]:
         """Returns the tokens before and of each continuation. Two texts are tokenised together: where a token spans
         both, it belongs to the continuation. Raises RequestError for what is not text or tokens."""
+        check_value(ScoreOptions, "special", special)
         if (
-            isinstance(continuations, str)
-            or not isinstance(cast("object", continuations), Sequence)
+            not isinstance(cast("object", continuations), Sequence)
+            or isinstance(continuations, str)
             or not continuations
         ):
             raise RequestError("score() takes a list of continuations, one at least.")
@@ -112,9 +115,11 @@ class Scorer:
     def labels(self, prompt: Sequence[int], labels: Sequence[str]) -> list[Pair]:
         """Returns the tokens before and of each label. Raises RequestError for labels that are not different texts."""
         listed = isinstance(cast("object", labels), Sequence) and not isinstance(labels, str)
-        if not listed or not all(isinstance(cast("object", label), str) and label for label in labels):
-            raise RequestError("classify() takes a list of two or more labels, each another text.")
-        if len(set(labels)) != len(labels) or len(labels) < 2:
+        if (
+            not listed
+            or not all(isinstance(cast("object", label), str) and label for label in labels)
+            or (len(set(labels)) != len(labels) or len(labels) < 2)
+        ):
             raise RequestError("classify() takes a list of two or more labels, each another text.")
         return [(tuple(prompt), self._tokens(label)) for label in labels]
 

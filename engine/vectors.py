@@ -32,7 +32,7 @@ class Ranked:
     score: float
 
 
-class _Asked(NamedTuple):
+class _Pairs(NamedTuple):
     """Texts as tokens; a text that is cut keeps its first `head` and its last `tail`."""
 
     texts: list[tuple[int, ...]]
@@ -98,18 +98,18 @@ class Embedder:
         checked(options, RerankOptions)
         if not isinstance(cast("object", query), str):
             raise RequestError(f"The query of rerank() is a text; this is a {type(query).__name__}.")
-        asked = self._pairs(query, _listed(documents, "rerank"), options.get("template") or self._template)
+        pairs = self._pairs(query, _listed(documents, "rerank"), options.get("template") or self._template)
         return self._service.embed(
-            asked.texts, asked.tail, asked.head, truncate=options.get("truncate", False), ranks=True
+            pairs.texts, pairs.tail, pairs.head, truncate=options.get("truncate", False), ranks=True
         )
 
-    def _pairs(self, query: str, documents: Sequence[str], template: str | None) -> _Asked:
+    def _pairs(self, query: str, documents: Sequence[str], template: str | None) -> _Pairs:
         """Returns each document with the query: in the model's own template, else with its vocabulary's separators."""
         vocab = self._service.vocab
         if template is None:
             head = (*vocab.encode([Piece(query, False)], add_bos=True), *vocab.between)
             tails = [(*vocab.encode([Piece(document, False)], add_bos=False), *vocab.closing) for document in documents]
-            return _Asked([(*head, *tail) for tail in tails], len(head), len(vocab.closing))
+            return _Pairs([(*head, *tail) for tail in tails], len(head), len(vocab.closing))
         if template.count(_QUERY) != 1 or template.count(_DOCUMENT) != 1:
             raise RequestError(f"A template for rerank() holds {_QUERY} and {_DOCUMENT} once each.")
         before, after = template.split(_DOCUMENT)
@@ -119,7 +119,7 @@ class Embedder:
             for document in documents
         ]  # fmt: skip
         head, tail = (vocab.encode(_filled(part, query), add_bos=part is before) for part in (before, after))
-        return _Asked(texts, len(head), len(tail) + len(vocab.closing))
+        return _Pairs(texts, len(head), len(tail) + len(vocab.closing))
 
 
 def _filled(template: str, query: str) -> list[Piece]:
@@ -134,8 +134,7 @@ def _listed(texts: Iterable[Text], what: str) -> list[Text]:
         several = list(texts)
     except TypeError as error:
         raise RequestError(f"{what}() takes texts; this is a {type(texts).__name__}.") from error
-    kinds_wrong = (not isinstance(cast("object", text), kinds) or isinstance(text, bytes) for text in several)
-    if isinstance(texts, str | bytes) or any(kinds_wrong):
+    if isinstance(texts, str) or not all(isinstance(cast("object", text), kinds) for text in several):
         raise RequestError(f"{what}() takes a list of texts; something in it is none.")
     if not several:
         raise RequestError(f"{what}() got no texts; pass one at least.")

@@ -28,6 +28,6 @@ def _known() -> tuple[tuple[str, Prefixes], ...]:
 def prefixes(*names: str) -> Prefixes | None:
     """Returns the prefixes of the model with one of these names (as a file says it, or of the file); None if they are
     not known. The longest known name that is part of one decides."""
-    told = [_BETWEEN.sub("-", name.lower()) for name in names]
-    fitting = [(len(known), found) for known, found in _known() if any(known in name for name in told)]
+    spelt = [_BETWEEN.sub("-", name.lower()) for name in names]
+    fitting = [(len(known), texts) for known, texts in _known() if any(known in name for name in spelt)]
     return max(fitting)[1] if fitting else None

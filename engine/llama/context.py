@@ -138,8 +138,8 @@ class LlamaBackend:
         self._views: dict[int, NDArray[np.float32]] = {}
         self._vectors: LlamaVectors | None = None
         if vectors is not None:
-            size, rows = self._vocab.size, info.n_batch
-            self._vectors = LlamaVectors(lib, context, size, vectors, causal=causal, n_batch=rows, abort=self._abort)
+            rows = info.n_batch
+            self._vectors = LlamaVectors(lib, context, vectors, causal=causal, n_batch=rows, abort=self._abort)
 
     @property
     def vocab(self) -> LlamaVocab:

@@ -238,9 +238,7 @@ class Model:
         free = weakref.finalize(self, lib.llama_free, context)
         free.atexit = False
         rows = min(made.context.n_batch, made.cells.total)
-        return LlamaVectors(
-            lib, context, self._vocab.size, info, causal=file.is_causal, n_batch=rows, abort=abort, free=free
-        )
+        return LlamaVectors(lib, context, info, causal=file.is_causal, n_batch=rows, abort=abort, free=free)
 
     def close(self) -> None:
         """Free the contexts, then the weights. Can be called more than once."""

@@ -82,13 +82,12 @@ class LlamaVectors:
     another's."""
 
     def __init__(
-        self, lib: Any, context: int, vocab_size: int, info: VectorInfo, *, causal: bool, n_batch: int,
+        self, lib: Any, context: int, info: VectorInfo, *, causal: bool, n_batch: int,
         abort: "ctypes.Array[ctypes.c_char]", free: Callable[[], object] = int,
     ) -> None:  # fmt: skip
         self._lib = lib
         self._context: int | None = context
         self._memory = lib.llama_get_memory(context)
-        self._vocab_size = vocab_size
         self._info = info
         self._last_only = causal and info.pooling in ("last", "rank")
         self._batch = LlamaBatch(lib, n_batch)
@@ -136,8 +135,6 @@ class LlamaVectors:
         most = info.longest if len(texts) == 1 else info.rows
         if not min(lengths) or sum(lengths) > most or len(texts) > info.sequences:
             raise DecodeError(f"Texts of {lengths} tokens do not fit into one decode of {most:,}.", "invalid")
-        if not all(0 <= token < self._vocab_size for text in texts for token in text):
-            raise DecodeError("A token is not one of the vocabulary.", "invalid")
 
     def _decode(self, rows: Sequence[tuple[int, int, int]], *, outputs: bool) -> None:
         if not rows:

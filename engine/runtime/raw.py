@@ -71,6 +71,8 @@ def detokenize(vocab: Vocab, tokens: Iterable[int]) -> str:
 
 def tokens_of(vocab: Vocab, tokens: Iterable[int]) -> tuple[int, ...]:
     """Returns a caller's list of tokens. Raises RequestError for what is none of this vocabulary's."""
+    if isinstance(tokens, str | bytes | bytearray):
+        raise RequestError(f"Tokens must be a list of integers; this is a {type(tokens).__name__}.")
     try:
         known = tuple(map(index, tokens))
     except TypeError as error:

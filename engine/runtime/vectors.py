@@ -109,16 +109,13 @@ class VectorQueue:
 
     def step(self, context: VectorContext, rows: int | None = None) -> Iterator[tuple[int, Vectors | Exception]]:
         """Decode the next texts, of `rows` tokens together at most (but one text at least); yields the requests that
-        this ended. If a decode of several requests fails, each is
-        decoded alone, so that only the one at fault ends."""
+        this ended. If a decode of several requests fails, each is decoded alone, so that only the one at fault ends."""
         parts = list(self._next(context.info, context.info.rows if rows is None else min(rows, context.info.rows)))
         self._running = frozenset(job.id for job, _ in parts)
         try:
             vectors = context.embed([text for _, texts in parts for text in texts])
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends no other request
-            if (
-                isinstance(error, DecodeError) and error.reason == "aborted"
-            ):  # for a request that was cancelled; the others are decoded again
+            if isinstance(error, DecodeError) and error.reason == "aborted":  # by a cancellation: the others go on
                 return
             if len(parts) == 1 and self.cancel(parts[0][0].id):
                 yield parts[0][0].id, error

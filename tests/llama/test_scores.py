@@ -134,3 +134,13 @@ def test_control_token_text_is_text_unless_asked(builtin_model_path: Path) -> No
         assert not any(vocab.is_special(token) for token in plain[1:])
         assert vocab.is_special(special[-1])
         assert not any(vocab.is_special(token) for token in scored)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "continuations", "special"), [(b"ab", ["c"], False), ("a", [b"c"], False), ("a", ["c"], "no")]
+)
+def test_bytes_are_no_tokens_and_a_word_is_no_switch(
+    builtin_model_path: Path, prompt: Any, continuations: Any, special: Any
+) -> None:
+    with Engine.load(builtin_model_path) as llm, pytest.raises(RequestError):
+        llm.score(prompt, continuations, special=special)

@@ -167,10 +167,10 @@ def _qwen3(weights: _Weights, kind: Kind, layers: int, context: int, size: int) 
         weights.matrix(f"{block}ffn_down.weight", width, 2 * width)
 
 
-class Alone:
-    """Vectors by llama.cpp's calls alone: each text in a decode of its own, every token an output. The reference."""
+class _Bare:
+    """A model and a context for one sequence by llama.cpp's calls alone; every token is an output."""
 
-    def __init__(self, path: Path, *, longest: int = 512) -> None:
+    def __init__(self, path: Path, longest: int, **options: Any) -> None:
         import llama_cpp
 
         self._lib: Any = llama_cpp
@@ -180,13 +180,11 @@ class Alone:
         context = llama_cpp.llama_context_default_params()
         context.n_ctx = context.n_batch = context.n_ubatch = longest
         context.n_seq_max = context.n_threads = context.n_threads_batch = 1
-        context.embeddings = True
+        for name, value in options.items():
+            setattr(context, name, value)
         self._context: Any = llama_cpp.llama_init_from_model(self._model, context)
-        ranks = llama_cpp.llama_pooling_type(self._context) == int(gguf.PoolingType.RANK)
-        size = llama_cpp.llama_model_n_cls_out if ranks else llama_cpp.llama_model_n_embd_out
-        self._size: int = size(self._model)
 
-    def vector(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+    def _read(self, tokens: Sequence[int]) -> None:
         lib = self._lib
         batch = lib.llama_batch_init(len(tokens), 0, 1)
         for place, token in enumerate(tokens):
@@ -197,53 +195,43 @@ class Alone:
         if memory:
             lib.llama_memory_clear(memory, True)
         assert (lib.llama_decode if memory else lib.llama_encode)(self._context, batch) == 0
-        pointer = ctypes.cast(lib.llama_get_embeddings_seq(self._context, 0), ctypes.POINTER(ctypes.c_float))
-        numbers = np.ctypeslib.as_array(pointer, (self._size,)).copy()
         lib.llama_batch_free(batch)
-        return numbers
 
     def close(self) -> None:
         self._lib.llama_free(self._context)
         self._lib.llama_model_free(self._model)
 
 
-class ScoredAlone:
-    """The log-probability of every token of a text, from one decode in which each row is an output."""
+class Alone(_Bare):
+    """Vectors, each text in a decode of its own: the reference."""
 
-    def __init__(self, path: Path, n_ctx: int = 512) -> None:
-        import llama_cpp
+    def __init__(self, path: Path, *, longest: int = 512) -> None:
+        super().__init__(path, longest, embeddings=True)
+        ranks = self._lib.llama_pooling_type(self._context) == int(gguf.PoolingType.RANK)
+        size = self._lib.llama_model_n_cls_out if ranks else self._lib.llama_model_n_embd_out
+        self._size: int = size(self._model)
 
-        self._lib: Any = llama_cpp
-        params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = 0
-        self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-        context = llama_cpp.llama_context_default_params()
-        context.n_ctx = context.n_batch = context.n_ubatch = n_ctx
-        context.flash_attn_type = 0
-        context.n_seq_max = context.n_threads = context.n_threads_batch = 1
-        self._context: Any = llama_cpp.llama_init_from_model(self._model, context)
+    def vector(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        self._read(tokens)
+        pointer = ctypes.cast(self._lib.llama_get_embeddings_seq(self._context, 0), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(pointer, (self._size,)).copy()
+
+
+class ScoredAlone(_Bare):
+    """The log-probability of every token of a text, from one decode: the reference."""
+
+    def __init__(self, path: Path, longest: int = 512) -> None:
+        super().__init__(path, longest, flash_attn_type=0)
         self._size: int = self._lib.llama_vocab_n_tokens(self._lib.llama_model_get_vocab(self._model))
 
     def logprobs(self, tokens: Sequence[int]) -> list[float]:
-        lib = self._lib
-        batch = lib.llama_batch_init(len(tokens), 0, 1)
-        for place, token in enumerate(tokens):
-            batch.token[place], batch.pos[place], batch.n_seq_id[place] = token, place, 1
-            batch.seq_id[place][0], batch.logits[place] = 0, 1
-        batch.n_tokens = len(tokens)
-        lib.llama_memory_clear(lib.llama_get_memory(self._context), True)
-        assert lib.llama_decode(self._context, batch) == 0
+        self._read(tokens)
         sums: list[float] = []
         for place, token in enumerate(tokens[1:]):
-            logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(self._context, place), (self._size,))
+            logits = np.ctypeslib.as_array(self._lib.llama_get_logits_ith(self._context, place), (self._size,))
             logits = logits.astype(np.float64)
             sums.append(float(logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())))
-        lib.llama_batch_free(batch)
         return sums
-
-    def close(self) -> None:
-        self._lib.llama_free(self._context)
-        self._lib.llama_model_free(self._model)
 
 
 def cosine(left: NDArray[Any], right: NDArray[Any]) -> float:
