@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from engine.agent.agent import Agent
     from engine.agent.run import Run, RunStream, Step
     from engine.agent.transcript import Transcript
+    from engine.conversation import Conversation
     from engine.diagnose.explain import Explanation
     from engine.diagnose.inspect import Inspection
     from engine.engine import Engine
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from engine.runtime.metrics import Metrics
     from engine.runtime.request import TurnRequest
     from engine.runtime.service import PinnedPrefix, Service, Stream
+    from engine.runtime.state_store import StateStore, StoreSizes
     from engine.scoring import Classification, Score
     from engine.template.chat_template import ChatTemplate
     from engine.template.prompt import Prompt
@@ -92,6 +94,7 @@ __all__ = [
     "Completion",
     "ContentDelta",
     "ContextOverflowError",
+    "Conversation",
     "DecodeError",
     "DiskFullError",
     "Engine",
@@ -133,7 +136,9 @@ __all__ = [
     "SamplingParams",
     "Score",
     "Service",
+    "StateStore",
     "Step",
+    "StoreSizes",
     "Stream",
     "TemplateError",
     "TextPart",
@@ -168,6 +173,7 @@ _MODULES = {
     "TemplateError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
+    "engine.conversation": "Conversation",
     "engine.diagnose.explain": "Explanation",
     "engine.families": "Families Family Format",
     "engine.diagnose.inspect": "Inspection",
@@ -177,6 +183,7 @@ _MODULES = {
     "engine.runtime.metrics": "Metrics",
     "engine.runtime.request": "TurnRequest",
     "engine.runtime.service": "PinnedPrefix Service Stream",
+    "engine.runtime.state_store": "StateStore StoreSizes",
     "engine.scoring": "Classification Score",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",

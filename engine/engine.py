@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from engine import loading, many
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
+from engine.conversation import Conversation
 from engine.diagnose.explain import Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model, model_facts
 from engine.display import page_markdown, table_html, visible
@@ -16,6 +17,7 @@ from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
 from engine.many import OnError, Row
+from engine.measures import Measures
 from engine.notebook.reload import tell_open
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
@@ -23,11 +25,9 @@ from engine.options import (
     AgentOptions,
     ChoicesArguments,
     ContextLoadOptions,
-    EmbedOptions,
     FreeTurnOptions,
     LoadOptions,
     RawOptions,
-    RerankOptions,
     TurnOptions,
     check_arguments,
     checked,
@@ -37,27 +37,22 @@ from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
-from engine.runtime.pending import PendingVectors
 from engine.runtime.raw import detokenize, tokenize
 from engine.runtime.service import PinnedPrefix, Service, Stream
-from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.prompt import Prompt
 from engine.tools import RunTool, Toolbox, ToolLike, as_tools
 from engine.turns import Turns
 from engine.types import Completion, Message, MessagesLike
-from engine.vectors import Embedder, Ranked, matrix, ranking
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from engine.types import ParsedCompletion
 
 Answer = TypeVar("Answer")
 
 
-class Engine:
+class Engine(Measures):
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
@@ -76,10 +71,7 @@ class Engine:
         self._service = Service(backend, options)
         self._turns = Turns(self._service, template, seed)
         self._model = model
-        self.scorer = Scorer(self._service)
-        """What `score` and `classify` ask for log-probabilities."""
-        self.embedder = Embedder.of(self._service, None if model is None else model.info)
-        """What `embed` and `rerank` ask for vectors."""
+        super().__init__(self._service, self._turns, None if model is None else model.info)
 
     @classmethod
     def load(
@@ -227,6 +219,22 @@ class Engine:
         """
         _ = checked({"n": n, "offline": offline}, ChoicesArguments)
         return self._turns.start(messages, tools, options, n, offline=offline)
+
+    def conversation(
+        self,
+        messages: "MessagesLike | None" = None,
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Conversation:
+        """Returns a conversation that begins with these messages (a system message, for example), keeps what is said,
+        and can be forked: `llm.conversation().chat("Hello")`. `tools` and `options` are those of its turns. Raises
+        RequestError for what is not valid."""
+        _ = self._turns.check(options)
+
+        def start(messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream:
+            return self._turns.start(messages, tools, options, 1, claims=True)[0]
+
+        return Conversation(start, messages, tools, options)
 
     def pin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -384,70 +392,6 @@ class Engine:
     async def arestore(self, path: str | Path) -> PinnedPrefix:
         """`restore` for an event loop."""
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
-
-    def embed(self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
-        """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
-        embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for what
-        is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
-        numbers = matrix(self.embedder.start(texts, options).result(), options)
-        return numbers[0] if isinstance(texts, str) else numbers
-
-    async def aembed(
-        self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]
-    ) -> "NDArray[Any]":
-        """`embed` for an event loop; cancelling the task cancels the request."""
-        pending = await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)
-        numbers = matrix(await pending, options)
-        return numbers[0] if isinstance(texts, str) else numbers
-
-    def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
-        """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
-        Needs a reranking model. Raises what `embed` raises."""
-        return ranking(self.embedder.start_rank(query, documents, options).result(), options)
-
-    async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
-        """`rerank` for an event loop; cancelling the task cancels the request."""
-        pending = await off_loop(lambda: self.embedder.start_rank(query, documents, options), PendingVectors.cancel)
-        return ranking(await pending, options)
-
-    def score(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
-    ) -> list[Score]:
-        """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
-        `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
-        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
-        RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
-        ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
-        return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special))
-
-    async def ascore(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
-    ) -> list[Score]:
-        """`score` for an event loop."""
-        return await off_loop(lambda: self.score(prompt, continuations, special=special), bool)
-
-    def classify(
-        self,
-        messages: MessagesLike,
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Classification:
-        """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
-        generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
-        other, the shorter wins. Raises what `score` and `stream` raise."""
-        place = self._turns.answer_place(messages, tools, options)
-        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels)))
-
-    async def aclassify(
-        self,
-        messages: MessagesLike,
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Classification:
-        """`classify` for an event loop."""
-        return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
 
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS

@@ -27,6 +27,7 @@ from engine.runtime.config import (
     refusal,
     shown,
 )
+from engine.runtime.state_store import StateStore
 from engine.template.overflow import PromptOptions
 from engine.types import (
     AllowedChoice,
@@ -73,6 +74,7 @@ class ContextLoadOptions(TypedDict, total=False):
     embedding_tokens: int | None
     max_waiting: int
     prefill_seconds: float
+    states: StateStore | None
 
 
 class LoadOptions(ContextLoadOptions, total=False):

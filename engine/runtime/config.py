@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from engine.errors import RequestError, shown
+from engine.runtime.state_store import StateStore
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
 FlashAttention: TypeAlias = Literal["auto", "on", "off"]
@@ -188,12 +189,14 @@ class LoopOptions:
     `draft_max`: maximum number of tokens guessed at once from the conversation so far (n-gram speculation) and verified
     in one decode; 0 for none. `max_waiting`: maximum number of requests that wait for a sequence; further ones are
     refused. `prefill_seconds`: about how long the prompt rows of one step may take, during which running answers and
-    cancellations wait.
+    cancellations wait. `states`: where the states of conversations are kept that the cache forgets, and found again;
+    None: in memory, at most 256 MiB, until the engine is closed.
     """
 
     draft_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
     max_waiting: Annotated[int, Field(ge=0, lt=2**63)] = 1024
     prefill_seconds: Annotated[float, Field(gt=0, le=3600)] = 0.1
+    states: StateStore | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

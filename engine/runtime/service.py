@@ -141,7 +141,11 @@ class Service:
             turn.constraint.check(self._controls)
         limits = self._limits(turn, self._info.n_ctx - len(tokens))
         request = turn.crossing(next(self._ids), tokens, limits, self._turn_starts(tokens, turn.prompt))
-        return self._start(request, OutputQueue(turn, tokens))
+        stream = self._start(request, OutputQueue(turn, tokens))
+        if turn.claims:
+            runner = self._runner
+            stream.claim = Claim(lambda: runner.unpin(request.id))
+        return stream
 
     @cached_property
     def _controls(self) -> Controls:
@@ -283,6 +287,14 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Claim:
+    """What a turn held stays in the cache, as far as there is room, until `release` or garbage collection."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self.release = weakref.finalize(self, release)
+        self.release.atexit = False
 
 
 class PinnedPrefix:

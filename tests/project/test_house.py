@@ -15,7 +15,7 @@ import pytest
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 EVERYWHERE = frozenset({"pydantic", "pydantic_core"})  # public records are pydantic models, whoever defines them
-NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "engine.py"})
+NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "measures.py"})
 """Logits, masks and vectors are arrays."""
 LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
 MAX_ROOM_LINES = {
@@ -33,10 +33,10 @@ MAX_ROOM_LINES = {
     "openai/": 2_600,
     "parsing/": 5_400,
     "remote/": 1_300,
-    "runtime/": 4_050,
+    "runtime/": 4_600,
     "template/": 4_750,
     "tools/": 1_450,
-    "modules outside rooms": 5_300,
+    "modules outside rooms": 5_500,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

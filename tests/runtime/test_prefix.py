@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.errors import DecodeError
 from engine.runtime.backend import Row
 from engine.runtime.prefix import Blocked, Lease, PrefixCache, common_prefix
+from engine.runtime.state_store import Shelf, StateStore
 from engine.testing import ScriptedBackend
 
 
@@ -27,6 +28,7 @@ class Bench:
         patience: int = 32,
         copy_cost: int = 0,
         checkpoint_bytes: int = 0,
+        states: int | None = None,
     ) -> None:
         self.backend = ScriptedBackend(
             [],
@@ -42,7 +44,8 @@ class Bench:
             copy_cost=copy_cost,
             checkpoint_bytes=checkpoint_bytes,
         )
-        self.cache = PrefixCache(self.backend, patience=patience)
+        shelf = None if states is None else Shelf(StateStore(states), lambda: self.backend.origin)
+        self.cache = PrefixCache(self.backend, patience=patience, shelf=shelf, worth=2)
 
     def acquire(self, tokens: list[int]) -> Lease:
         lease = self.cache.acquire(tokens)
@@ -442,10 +445,21 @@ class Conversations(RuleBasedStateMachine):
         pool=st.booleans(),
         trimmable=st.booleans(),
         checkpoint_bytes=st.sampled_from([0, 40, 1000]),
+        states=st.sampled_from([None, 0, 60, 1000]),
     )
-    def begin(self, n_sequences: int, n_ctx: int, pool: bool, trimmable: bool, checkpoint_bytes: int) -> None:
+    def begin(
+        self,
+        n_sequences: int,
+        n_ctx: int,
+        pool: bool,
+        trimmable: bool,
+        checkpoint_bytes: int,
+        states: int | None,
+    ) -> None:
         room = 0 if trimmable else checkpoint_bytes
-        self.bench = Bench(n_sequences, n_ctx, pool=pool, trimmable=trimmable, patience=4, checkpoint_bytes=room)
+        self.bench = Bench(
+            n_sequences, n_ctx, pool=pool, trimmable=trimmable, patience=4, checkpoint_bytes=room, states=states
+        )
         self.room = room
         self.users: dict[int, list[int]] = {}
 
@@ -479,6 +493,8 @@ class Conversations(RuleBasedStateMachine):
     def leave(self, data: st.DataObject, keep: bool) -> None:
         sequence = data.draw(st.sampled_from(sorted(self.users)))
         del self.users[sequence]
+        if keep and data.draw(st.booleans()):
+            self.bench.cache.claim(sequence, list(self.bench.cache.held(sequence)))
         (self.bench.cache.release if keep else self.bench.cache.drop)(sequence)
 
     @precondition(lambda self: self.users)
@@ -486,6 +502,14 @@ class Conversations(RuleBasedStateMachine):
     def checkpoint(self, data: st.DataObject) -> None:
         self.bench.cache.checkpoint(data.draw(st.sampled_from(sorted(self.users))))
         assert self.bench.cache.checkpoints[1] <= self.room
+
+    @rule(claim=st.integers(0, 3))
+    def disclaim(self, claim: int) -> None:
+        self.bench.cache.disclaim(claim)
+
+    @rule()
+    def keep_all(self) -> None:
+        self.bench.cache.keep_all()
 
     @rule(cells=st.integers(1, 60))
     def make_room(self, cells: int) -> None:
