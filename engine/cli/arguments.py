@@ -338,6 +338,12 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
     )
     group.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
     group.add_argument("--seed", metavar="N", type=int, help="seed of the sampling, for reproducible answers")
+    group.add_argument(
+        "--states",
+        metavar="DIR",
+        type=Path,
+        help="keep what the model has read in this folder, at most 4 GiB, so that a later run need not read it again",
+    )
 
 
 def _add_chatting(command: argparse.ArgumentParser) -> None:

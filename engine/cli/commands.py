@@ -26,9 +26,11 @@ from engine.errors import RequestError
 from engine.events import ContentDelta
 from engine.families import Families, builtin_families
 from engine.options import LoadOptions, TurnOptions
+from engine.runtime.state_store import StateStore
 from engine.tools import Toolbox
 from engine.types import JsonSchema, Message, Reasoning
 
+_STATES = 4 << 30
 QUESTION = "What is 127 times 46?"
 _CUT_OFF = (
     "the answer was cut off inside its reasoning; allow more tokens (--max-tokens, --ctx), or less reasoning "
@@ -214,7 +216,9 @@ def doctor(_: argparse.Namespace) -> int:
 
 def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
     """Load the engine that the options name; the built-in model for `demo`, which has no model option."""
-    threads: LoadOptions = {} if options.threads is None else {"n_threads": options.threads}
+    given: LoadOptions = {} if options.threads is None else {"n_threads": options.threads}
+    if options.states is not None:
+        given["states"] = StateStore(path=options.states, disk=_STATES)
     return Engine.load(
         getattr(options, "model", None),
         n_ctx=options.ctx,
@@ -223,7 +227,7 @@ def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
         family=_family(options.family),
         seed=options.seed,
         preflight=options.preflight,
-        **{**threads, **more},
+        **{**given, **more},
     )
 
 
