@@ -1,6 +1,7 @@
 """engine.runtime.prefix: reuse, sharing, forgetting; the books are compared with ScriptedBackend's all the time."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -436,6 +437,28 @@ def test_common_prefix() -> None:
         assert common_prefix(items, [*items[:at], -1, *items[at + 1 :]], 100) == at
 
 
+@pytest.mark.parametrize("trimmable", [True, False])
+@pytest.mark.parametrize("pool", [True, False])
+@pytest.mark.parametrize("n_sequences", [1, 2])
+def test_states_are_loaded_as_far_as_a_prompt_shares_them(
+    n_sequences: int, pool: bool, trimmable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(n_sequences)
+    bench = Bench(n_sequences, 30, pool=pool, trimmable=trimmable, checkpoint_bytes=0 if trimmable else 500, states=600)
+    restored: list[int] = []
+    restore = bench.backend.restore
+
+    def counted(sequence: int, state: bytes) -> None:
+        restored.append(sequence)
+        restore(sequence, state)
+
+    monkeypatch.setattr(bench.backend, "restore", counted)
+    for _ in range(500):
+        tokens = [random.randrange(2) for _ in range(random.randint(3, 12))]
+        bench.run(tokens)
+    assert len(restored) > 20
+
+
 class Conversations(RuleBasedStateMachine):
     """Random prompts over a tiny alphabet, so that prefixes collide; evaluated in random pieces, left, forgotten."""
 
@@ -475,6 +498,18 @@ class Conversations(RuleBasedStateMachine):
         assert lease.reused < len(tokens)
         assert self.bench.backend.tokens(lease.sequence) == tokens[: lease.reused]
         self.users[lease.sequence] = tokens
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=4, max_size=12))
+    def turn(self, tokens: list[int]) -> None:
+        """A request from its beginning to its end."""
+        lease = self.bench.cache.acquire(tokens)
+        if isinstance(lease, Blocked):
+            return
+        assert self.bench.backend.tokens(lease.sequence) == tokens[: lease.reused]
+        chunk = tokens[lease.reused :]
+        if self.bench.cache.make_room(len(chunk)):
+            self.bench.evaluate(lease.sequence, chunk)
+        self.bench.cache.release(lease.sequence)
 
     @precondition(lambda self: self.users)
     @rule(data=st.data(), size=st.integers(1, 6))
