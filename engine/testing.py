@@ -374,6 +374,9 @@ class ScriptedBackend:
         del cells[position:]
         return True
 
+    def state_size(self, sequence: int) -> int:
+        return len(self.save(sequence))
+
     def save(self, sequence: int) -> bytes:
         return json.dumps(self.tokens(sequence)).encode()
 

@@ -308,6 +308,10 @@ class LlamaBackend:
             if positions < held:
                 self._remove(self._memory, target, positions, -1)
 
+    def state_size(self, sequence: int) -> int:
+        """Returns the size in bytes of what `save` would return."""
+        return int(self._lib.llama_state_seq_get_size_ext(self._handle(), sequence, _WHOLE))
+
     def save(self, sequence: int) -> bytes:
         """Returns the state of one sequence, for `restore` in a context of the same model and options."""
         return self._state(sequence, _WHOLE)
@@ -349,7 +353,7 @@ class LlamaBackend:
 
     def _set_state(self, sequence: int, state: bytes, parts: int) -> int:
         """Returns the number of bytes read; 0 on failure."""
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        buffer = ctypes.cast(ctypes.c_char_p(state), ctypes.POINTER(ctypes.c_uint8))
         return int(self._lib.llama_state_seq_set_data_ext(self._handle(), buffer, len(state), sequence, parts))
 
     def _copy_now(self, empty: int) -> None:

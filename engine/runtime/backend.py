@@ -187,6 +187,10 @@ class Backend(Protocol):
         """Let `target` (empty) hold the first `positions` positions of `source` too, without evaluating anything."""
         ...
 
+    def state_size(self, sequence: int) -> int:
+        """Returns the size in bytes of what `save` would return."""
+        ...
+
     def save(self, sequence: int) -> bytes:
         """Returns the state of the sequence, for `restore` under the same origin."""
         ...

@@ -386,12 +386,12 @@ class PrefixCache:
         if any(common_prefix(other.tokens, tokens, len(tokens)) > len(tokens) - self._worth for other in others):
             return
         try:
-            self._shelf.keep(tokens, lambda: self._memory.save(sequence), whole=self._whole_only)
+            self._shelf.keep(tokens, self._memory, sequence, whole=self._whole_only)
             turn = max((point for point in slot.checkpoints if left < point.position < len(tokens)), default=None)
             if self._whole_only and turn is not None:
                 self._cut(sequence, turn.position)  # where the last turn began, from which a prompt may go on
                 if slot.tokens:
-                    self._shelf.keep(slot.tokens, lambda: self._memory.save(sequence), whole=True)
+                    self._shelf.keep(slot.tokens, self._memory, sequence, whole=True)
         except (DecodeError, MemoryError) as error:
             _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from engine.errors import RequestError, shown
 from engine.runtime.state_file import Origin, SavedState, read_head, read_state, write_state
@@ -308,13 +308,19 @@ def _unlink(path: Path) -> None:
         _log.warning("%s cannot be deleted: %s", path, error)
 
 
+class Saves(Protocol):
+    """What `Shelf.keep` needs of a `Backend`."""
+
+    def state_size(self, sequence: int) -> int: ...
+    def save(self, sequence: int) -> bytes: ...
+
+
 class Shelf:
     """The states of one origin in a store. `whole`: the memory cannot be cut, so a state is only of use in full."""
 
     def __init__(self, store: StateStore, origin: Callable[[], Origin]) -> None:
         self.store = store
         self._find_origin = origin
-        self._bytes_per_token = 0.0
 
     @cached_property
     def _origin(self) -> Origin:
@@ -338,7 +344,7 @@ class Shelf:
         """Forget a state that could not be used."""
         self.store.discard(self._origin, entry)
 
-    def keep(self, tokens: Sequence[int], save: Callable[[], bytes], *, whole: bool) -> None:
+    def keep(self, tokens: Sequence[int], memory: Saves, sequence: int, *, whole: bool) -> None:
         """Put a state into the store, unless one there holds all of these tokens. States that it continues go."""
         held = tuple(tokens)
         covered: list[Stored] = []
@@ -348,9 +354,5 @@ class Shelf:
                 return
             if not whole and held[: len(other)] == other:
                 covered.append(entry)
-        if not self.store.takes(int(self._bytes_per_token * len(held))):
-            return
-        state = save()
-        self._bytes_per_token = len(state) / len(held)
-        if self.store.takes(len(state)):
-            self.store.put(self._origin, held, state, covered)
+        if self.store.takes(memory.state_size(sequence)):
+            self.store.put(self._origin, held, memory.save(sequence), covered)
