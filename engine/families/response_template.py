@@ -143,6 +143,8 @@ def _reasoning(field: "_Field", stops: Sequence[str], *, spaced: bool) -> Reason
     if spaced and field.args.get("strip", True):
         opening = opening if opening != opening.rstrip() else opening + "\n"
         close = close if close != close.strip() else f"\n{close}\n\n"
+    if opening.strip() == close.strip():
+        _refuse(f"fields.{field.name}.close", f"{close.strip()!r} is its `open` too")
     also_open, also_close = ({text.strip() for text in texts[1:]} for texts in (opens, closes))
     return ReasoningSyntax(
         open=opening,
@@ -297,10 +299,10 @@ def _call(field: _Field) -> _Call:
     listed = cast("list[object]", transform) if isinstance(transform, list) else []
     transform = listed[0] if len(listed) == 1 else cast("object", transform)
     outer = _table(f"fields.{field.name}.transform", transform)
-    function: object = outer.get("function", outer)
-    if function == "{content}":
-        return _Call("content.name", "content.arguments")
+    function: object = outer.get("function", {})
     found: dict[str, str] = {}
+    if function == "{content}":
+        function, found = {}, {"name": "content.name", "arguments": "content.arguments"}
     for key, value in {**outer, **_table(f"fields.{field.name}.transform.function", function)}.items():
         source = _PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
         if source is not None and key in ("name", "arguments", "id"):

@@ -138,6 +138,10 @@ def _agree(stated: object, base: object) -> bool:
     if isinstance(stated, str) and isinstance(base, str):
         return stated.strip() == base.strip()
     if isinstance(stated, tuple) and isinstance(base, tuple):
-        one, other = ([str(text).strip() for text in cast("tuple[str, ...]", texts)] for texts in (stated, base))
+        one, other = map(_bare, (cast("tuple[str, ...]", stated), cast("tuple[str, ...]", base)))
         return one == other or set(one) <= set(other) - {""}
     return stated == base
+
+
+def _bare(texts: tuple[str, ...]) -> list[str]:
+    return [text.strip() for text in texts]
