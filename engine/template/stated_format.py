@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from engine.errors import EngineWarning, FamilyError
-from engine.families import Detection, Family, Format, ReasoningSyntax, ResponseTemplate, ToolSyntax
+from engine.families import ChannelSyntax, Detection, Family, Format, ReasoningSyntax, ResponseTemplate, ToolSyntax
 from engine.families.response_template import format_of
 from engine.template.capabilities import Capabilities
 from engine.template.derive.derivation import Read, readings, shown_turns
@@ -102,6 +102,8 @@ def _completed(format_: Format, base: Format) -> Format:
     }
     if format_.reasoning and base.reasoning:
         update["reasoning"] = _reasoning(format_.reasoning, base.reasoning)
+    if format_.channels and base.channels:
+        update["channels"] = _channels(format_.channels, base.channels)
     if format_.tools and base.tools:
         update["tools"] = tools = _tools(format_.tools, base.tools)
         update["header"] = base.header if tools.heading[0] else ("", "")
@@ -122,6 +124,16 @@ def _reasoning(stated: ReasoningSyntax, base: ReasoningSyntax) -> ReasoningSynta
         also = dict.fromkeys([*getattr(stated, name), *getattr(base, name)])
         update[name] = tuple(text for text in also if text.strip() != bare)
     return base.model_copy(update=update)
+
+
+def _channels(stated: ChannelSyntax, base: ChannelSyntax) -> ChannelSyntax:
+    """The base's syntax if it has the stated marks, with the stated channels too: a response template names only those
+    that end in a message's field."""
+    marks = ("start", "role", "channel", "message", "recipient", "namespace")
+    if any(getattr(stated, name) != getattr(base, name) for name in marks):
+        return stated
+    both = {name: (*getattr(stated, name), *getattr(base, name)) for name in ("reasoning", "content", "ends")}
+    return base.model_copy(update={name: tuple(dict.fromkeys(texts)) for name, texts in both.items()})
 
 
 def _tools(stated: ToolSyntax, base: ToolSyntax) -> ToolSyntax:
