@@ -125,9 +125,7 @@ class Engine:
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
         FamilyError for a template or family that cannot be used; RequestError for invalid options.
         """
-        check_arguments(chat_template=chat_template, family=family, seed=seed, progress=progress, revision=revision)
-        check_arguments(preflight=preflight, trust_template=trust_template, isolated=isolated)
-        check_arguments(response_template=response_template)
+        check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight, isolated=isolated)
         given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "draft_max": draft_max, **options})
         loaded = loading.load(
             model,
@@ -168,8 +166,7 @@ class Engine:
         context are not used. The options are those of `load`. Raises what `load` raises, and EngineError if this build
         of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
-        check_arguments(chat_template=chat_template, family=family, response_template=response_template, seed=seed)
-        check_arguments(preflight=preflight, trust_template=trust_template)
+        check_arguments(seed=seed, preflight=preflight)
         given = {"n_ctx": n_ctx, "draft_max": draft_max, **options}
         reading = Reading(chat_template, family, trust_template, response_template)
         loaded = loading.adopt(llama, given, reading, preflight=preflight)

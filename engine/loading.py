@@ -22,7 +22,7 @@ from engine.llama.machine import available_memory
 from engine.llama.model import Model, ModelInfo
 from engine.llama.plan import Machine, plan, this_machine
 from engine.llama.vectors import vector_options
-from engine.options import Settings, settings
+from engine.options import Settings, check_arguments, settings
 from engine.runtime.config import ContextOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
 from engine.template import renderer
@@ -34,12 +34,18 @@ _log = logging.getLogger("engine.llama")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The caller's choices for the chat template and family: see `ChatTemplate.for_model`."""
+    """The caller's choices for the chat template and the output's format: see `ChatTemplate.for_model`. Raises
+    RequestError for one of a wrong type."""
 
     chat_template: str | Path | None = None
     family: FamilyLike | None = None
     trust_template: bool = False
     response_template: ResponseTemplate | ResponseTemplateLike | None = None
+
+    def __post_init__(self) -> None:
+        check_arguments(chat_template=self.chat_template, family=self.family, trust_template=self.trust_template)
+        if not isinstance(self.response_template, ResponseTemplate):
+            check_arguments(response_template=self.response_template)
 
     @property
     def is_chosen(self) -> bool:

@@ -115,8 +115,8 @@ class ChatTemplate:
         template = Template(source, now, trusted=trust_template or _data.is_own_template(source))
         probed = template.hurried(_PROBING)
         self.capabilities: Capabilities = probe(probed, fixed)
-        known, complaint = not _recognises(family) or _is_known(self.detection), ""
-        if not known:
+        known, complaint = _is_known(self.detection), ""
+        if _recognises(family) and not known:
             derived, complaint = _derived(probed, fixed, self.capabilities)
             self.detection = derived or self.detection
         if response_template is not None:
@@ -166,10 +166,8 @@ class ChatTemplate:
         both. A `response_template` beside a `family` that is no `Families` would be a second choice of the format:
         RequestError.
         """
-        if response_template is not None and not _recognises(family):
-            if not isinstance(response_template, ResponseTemplate) or response_template.chosen:
-                raise RequestError("family= and response_template= both state the output's format; leave one out.")
-            response_template = None
+        if not _recognises(family):
+            response_template = _unless_chosen(response_template)
         source = embedded if chat_template is None else _text_of(chat_template)
         further = (named or {}) if chat_template is None else {}
         tool_use, rag = further.get("tool_use"), further.get("rag")
@@ -182,27 +180,18 @@ class ChatTemplate:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
                 source = tool_use = rag = None
-        made = cls(
-            source,
-            bos_token,
-            eos_token,
-            family,
-            control_tokens=control_tokens,
-            trust_template=trust_template,
-            response_template=response_template,
-        )
 
-        def further_one(text: str) -> Self:
-            return cls(
-                text, bos_token, eos_token, made.family, control_tokens=control_tokens, trust_template=trust_template
-            )
+        def one(text: str | None, family: FamilyLike | None, stated: Any = None) -> Self:
+            more: dict[str, Any] = {"trust_template": trust_template, "response_template": stated}
+            return cls(text, bos_token, eos_token, family, control_tokens=control_tokens, **more)
 
+        made = one(source, family, response_template)
         if tool_use is None and chat_template is None and not made.capabilities.tools:
             tool_use = _data.template_source(made.family.name)
         if tool_use is not None and tool_use != made.source:
-            made._with_tools = further_one(tool_use)
+            made._with_tools = one(tool_use, made.family)
         if rag is not None:  # compiled on first use: few requests have documents
-            made._with_documents = cache(lambda: further_one(rag))
+            made._with_documents = cache(lambda: one(rag, made.family))
         return made
 
     def render(
@@ -468,6 +457,12 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
 def _recognises(family: FamilyLike | None) -> bool:
     """Whether the template decides the family."""
     return family is None or isinstance(family, Families)
+
+
+def _unless_chosen(given: ResponseTemplate | ResponseTemplateLike | None) -> None:
+    """Raise RequestError for a response template that the caller gave beside a family."""
+    if given is not None and (not isinstance(given, ResponseTemplate) or given.chosen):
+        raise RequestError("family= and response_template= both state the output's format; leave one out.")
 
 
 def _is_known(detection: Detection) -> bool:
