@@ -30,6 +30,8 @@ def companions(path: Path, bases: Sequence[str]) -> Iterator[tuple[str, bytes]]:
             data = _read(repo, commit)
         except (ModelLoadError, OSError) as error:
             _log.debug("%s of %s is left out: %s", cache.COMPANION, repo, error)
+            if isinstance(error, api.Unavailable) and error.passing:
+                return  # without a network, the next one would only take as long to fail
             continue
         if data is not None:
             yield f"{repo} ({cache.COMPANION})", data

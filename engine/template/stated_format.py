@@ -44,7 +44,10 @@ def stated(
     row = detection.family
     format_ = _completed(format_, row.format)
     turns = turns_of(template, fixed, can)
-    found = [] if turns is None else list(_differences(format_, row.format if known else None, turns, can))
+    try:
+        found = [] if turns is None else list(_differences(format_, row.format if known else None, turns, can))
+    except RecursionError:
+        found = ["the JSON in its turns nests too deep to compare"]
     told = "; ".join([*found[:_MOST], *([f"and {len(found) - _MOST} more"] if found[_MOST:] else [])])
     if known and not given.chosen:
         outcome = f"reads otherwise: {told}" if told else "reads the same"

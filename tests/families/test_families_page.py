@@ -184,15 +184,15 @@ transform uses. What a format cannot express is refused by name: other fields th
 that is a `FamilyError`; from the Hub it is left out and told. `defaults` and `optional` change nothing: an output is
 never an error.
 
-## Families without a row
+## Special cases
 
-- Muse Spark: no weights are published. Its messages to `self`, to `user` and to a tool, with `<atem:..>` calls, are
-  those of `muse-glimmer`; name that family for a file that needs it.
-- MiroThinker: files usually carry Qwen3's chat template, which states tools in another form than the model was trained
-  on. Give `family="mirothinker"`, and a `chat_template=` that states them with their servers. A tool may be declared as
-  `server_name`; the server is otherwise left out.
-- K2 Horizon: not supported. Its reasoning is marked in three ways by effort, and the pinned llama.cpp has no such
-  architecture.
+- Muse Spark has no row, since no weights of it are known to be published. Its messages to `self`, to `user` and to a
+  tool, with `<atem:..>` calls, are described as those of `muse-glimmer`.
+- MiroThinker was trained on prompts of its own agent, which state tools with their servers. If a file's chat template
+  does not, give `family="mirothinker"` and such a `chat_template=`. A tool may be declared as `server_name`, which is
+  split in the prompt; otherwise the server that a call names is left out.
+- K2 Horizon is not supported: its reasoning is marked in three ways by effort, and the pinned llama.cpp does not have
+  its architecture.
 
 ## What small models spoil
 

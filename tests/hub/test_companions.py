@@ -118,3 +118,12 @@ def test_removing_a_model_removes_what_came_with_it(hub: Hub, model: bytes) -> N
     assert folder.is_dir()
     cache.remove(cache.models())
     assert not folder.exists()
+
+
+def test_without_a_network_only_one_is_asked_for(hub: Hub, model: bytes) -> None:
+    hub.add("own/repo", {"m-Q8_0.gguf": model})
+    path = located("own/repo")
+    hub.requests.clear()
+    hub.statuses = [503, 503]
+    assert list(companions(path, read_gguf(path).base_models)) == []
+    assert len(paths(hub)) == 1
