@@ -496,6 +496,7 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(commands.Engine, "load", load)
     line = "inspect m.gguf --ctx 99 --gpu-layers 3 --family hermes --chat-template t.jinja --threads 2 --seed 4"
+    line += " --response-template r.json"
     assert main(line.split()) == 1
     assert given == {
         "model": "m.gguf",
@@ -503,6 +504,7 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         "n_gpu_layers": 3,
         "family": "hermes",
         "chat_template": Path("t.jinja"),
+        "response_template": Path("r.json"),
         "n_threads": 2,
         "seed": 4,
         "preflight": True,
