@@ -67,7 +67,8 @@ class TaggedJsonShape:
         server = yield from self._leading(self._server_end)
         if server is not None:
             yield from reader.space()
-            yield from reader.match(self._is_name)
+            if not (yield from reader.match(self._is_name)) and reader.cut_marker(self._is_name):
+                return ""
         name = yield from section.name(self._name_ends)
         if name is None:
             return ""
