@@ -12,7 +12,7 @@ from engine.diagnose.explain import Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model, model_facts
 from engine.display import page_markdown, table_html, visible
 from engine.errors import EngineError, MissingTemplateError, RequestError
-from engine.families import Family, FamilyLike
+from engine.families import Family, FamilyLike, ResponseTemplateLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
@@ -83,6 +83,7 @@ class Engine(Measures):
         n_gpu_layers: int | None = None,
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
+        response_template: ResponseTemplateLike | None = None,
         seed: int | None = None,
         draft_max: int = 0,
         preflight: bool = True,
@@ -101,27 +102,27 @@ class Engine(Measures):
         is less, and less if memory is short; the log reports the choice, with the numbers. n_gpu_layers: layers to
         offload, -1 for all; None: as many as fit into the devices' free memory. chat_template: its text, or the path of
         a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
-        of models.toml, or a record), or `Families` in which to find it. seed: the seed of every turn that gives none.
-        draft_max: the most tokens to guess at once from the conversation so far and verify in one decode; 0 for none.
-        The answer is the same except for rounding. preflight: try these options in a
-        child process first, and the file too where its header does not show that it is safe, so that a native fault
-        does not end this process; both results are remembered. trust_template: render the model's own chat template in
-        this process instead of a child with limits. isolated: run the model in a child process: a later native fault
-        ends only that process (requests fail with EngineError), and Python threads that compute in this process do not
-        hold its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to
-        1.0, in another thread; it stops the load by returning False.
+        of models.toml, or a record), or `Families` in which to find it. response_template: Hugging Face's
+        `response_template`, which states that format (a dictionary, or the path of a JSON file or tokenizer_config.json
+        that holds one). seed: the seed of every turn that gives none. draft_max: the most tokens to guess at once from
+        the conversation so far and verify in one decode; 0 for none. The answer is the same except for rounding.
+        preflight: try these options in a child process first, and the file too where its header does not show that it
+        is safe, so that a native fault does not end this process; both results are remembered. trust_template: render
+        the model's own chat template in this process instead of a child with limits. isolated: run the model in a child
+        process: a later native fault ends only that process (requests fail with EngineError), and Python threads that
+        compute in this process do not hold its interpreter lock; logits processors must then be module-level functions.
+        progress: called with 0.0 to 1.0, in another thread; it stops the load by returning False.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
         FamilyError for a template or family that cannot be used; RequestError for invalid options.
         """
-        check_arguments(chat_template=chat_template, family=family, seed=seed, progress=progress, revision=revision)
-        check_arguments(preflight=preflight, trust_template=trust_template, isolated=isolated)
+        check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight, isolated=isolated)
         given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "draft_max": draft_max, **options})
         loaded = loading.load(
             model,
             given,
-            Reading(chat_template, family, trust_template),
+            Reading(chat_template, family, trust_template, response_template),
             preflight=preflight,
             isolated=isolated,
             progress=progress,
@@ -144,6 +145,7 @@ class Engine(Measures):
         n_ctx: int | None = None,
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
+        response_template: ResponseTemplateLike | None = None,
         seed: int | None = None,
         draft_max: int = 0,
         preflight: bool = True,
@@ -156,11 +158,9 @@ class Engine(Measures):
         context are not used. The options are those of `load`. Raises what `load` raises, and EngineError if this build
         of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
-        check_arguments(
-            chat_template=chat_template, family=family, seed=seed, preflight=preflight, trust_template=trust_template
-        )
+        check_arguments(seed=seed, preflight=preflight)
         given = {"n_ctx": n_ctx, "draft_max": draft_max, **options}
-        reading = Reading(chat_template, family, trust_template)
+        reading = Reading(chat_template, family, trust_template, response_template)
         loaded = loading.adopt(llama, given, reading, preflight=preflight)
         return cls._over(loaded, seed, settings(given).loop)
 

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,7 +12,8 @@ from engine import _data, screens
 from engine.diagnose import preflight as checks
 from engine.diagnose.file_trial import try_file
 from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError
-from engine.families import Families, FamilyLike
+from engine.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
+from engine.families.response_template import template_in
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
 from engine.llama.gguf import read_gguf
@@ -21,7 +22,7 @@ from engine.llama.machine import available_memory
 from engine.llama.model import Model, ModelInfo
 from engine.llama.plan import Machine, plan, this_machine
 from engine.llama.vectors import vector_options
-from engine.options import Settings, settings
+from engine.options import Settings, check_arguments, settings
 from engine.runtime.config import ContextOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
 from engine.template import renderer
@@ -33,11 +34,24 @@ _log = logging.getLogger("engine.llama")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The caller's choices for the chat template and family: see `ChatTemplate.for_model`."""
+    """The caller's choices for the chat template and the output's format: see `ChatTemplate.for_model`. Raises
+    RequestError for one of a wrong type."""
 
     chat_template: str | Path | None = None
     family: FamilyLike | None = None
     trust_template: bool = False
+    response_template: ResponseTemplate | ResponseTemplateLike | None = None
+
+    def __post_init__(self) -> None:
+        check_arguments(chat_template=self.chat_template, family=self.family, trust_template=self.trust_template)
+        if not isinstance(self.response_template, ResponseTemplate):
+            check_arguments(response_template=self.response_template)
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the caller states the output's format."""
+        named = self.family is not None and not isinstance(self.family, Families)
+        return named or self.response_template is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +77,15 @@ def load(
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
     devices that are available; `opening` is called with the file before that. Raises what `Engine.load` raises."""
-    path = _file(model, revision)
+    path, from_hub = _file(model, revision)
     if opening is not None:
         opening(path)
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
     file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
     context = vector_options(file, options.context) if file.embeds else options.context
+    if from_hub and not file.embeds and not reading.is_chosen:
+        reading = replace(reading, response_template=_published(path, file.base_models))
     made = plan(file, options.model, context, machine())
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
@@ -146,6 +162,7 @@ def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate 
             name=info.name,
             control_tokens=weights.vocab.control_tokens,
             trust_template=reading.trust_template,
+            response_template=reading.response_template,
         )
     except MissingTemplateError as error:
         if reading.family is None or isinstance(reading.family, Families):
@@ -153,7 +170,18 @@ def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate 
         raise
 
 
-def _file(model: object, revision: str | None) -> Path:
+def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:
+    """Returns the response template of a model from the Hub: its repository's, otherwise its base model's."""
+    from engine import hub
+
+    for name, data in hub.companions(path, bases):
+        if (spec := template_in(data)) is not None:
+            return ResponseTemplate(spec, f"the response template of {name}")
+    return None
+
+
+def _file(model: object, revision: str | None) -> tuple[Path, bool]:
+    """Returns the path of a model's file, and whether it was named on the Hub."""
     if model is None:
         path = _data.builtin_model()
     elif not isinstance(model, str | Path):
@@ -168,10 +196,10 @@ def _file(model: object, revision: str | None) -> Path:
     else:
         from engine import hub  # imports huggingface_hub, which a file does not need
 
-        return hub.located(str(model), revision, available_memory)
+        return hub.located(str(model), revision, available_memory), True
     if revision is not None:
         raise RequestError(f"revision={revision!r} is for models on the Hub, but {path} is a file; leave it out.")
-    return path
+    return path, False
 
 
 def _path(model: str | Path) -> Path | None:

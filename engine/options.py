@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from engine.agent.limits import RunArguments
 from engine.errors import RequestError
-from engine.families import FamilyLike
+from engine.families import FamilyLike, ResponseTemplateLike
 from engine.hints import unknown_option
 from engine.runtime.config import (
     CacheType,
@@ -131,6 +131,7 @@ class LoadArguments(TypedDict, total=False):
 
     chat_template: str | Path | None
     family: FamilyLike | None
+    response_template: ResponseTemplateLike | None
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None
     preflight: bool
     trust_template: bool

@@ -320,6 +320,12 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
         metavar="NAME",
         help="parse the model's output as this family's (`llama-engine families` lists them); FILE.toml adds families",
     )
+    group.add_argument(
+        "--response-template",
+        metavar="FILE",
+        type=Path,
+        help="parse the output as Hugging Face's response_template in this JSON file (or tokenizer_config.json) states",
+    )
     group.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file to use instead of the model's")
     group.add_argument(
         "--ctx",

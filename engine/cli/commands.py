@@ -225,6 +225,7 @@ def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
         n_gpu_layers=options.gpu_layers,
         chat_template=options.chat_template,
         family=_family(options.family),
+        response_template=options.response_template,
         seed=options.seed,
         preflight=options.preflight,
         **{**given, **more},

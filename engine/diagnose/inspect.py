@@ -60,6 +60,7 @@ class Inspection:
     family: str
     title: str
     reason: str
+    response_template: str
     template_source: TemplateSource
     reasoning: str
     starts_in_reasoning: bool
@@ -96,6 +97,7 @@ class Inspection:
             ("context", f"{self.n_ctx:,} tokens a conversation{trained}"),
             ("KV cache", self._layout()),
             ("family", f"{self.family} ({self.title}): {self.reason}"),
+            ("response template", self.response_template or "none known"),
             ("chat template", _SOURCES[self.template_source]),
             ("reasoning", self.reasoning),
             ("starts in reasoning", "yes: the prompt leaves it open" if self.starts_in_reasoning else "no"),
@@ -163,6 +165,7 @@ def inspect_model(template: ChatTemplate, info: ModelInfo, context: ContextInfo,
         family=template.family.name,
         title=template.family.title,
         reason=template.detection.reason,
+        response_template=template.detection.response_template,
         template_source=_source(template, info),
         reasoning=_reasoning(format_),
         starts_in_reasoning=prompt.in_reasoning,

@@ -36,6 +36,7 @@ _MOST_SQUARES = 1 << 27
 _NO_TOKENIZER = ("none", "no_vocab", "test")
 _BOTH_WAYS = ("dream", "llada", "llada-moe", "rnd1")
 """Architectures of diffusion models, which are refused as such once they are loaded."""
+_MOST_BASES = 4
 _SAMPLES, _SAMPLE = 32, 1 << 16  # the number of samples of a file for its digest, and their length in bytes
 _EMBEDDINGS = "token_embd.weight"
 _OF_LAYER = re.compile(r"blk\.(\d{1,5})\.")
@@ -86,7 +87,8 @@ class GgufFile:
     embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none.
     `n_positions`: the number of learned position embeddings, beyond which llama.cpp ends the process (0: positions are
     computed). `pooling`: how an embedding model makes one vector of a text ("" for other models); `is_causal`: each
-    token sees only those before it. `is_verified`: it is certain that llama.cpp survives this header.
+    token sees only those before it. `base_models`: the addresses of the repositories that it was made from.
+    `is_verified`: it is certain that llama.cpp survives this header.
     """
 
     path: Path
@@ -117,6 +119,7 @@ class GgufFile:
     is_verified: bool = False
     pooling: str = ""
     is_causal: bool = True
+    base_models: tuple[str, ...] = ()
 
     @property
     def is_encoder(self) -> bool:
@@ -294,6 +297,9 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         n_positions=next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0),
         pooling=pooling,
         is_causal=is_causal,
+        base_models=tuple(
+            filter(None, (header.text(f"general.base_model.{number}.repo_url") for number in range(_MOST_BASES)))
+        ),
         is_verified=verified(headers) and is_causal and not pooling,
     )
 

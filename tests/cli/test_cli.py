@@ -496,6 +496,7 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     monkeypatch.setattr(commands.Engine, "load", load)
     line = "inspect m.gguf --ctx 99 --gpu-layers 3 --family hermes --chat-template t.jinja --threads 2 --seed 4"
+    line += " --response-template r.json"
     assert main([*line.split(), "--states", str(tmp_path)]) == 1
     assert repr(given.pop("states")) == "<StateStore: StoreSizes(states=0, memory=0, files=0, disk=0)>"
     assert given == {
@@ -504,6 +505,7 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "n_gpu_layers": 3,
         "family": "hermes",
         "chat_template": Path("t.jinja"),
+        "response_template": Path("r.json"),
         "n_threads": 2,
         "seed": 4,
         "preflight": True,
