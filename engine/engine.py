@@ -111,13 +111,13 @@ class Engine:
         a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
         of models.toml, or a record), or `Families` in which to find it. seed: the seed of every turn that gives none.
         draft_max: the most tokens to guess at once from the conversation so far and verify in one decode; 0 for none.
-        The answer is the same except for rounding. preflight: try these options in a
-        child process first, and the file too where its header does not show that it is safe, so that a native fault
-        does not end this process; both results are remembered. trust_template: render the model's own chat template in
-        this process instead of a child with limits. isolated: run the model in a child process: a later native fault
-        ends only that process (requests fail with EngineError), and Python threads that compute in this process do not
-        hold its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to
-        1.0, in another thread; it stops the load by returning False.
+        The answer is the same except for rounding. preflight: try these options in a child process first, and the file
+        too where its header does not show that it is safe, so that a native fault does not end this process; both
+        results are remembered. trust_template: render the model's own chat template in this process instead of a child
+        with limits. isolated: run the model in a child process: a later native fault ends only that process (requests
+        fail with EngineError), and Python threads that compute in this process do not slow it; logits processors must
+        then be module-level functions. progress: called with 0.0 to 1.0, in another thread; it stops the load by
+        returning False.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
@@ -522,7 +522,8 @@ class Engine:
 
     def inspect(self) -> Inspection:
         """Returns what the engine knows about the model."""
-        return inspect_model(self.template, self.info, self._service.info, self._service.vocab.size)
+        context, template = self._service.info, self.template if self._service.info.generates else None
+        return inspect_model(template, self.info, context, self.embedder.facts, self._service.vocab.size)
 
     @property
     def template(self) -> ChatTemplate:

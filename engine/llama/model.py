@@ -202,6 +202,7 @@ class Model:
         _log.debug("%s", made.summary)
         attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
         is_stateful = self._info.is_recurrent or self._info.is_hybrid
+        vectors = vector_info(library(), handle, self._file, vector_options(self._file, ready))
         info = ContextInfo(
             n_ctx=n_ctx,
             n_sequences=n_sequences,
@@ -213,8 +214,9 @@ class Model:
             copy_cost=copy_cost(self._file, ready, cells),
             checkpoint_bytes=checkpoint_bytes(self._file, ready, n_sequences) if is_stateful else 0,
             generates=not self._file.embeds,
+            vectors=vectors,
         )
-        made_for = vector_info(library(), handle, self._file, ready) if self._file.embeds else None
+        made_for = vectors if self._file.embeds else None
         window, causal = self._file.sliding_window, self._file.is_causal
         backend = LlamaBackend(self, ready, cells, info, window=window, vectors=made_for, causal=causal)
         self._backends.add(backend)

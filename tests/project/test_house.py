@@ -20,10 +20,10 @@ NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "eng
 LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
 MAX_ROOM_LINES = {
     "agent/": 1_200,
-    "batch/": 1_910,
+    "batch/": 1_920,
     "cli/": 2_350,
     "constraint/": 1_650,
-    "diagnose/": 1_950,
+    "diagnose/": 1_970,
     "families/": 900,
     "hub/": 1_500,
     "isolated/": 850,
@@ -36,7 +36,7 @@ MAX_ROOM_LINES = {
     "runtime/": 4_050,
     "template/": 4_750,
     "tools/": 1_450,
-    "modules outside rooms": 5_300,
+    "modules outside rooms": 5_350,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
