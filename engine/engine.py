@@ -116,8 +116,7 @@ class Engine:
         results are remembered. trust_template: render the model's own chat template in this process instead of a child
         with limits. isolated: run the model in a child process: a later native fault ends only that process (requests
         fail with EngineError), and Python threads that compute in this process do not slow it; logits processors must
-        then be module-level functions. progress: called with 0.0 to 1.0, in another thread; it stops the load by
-        returning False.
+        then be module-level functions. progress: called with 0.0 to 1.0, in another thread; False stops the load.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
@@ -160,9 +159,9 @@ class Engine:
     ) -> Self:
         """Make an engine over the weights of an open `llama_cpp.Llama`, which stays usable and must stay open.
 
-        The context is a new one, by default with the Llama's length and number of threads; LoRA adapters of the Llama's
-        context are not used. The options are those of `load`. Raises what `load` raises, and EngineError if this build
-        of llama.cpp would end the process: weights that are already loaded cannot be fixed.
+        The context is a new one, by default with the Llama's length, RoPE scaling and number of threads; LoRA adapters
+        of the Llama's context are not used. The options are those of `load`. Raises what `load` raises, and EngineError
+        if this build of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
         check_arguments(
             chat_template=chat_template, family=family, seed=seed, preflight=preflight, trust_template=trust_template

@@ -405,7 +405,7 @@ class ScriptedBackend:
 
     @property
     def origin(self) -> Origin:
-        return Origin("scripted", "testing", "none", "none", "off", 0.0, 0.0, swa_full=True, buffers=1)
+        return Origin("scripted", "testing", "none", "none", "off", "", swa_full=True, buffers=1)
 
     def copy(self, source: int, target: int, positions: int) -> None:
         if self._cells[target]:

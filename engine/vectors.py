@@ -35,12 +35,13 @@ class Ranked:
 @dataclass(frozen=True, slots=True)
 class VectorFacts:
     """On what an engine's vectors or ranks depend beside its weights. `dimensions`: numbers of one vector, or classes
-    of a reranker; `longest`: the most tokens of one text; `query`, `document`: what `input_type` puts before a text,
-    None if that is not known."""
+    of a reranker; `longest`: the most tokens of one text; `positions`: what those are for; `query`, `document`: what
+    `input_type` puts before a text, None if that is not known."""
 
     pooling: Literal["mean", "cls", "last", "rank"]
     dimensions: int
     longest: int
+    positions: str
     query: str | None
     document: str | None
 
@@ -86,7 +87,7 @@ class Embedder:
         if info is None:
             return None
         query, document = (None, None) if before is None else before
-        return VectorFacts(info.pooling, info.size, info.longest, query, document)
+        return VectorFacts(info.pooling, info.size, info.longest, self._service.info.positions, query, document)
 
     def start(self, texts: str | Iterable[str | Sequence[int]], options: EmbedOptions) -> PendingVectors:
         """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts and

@@ -44,9 +44,10 @@ class Marker:
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """The facts. `n_ctx`: maximum number of tokens in one conversation here, `n_ctx_train`: the training length.
-    `n_sequences` conversations are decoded at once; `kv_tokens` is the pool that they share, 0 if each has a buffer of
-    its own. `generates`: False for an embedding model or a reranker, for which the facts about chatting, from `family`
-    on, are empty. `vectors`: how it makes vectors or ranks, None for a backend that makes none."""
+    `positions`: how far the model's positions reach. `n_sequences` conversations are decoded at once; `kv_tokens` is
+    the pool that they share, 0 if each has a buffer of its own. `generates`: False for an embedding model or a
+    reranker, for which the facts about chatting, from `family` on, are empty. `vectors`: how it makes vectors or ranks,
+    None for a backend that makes none."""
 
     path: str
     name: str
@@ -56,6 +57,7 @@ class Inspection:
     size_bytes: int
     n_ctx: int
     n_ctx_train: int
+    positions: str
     n_sequences: int
     kv_tokens: int
     vocabulary: int
@@ -89,7 +91,7 @@ class Inspection:
         return fenced(self.text())
 
     def _rows(self) -> list[tuple[str, str]]:
-        trained = f", trained on {self.n_ctx_train:,}" if self.n_ctx_train else ""
+        trained = f", {self.positions}" if self.positions else ""
         return [
             ("model", f"{self.name or 'unnamed'} at {self.path}"),
             (
@@ -176,6 +178,7 @@ def inspect_model(
         size_bytes=info.size_bytes,
         n_ctx=context.n_ctx,
         n_ctx_train=info.n_ctx_train,
+        positions=context.positions,
         n_sequences=context.n_sequences,
         kv_tokens=context.kv_tokens,
         vocabulary=vocabulary,

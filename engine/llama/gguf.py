@@ -4,11 +4,13 @@ Reads the header only; the tensor table gives the length that the file must have
 """
 
 import hashlib
+import math
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.errors import ModelLoadError
 from engine.llama.gguf_charsmap import check_charsmap
@@ -49,6 +51,12 @@ _WINDOW_PERIODS = {
 }
 """If a file does not say: the period of layers that see all tokens, and whether that is the first layer of each
 period."""
+_WITHOUT_ROPE = frozenset(
+    ("gpt2", "gptj", "mpt", "refact", "bloom", "mamba", "mamba2", "jamba", "jina-bert-v2", "jais", "rwkv6",
+     "rwkv6qwen2", "rwkv7", "arwkv7", "nemotron_h", "nemotron_h_moe", "kimi-linear", "kimi-k3", "glm5-next")
+)  # fmt: skip
+"""Architectures that do not rotate by position (llama-model.cpp, `llama_model_rope_type`); nor do those with learned
+positions."""
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
@@ -74,6 +82,16 @@ class Layer:
     state: int = 0
     inner: int = 0
     weights: int = 0
+
+
+class Rope(NamedTuple):
+    """How a file encodes positions. `rotates`: by rotary embeddings (RoPE). `scaling`: how those are stretched, by
+    `factor`, and the `original` length in tokens from which they are (0 if the file does not say)."""
+
+    rotates: bool = True
+    scaling: str = "linear"
+    factor: float = 1.0
+    original: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +135,7 @@ class GgufFile:
     is_verified: bool = False
     pooling: str = ""
     is_causal: bool = True
+    rope: Rope = field(default_factory=Rope)
 
     @property
     def is_encoder(self) -> bool:
@@ -264,6 +283,7 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
     if pooling == "rank":
         _check_classifier(file, header, architecture, tensors)
     is_causal = _is_causal(header, architecture)
+    n_positions = next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0)
     return GgufFile(
         path=file,
         parts=parts,
@@ -291,10 +311,23 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         named_templates=tuple(
             NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)
         ),
-        n_positions=next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0),
+        n_positions=n_positions,
         pooling=pooling,
         is_causal=is_causal,
         is_verified=verified(headers) and is_causal and not pooling,
+        rope=_rope(header, architecture, n_positions),
+    )
+
+
+def _rope(header: Header, architecture: str, n_positions: int) -> Rope:
+    """Returns what a file says of its positions, with llama.cpp's defaults (llama-model.cpp, `load_hparams`)."""
+    key = f"{architecture}.rope.scaling."
+    factor = header.number(f"{key}factor", header.number(f"{architecture}.rope.scale_linear", 0))
+    return Rope(
+        architecture not in _WITHOUT_ROPE and not n_positions,
+        header.text(f"{key}type") or "linear",
+        factor if 0 < factor < math.inf else 1.0,
+        header.integer(f"{key}original_context_length", 0),
     )
 
 

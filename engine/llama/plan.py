@@ -16,6 +16,7 @@ from engine.llama.gguf import GgufFile
 from engine.llama.lib import Device, devices, repacked_types
 from engine.llama.machine import address_space, available_memory
 from engine.llama.params import check, on_cpu, position_limit
+from engine.llama.rope import positions, reach, rope_options
 from engine.runtime.config import ContextOptions, ModelOptions
 
 RESERVE = 0.1
@@ -98,7 +99,7 @@ def plan(
     RequestError for options that this model does not support; all before anything is read.
     """
     check(file, context)
-    return _Planner(file, model, context, machine, held).plan()
+    return _Planner(file, model, rope_options(file, context), machine, held).plan()
 
 
 def longest(file: GgufFile, model: ModelOptions, context: ContextOptions, limit: int, machine: Machine) -> int:
@@ -113,7 +114,8 @@ def check_weights(file: GgufFile, model: ModelOptions, machine: Machine) -> None
 
 def default_context(file: GgufFile, options: ContextOptions) -> int:
     """Returns the default length of a conversation, regardless of memory."""
-    limits = (file.n_ctx_train or _FALLBACK_CONTEXT, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
+    trained = reach(file, options) or _FALLBACK_CONTEXT
+    limits = (trained, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
     return min(limit or sys.maxsize for limit in limits)
 
 
@@ -269,5 +271,5 @@ class _Planner:
             f"{'one pool for all' if ready.kv_unified else 'a KV buffer for each'}: {need.host / _MIB:,.0f} MiB "
             f"{room} (weights {need.weights.total / _MIB:,.0f}, KV cache {need.context.cache / _MIB:,.0f}, compute "
             f"{need.context.compute / _MIB:,.0f}){devices}; flash attention {ready.flash_attn}, {ready.rows_at_once} "
-            "rows at once"
+            f"rows at once; positions {positions(self._file, ready) or 'without a length'}"
         )

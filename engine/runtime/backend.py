@@ -39,7 +39,7 @@ class ContextInfo:
     - `copy_cost`: number of tokens whose evaluation takes about as long as one `copy`; 0 if sequences share cells.
     - `checkpoint_bytes`: maximum size of all checkpoints together; 0 if none are needed.
     - `generates`: it can continue a text. False for embedding models, which only make vectors.
-    - `vectors`: the vectors that it makes of texts.
+    - `vectors`: the vectors that it makes of texts. `positions`: how far the model's positions reach, in words.
     """
 
     n_ctx: int
@@ -53,6 +53,7 @@ class ContextInfo:
     checkpoint_bytes: int = 0
     generates: bool = True
     vectors: VectorInfo | None = None
+    positions: str = ""
 
     @property
     def cells(self) -> int:

@@ -37,6 +37,7 @@ def test_the_command_shows_the_prompts_that_the_model_wants(tmp_path: Path, caps
         "pooling": "mean",
         "dimensions": 64,
         "longest": 256,
+        "positions": "trained on 256 tokens",
         "query": "search_query: ",
         "document": "search_document: ",
     }

@@ -205,8 +205,8 @@ class _Bare:
 class Alone(_Bare):
     """Vectors, each text in a decode of its own: the reference."""
 
-    def __init__(self, path: Path, *, longest: int = 512) -> None:
-        super().__init__(path, longest, embeddings=True)
+    def __init__(self, path: Path, *, longest: int = 512, **options: Any) -> None:
+        super().__init__(path, longest, embeddings=True, **options)
         ranks = self._lib.llama_pooling_type(self._context) == int(gguf.PoolingType.RANK)
         size = self._lib.llama_model_n_cls_out if ranks else self._lib.llama_model_n_embd_out
         self._size: int = size(self._model)
