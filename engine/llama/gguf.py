@@ -101,10 +101,11 @@ class GgufFile:
     `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 if the file does not
     say). `turns_by_length`: the encoding of positions depends on the length of the context (LongRoPE). `matrices`:
     bytes of matrices by tensor type; `output`: bytes of the output matrix; `tied`: the same if that is also the
-    embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none.
-    `n_positions`: the number of learned position embeddings, beyond which llama.cpp ends the process (0: positions are
-    computed). `pooling`: how an embedding model makes one vector of a text ("" for other models); `is_causal`: each
-    token sees only those before it. `is_verified`: it is certain that llama.cpp survives this header.
+    embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none;
+    `is_gated`: its feed-forward layers multiply two matrices. `n_positions`: the number of learned position
+    embeddings, beyond which llama.cpp ends the process (0: positions are computed). `pooling`: how an embedding model
+    makes one vector of a text ("" for other models); `is_causal`: each token sees only those before it. `is_verified`:
+    it is certain that llama.cpp survives this header.
     """
 
     path: Path
@@ -135,6 +136,7 @@ class GgufFile:
     is_verified: bool = False
     pooling: str = ""
     is_causal: bool = True
+    is_gated: bool = True
     rope: Rope = field(default_factory=Rope)
 
     @property
@@ -307,6 +309,11 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         n_ff_expert=header.integer(f"{architecture}.expert_feed_forward_length", n_ff),
         n_experts_used=header.integer(f"{architecture}.expert_used_count", 0),
         has_dense=any(tensor.name.endswith((".ffn_up.weight", ".ffn_gate.weight")) for tensor in tensors),
+        is_gated=any(
+            tensor.name.endswith(".ffn_gate.weight")
+            or (tensor.name.endswith(".ffn_up.weight") and tensor.shape[-1] > n_ff)  # both in one matrix
+            for tensor in tensors
+        ),
         chat_template=header.text("tokenizer.chat_template") or None,
         named_templates=tuple(
             NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)

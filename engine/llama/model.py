@@ -226,7 +226,7 @@ class Model:
         lib, handle, file = library(), self.handle, self._file
         wanted = vector_options(file, options)
         layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)
-        made = plan(file, layers, wanted, self._machine(), held=self._held)
+        made = plan(file, layers, wanted, self._machine(), held=self._held, vectors=True)
         info = vector_info(lib, handle, file, made.context)
         abort = ctypes.create_string_buffer(2)
         params = pool(context_params(lib, made.context, made.cells, abort), info)

@@ -27,7 +27,7 @@ MAX_ROOM_LINES = {
     "families/": 900,
     "hub/": 1_500,
     "isolated/": 850,
-    "llama/": 4_550,
+    "llama/": 4_600,
     "mcp/": 1_150,
     "notebook/": 200,
     "openai/": 2_600,
