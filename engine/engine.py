@@ -110,7 +110,7 @@ class Engine(Measures):
         is safe, so that a native fault does not end this process; both results are remembered. trust_template: render
         the model's own chat template in this process instead of a child with limits. isolated: run the model in a child
         process: a later native fault ends only that process (requests fail with EngineError), and Python threads that
-        compute in this process do not hold its interpreter lock; logits processors must then be module-level functions.
+        compute in this process do not slow it; logits processors must then be module-level functions.
         progress: called with 0.0 to 1.0, in another thread; it stops the load by returning False.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
@@ -154,9 +154,9 @@ class Engine(Measures):
     ) -> Self:
         """Make an engine over the weights of an open `llama_cpp.Llama`, which stays usable and must stay open.
 
-        The context is a new one, by default with the Llama's length and number of threads; LoRA adapters of the Llama's
-        context are not used. The options are those of `load`. Raises what `load` raises, and EngineError if this build
-        of llama.cpp would end the process: weights that are already loaded cannot be fixed.
+        The context is a new one, by default with the Llama's length, RoPE scaling and number of threads; LoRA adapters
+        of the Llama's context are not used. The options are those of `load`. Raises what `load` raises, and EngineError
+        if this build of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
         check_arguments(seed=seed, preflight=preflight)
         given = {"n_ctx": n_ctx, "draft_max": draft_max, **options}
@@ -466,7 +466,8 @@ class Engine(Measures):
 
     def inspect(self) -> Inspection:
         """Returns what the engine knows about the model."""
-        return inspect_model(self.template, self.info, self._service.info, self._service.vocab.size)
+        context, template = self._service.info, self.template if self._service.info.generates else None
+        return inspect_model(template, self.info, context, self.embedder.facts, self._service.vocab.size)
 
     @property
     def template(self) -> ChatTemplate:

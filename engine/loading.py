@@ -21,6 +21,7 @@ from engine.llama.lib import library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model, ModelInfo
 from engine.llama.plan import Machine, plan, this_machine
+from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
 from engine.options import Settings, check_arguments, settings
 from engine.runtime.config import ContextOptions, ModelOptions
@@ -114,8 +115,8 @@ def _weights(
 
 
 def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight: bool = True) -> Loaded:
-    """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length and number of
-    threads. Raises what `Engine.from_llama` raises."""
+    """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length, scaling of
+    positions and number of threads. Raises what `Engine.from_llama` raises."""
     of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
     if given := sorted(of_weights.intersection(options)):
         raise RequestError(
@@ -125,6 +126,8 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
     _prepare(reading)
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
+    if options.get("rope_scaling_type") is None:
+        same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
     context = settings({**same, **{name: value for name, value in options.items() if value is not None}}).context
     if preflight:
         checks.check_loaded(weights.options, context)

@@ -22,6 +22,7 @@ from engine.runtime.config import (
     LoopOptions,
     ModelOptions,
     Pooling,
+    RopeScaling,
     SplitMode,
     check_value,
     refusal,
@@ -68,6 +69,12 @@ class ContextLoadOptions(TypedDict, total=False):
     swa_full: bool
     rope_freq_base: float
     rope_freq_scale: float
+    rope_scaling_type: RopeScaling | None
+    yarn_ext_factor: float | None
+    yarn_attn_factor: float | None
+    yarn_beta_fast: float | None
+    yarn_beta_slow: float | None
+    yarn_orig_ctx: int | None
     device_sampling: bool
     checkpoint_mib: int
     pooling: Pooling | None

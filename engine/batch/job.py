@@ -352,8 +352,8 @@ class _Work:
 
 
 def _fingerprint(llm: Engine, defaults: Defaults, plan: Plan) -> dict[str, Any]:
-    """Returns everything besides the rows on which answers depend. Raises MissingTemplateError if no row can be done:
-    all of them ask for an answer, and the model cannot chat."""
+    """Returns everything besides the rows on which answers depend; how vectors are made only if a row asks for some.
+    Raises MissingTemplateError if no row can be done: all of them ask for an answer, and the model cannot chat."""
     chat: dict[str, Any]
     try:
         chat = {
@@ -373,6 +373,8 @@ def _fingerprint(llm: Engine, defaults: Defaults, plan: Plan) -> dict[str, Any]:
         "tools": [tool.openai() for tool in as_tools(defaults.tools)],
         "system": defaults.system,
     }
+    if plan.vectors:
+        fingerprint["vectors"] = llm.embedder.facts
     return json.loads(json.dumps(fingerprint, default=_stand_in))
 
 

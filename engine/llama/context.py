@@ -24,6 +24,7 @@ from engine.llama.lib import (
 )
 from engine.llama.lifetime import made_in_thread
 from engine.llama.params import context_params
+from engine.llama.rope import rope_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
 from engine.llama.vectors import LlamaVectors, pool
@@ -373,8 +374,7 @@ class LlamaBackend:
             type_k=options.type_k,
             type_v=options.type_v,
             flash_attn=options.flash_attn,
-            rope_freq_base=options.rope_freq_base,
-            rope_freq_scale=options.rope_freq_scale,
+            rope=", ".join(f"{name}={value}" for name, value in rope_params(options).items()),
             swa_full=options.swa_full,
             buffers=self._cells.buffers,
         )

@@ -16,6 +16,7 @@ from engine.llama.gguf import GgufFile
 from engine.llama.lib import Device, devices, repacked_types
 from engine.llama.machine import address_space, available_memory
 from engine.llama.params import check, on_cpu, position_limit
+from engine.llama.rope import positions, reach, rope_options
 from engine.runtime.config import ContextOptions, ModelOptions
 
 RESERVE = 0.1
@@ -89,16 +90,22 @@ class Plan:
 
 
 def plan(
-    file: GgufFile, model: ModelOptions, context: ContextOptions, machine: Machine, *, held: int | None = None
+    file: GgufFile,
+    model: ModelOptions,
+    context: ContextOptions,
+    machine: Machine,
+    *,
+    held: int | None = None,
+    vectors: bool = False,
 ) -> Plan:
     """Plan the load of a model on this machine. `held`: the bytes of the weights that are already loaded, and so no
-    longer part of the available memory; None before the load.
+    longer part of the available memory; None before the load. `vectors`: for a context that makes vectors.
 
     Raises ModelLoadError for weights that do not fit, ContextOverflowError if only the context does not fit,
     RequestError for options that this model does not support; all before anything is read.
     """
     check(file, context)
-    return _Planner(file, model, context, machine, held).plan()
+    return _Planner(file, model, rope_options(file, context), machine, held, vectors=vectors).plan()
 
 
 def longest(file: GgufFile, model: ModelOptions, context: ContextOptions, limit: int, machine: Machine) -> int:
@@ -113,7 +120,8 @@ def check_weights(file: GgufFile, model: ModelOptions, machine: Machine) -> None
 
 def default_context(file: GgufFile, options: ContextOptions) -> int:
     """Returns the default length of a conversation, regardless of memory."""
-    limits = (file.n_ctx_train or _FALLBACK_CONTEXT, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
+    trained = reach(file, options) or _FALLBACK_CONTEXT
+    limits = (trained, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
     return min(limit or sys.maxsize for limit in limits)
 
 
@@ -121,9 +129,17 @@ class _Planner:
     """Plans one model on one machine."""
 
     def __init__(
-        self, file: GgufFile, model: ModelOptions, context: ContextOptions, machine: Machine, held: int | None
+        self,
+        file: GgufFile,
+        model: ModelOptions,
+        context: ContextOptions,
+        machine: Machine,
+        held: int | None,
+        *,
+        vectors: bool = False,
     ) -> None:
         self._file, self._model, self._context, self._machine, self._held = file, model, context, machine, held
+        self._vectors = vectors
         repacked = machine.repacked if model.use_extra_bufts else frozenset[str]()
         self._weights = weights(file, repacked, mapped=model.use_mmap)
         self._most = len(file.layers) + 1 if machine.gpus else 0  # the output matrix counts as a layer
@@ -212,7 +228,7 @@ class _Planner:
         (llama-model.cpp, `load_tensors`)."""
         file, options = self._file, self._ready(n_ctx, n_sequences, layers)
         cells = cells_of(options, n_ctx, n_sequences)
-        context = estimate(file, options, cells)
+        context = estimate(file, options, cells, vectors=self._vectors)
         if not layers:
             return Need(self._weights, context, self._to_come(self._weights.total) + context.total, 0)
         moved = file.layers[len(file.layers) + 1 - layers :]
@@ -232,7 +248,7 @@ class _Planner:
         options = self._context
         _, need = self._need(n_ctx, n_sequences)
         fits = _Planner(
-            self._file, self._model, replace(options, kv_tokens=None), self._machine, self._held
+            self._file, self._model, replace(options, kv_tokens=None), self._machine, self._held, vectors=self._vectors
         ).longest(n_sequences, options.kv_tokens or n_ctx)  # fmt: skip
         name = "kv_tokens" if options.kv_tokens else "n_ctx"
         fewer = f" with n_sequences={n_sequences}" if n_sequences > 1 and not options.kv_unified else ""
@@ -269,5 +285,5 @@ class _Planner:
             f"{'one pool for all' if ready.kv_unified else 'a KV buffer for each'}: {need.host / _MIB:,.0f} MiB "
             f"{room} (weights {need.weights.total / _MIB:,.0f}, KV cache {need.context.cache / _MIB:,.0f}, compute "
             f"{need.context.compute / _MIB:,.0f}){devices}; flash attention {ready.flash_attn}, {ready.rows_at_once} "
-            "rows at once"
+            f"rows at once; positions {positions(self._file, ready) or 'without a length'}"
         )

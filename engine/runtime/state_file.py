@@ -25,16 +25,16 @@ _DIGEST = 32
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `buffers`: one
-    for all sequences, or one for each; llama.cpp loads a state only into as many as it was saved from."""
+    """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `rope`: the
+    options for positions that were given. `buffers`: one for all sequences, or one for each; llama.cpp loads a state
+    only into as many as it was saved from."""
 
     model: str
     library: str
     type_k: str
     type_v: str
     flash_attn: str
-    rope_freq_base: float
-    rope_freq_scale: float
+    rope: str
     swa_full: bool
     buffers: int
 

@@ -20,14 +20,14 @@ NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "mea
 LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
 MAX_ROOM_LINES = {
     "agent/": 1_200,
-    "batch/": 1_910,
+    "batch/": 1_920,
     "cli/": 2_500,
     "constraint/": 1_650,
-    "diagnose/": 1_960,
+    "diagnose/": 2_000,
     "families/": 1_700,
     "hub/": 1_600,
     "isolated/": 850,
-    "llama/": 4_400,
+    "llama/": 4_600,
     "mcp/": 1_150,
     "notebook/": 200,
     "openai/": 2_600,
@@ -36,7 +36,7 @@ MAX_ROOM_LINES = {
     "runtime/": 4_600,
     "template/": 4_980,
     "tools/": 1_450,
-    "modules outside rooms": 5_550,
+    "modules outside rooms": 5_600,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
