@@ -15,11 +15,11 @@ from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, R
 from engine.families import Families, FamilyLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.lib import library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model, ModelInfo
-from engine.llama.plan import Machine, plan, this_machine
+from engine.llama.plan import Machine, Need, Plan, plan, this_machine
 from engine.llama.vectors import vector_options
 from engine.options import Settings, settings
 from engine.runtime.config import ContextOptions, ModelOptions
@@ -28,6 +28,7 @@ from engine.template import renderer
 from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
+_ALL = 1 << 62
 _log = logging.getLogger("engine.llama")
 
 
@@ -63,14 +64,12 @@ def load(
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
     devices that are available; `opening` is called with the file before that. Raises what `Engine.load` raises."""
-    path = _file(model, revision)
+    path = located(model, revision)
     if opening is not None:
         opening(path)
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
-    file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
-    context = vector_options(file, options.context) if file.embeds else options.context
-    made = plan(file, options.model, context, machine())
+    file, made = planned(path, options, machine())  # what is no model, or does not fit, is refused before all else
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
     if preflight:
@@ -80,8 +79,23 @@ def load(
             load_options, context = checks.prepare(load_options, context)
         try_file(file, load_options, context)
     weights = _weights(path, load_options, progress, isolated=isolated)
-    planned = replace(context, check_memory=False)  # `plan` has checked it
-    return _completed(weights, _few_threads(planned, weights.info), reading)
+    checked = replace(context, check_memory=False)  # `plan` has checked it
+    return _completed(weights, _few_threads(checked, weights.info), reading)
+
+
+def planned(path: Path, options: Settings, machine: Machine) -> tuple[GgufFile, Plan]:
+    """Read a file's header, and plan its load on a machine. Raises what `Engine.load` raises for a file that is not a
+    chat model, or does not fit."""
+    file = read_gguf(path)
+    context = vector_options(file, options.context) if file.embeds else options.context
+    return file, plan(file, options.model, context, machine)
+
+
+def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
+    """Returns what the context for vectors takes that a chat model makes beside its own. Raises ContextOverflowError if
+    not even that fits on this machine."""
+    weights = replace(loaded.model, n_gpu_layers=loaded.model.n_gpu_layers or 0)
+    return plan(file, weights, vector_options(file, loaded.context), machine, held=_ALL).need
 
 
 def _weights(
@@ -153,7 +167,9 @@ def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate 
         raise
 
 
-def _file(model: object, revision: str | None) -> Path:
+def located(model: object, revision: str | None, memory: Callable[[], int | None] = available_memory) -> Path:
+    """Returns the file that a model's name means; one of the Hub is downloaded unless it is in the cache. `memory`
+    returns the bytes into which a quantisation is to fit. Raises RequestError and ModelLoadError."""
     if model is None:
         path = _data.builtin_model()
     elif not isinstance(model, str | Path):
@@ -168,7 +184,7 @@ def _file(model: object, revision: str | None) -> Path:
     else:
         from engine import hub  # imports huggingface_hub, which a file does not need
 
-        return hub.located(str(model), revision, available_memory)
+        return hub.located(str(model), revision, memory)
     if revision is not None:
         raise RequestError(f"revision={revision!r} is for models on the Hub, but {path} is a file; leave it out.")
     return path
