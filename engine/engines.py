@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -79,8 +78,15 @@ class LoadedEngine(Engine):
 
 
 _Load: TypeAlias = Load[LoadedEngine]
-_held: ContextVar[tuple[_Load, ...]] = ContextVar("held", default=())
-"""What the blocks around the caller keep in memory."""
+
+
+class _Held(threading.local):
+    """What the `use` blocks around the caller keep in memory."""
+
+    loads: tuple[_Load, ...] = ()
+
+
+_held = _Held()
 
 
 class EngineHandle(Engine):
@@ -286,8 +292,14 @@ class Engines(Mapping[str, EngineHandle]):
     def use(self, name: str, *, timeout: float | None = None) -> Generator[Engine]:
         """Keep a model in memory for a block, and give its engine. `timeout`: as for all, unless given. Raises what
         `Engine.load` raises, ModelLoadError for a model that can never fit, WaitTimeoutError."""
-        with self._holding(self._acquire(name, timeout=timeout, hold=True)) as engine:
-            yield engine
+        load = self._acquire(name, timeout=timeout, hold=True)
+        mine = _held.loads
+        _held.loads = (*mine, load)
+        try:
+            yield _engine(load)
+        finally:
+            _held.loads = mine
+            self._release(load, hold=True)
 
     @asynccontextmanager
     async def ause(  # the limit holds in the thread that waits, too
@@ -300,16 +312,9 @@ class Engines(Mapping[str, EngineHandle]):
         load = await off_loop(
             lambda: self._acquire(name, timeout=timeout, hold=True), partial(self._release, hold=True)
         )
-        with self._holding(load) as engine:
-            yield engine
-
-    @contextmanager
-    def _holding(self, load: _Load) -> Generator[Engine]:
-        _held.set((*_held.get(), load))
         try:
             yield _engine(load)
         finally:
-            _held.set(tuple(each for each in _held.get() if each is not load))
             self._release(load, hold=True)
 
     @contextmanager
@@ -387,7 +392,7 @@ class Engines(Mapping[str, EngineHandle]):
     def _acquire(self, name: str, *, vectors: bool = False, hold: bool = False, timeout: float | None = None) -> _Load:
         """Returns a model in memory, which stays there until `_release`. Waits, and loads it, as necessary."""
         queue, model = self._admission.queue, self._model(name)
-        ticket = Ticket(name, model.size(vectors=vectors), _held.get())
+        ticket = Ticket(name, model.size(vectors=vectors), _held.loads)
         timeout = self._timeout if timeout is None else timeout
         end = None if timeout is None else time.monotonic() + timeout
         told = False
