@@ -25,6 +25,7 @@ from engine.errors import (
     shown,
 )
 from engine.llama.gguf import GgufFile
+from engine.llama.machine import return_freed_memory
 from engine.llama.model import Model
 from engine.llama.plan import Machine, Plan, this_machine
 from engine.llama.vocab import LlamaVocab
@@ -427,6 +428,7 @@ class Engines(Mapping[str, EngineHandle]):
             try:
                 if load.engine is not None:
                     load.engine.close()
+                    return_freed_memory()
                     _log.info("%r was unloaded: %s", load.name, load.size)
             finally:
                 with self._admission.lock:

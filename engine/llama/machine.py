@@ -3,7 +3,9 @@
 All sizes are bytes.
 """
 
+import ctypes
 import os
+import sys
 from pathlib import Path
 
 _THREADS = 256 << 20
@@ -41,6 +43,14 @@ def address_space(root: Path = Path("/")) -> int | None:
 def anonymous_memory(root: Path = Path("/")) -> int | None:
     """Returns the memory of this process that is not backed by files; None if the system does not report it."""
     return _field(root / "proc/self/status", "RssAnon")
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system where the C library is glibc, which else keeps much of what other threads
+    freed."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def default_threads(root: Path = Path("/")) -> int:

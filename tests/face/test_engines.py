@@ -127,7 +127,7 @@ def test_answers_are_those_of_an_engine_of_ones_own(several: Callable[..., Engin
     watcher.start()
     try:
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda each: engines[each[0]].chat(each[1], **TURN), asked))
+            answers = list(pool.map(lambda name, text: engines[name].chat(text, **TURN), *zip(*asked, strict=True)))
     finally:
         stop.set()
         watcher.join()
