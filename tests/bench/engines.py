@@ -3,7 +3,7 @@
 Four threads ask models at random, with and without mmap. Printed: loads and unloadings, those of a model in use (none),
 answers that differ from those of an engine of each model's own (none), and the most memory over that before the first
 load: by the planner's estimate, and as measured every two milliseconds (`RssAnon`, and `RssFile`, which mapped weights
-count in). A run that stands still for five minutes ends with every thread's stack.
+count in). A run that stands still for ten minutes ends with every thread's stack.
 """
 
 import faulthandler
@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +66,7 @@ class Watched:
         return self._now()["RssAnon"] - self._before["RssAnon"]
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Generator[None]:
         over, close = threading.Event(), LoadedEngine.close
 
         def watch() -> None:
@@ -79,11 +79,11 @@ class Watched:
 
         thread = threading.Thread(target=watch)
         thread.start()
-        LoadedEngine.close = closed
+        setattr(LoadedEngine, "close", closed)  # noqa: B010
         try:
             yield
         finally:
-            LoadedEngine.close = close
+            setattr(LoadedEngine, "close", close)  # noqa: B010
             over.set()
             thread.join()
 
@@ -135,8 +135,8 @@ def run(turns: int, *, mapped: bool) -> None:
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(300, exit=True)
+    faulthandler.dump_traceback_later(600, exit=True)
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     for mapped in (False, True):
         run(count, mapped=mapped)
-        faulthandler.dump_traceback_later(300, exit=True)
+        faulthandler.dump_traceback_later(600, exit=True)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ import openai
 import pytest
 
 from engine import (
+    Completion,
     ContextOverflowError,
     Engine,
     EngineError,
@@ -92,6 +94,10 @@ def running(llm: Engine, gate: Gate) -> Any:
     return stream
 
 
+def _set(event: threading.Event, _: Waiting) -> None:
+    event.set()
+
+
 def loaded(engines: Engines) -> str:
     return "".join(name for name in engines if engines.state(name).loaded)
 
@@ -123,11 +129,14 @@ def test_answers_are_those_of_an_engine_of_ones_own(several: Callable[..., Engin
             if not (used := engines.used).within(engines.budget):
                 over.append(used)
 
+    def ask(each: tuple[str, str]) -> Completion:
+        return engines[each[0]].chat(each[1], **TURN)
+
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         with ThreadPoolExecutor(4) as pool:
-            answers = list(pool.map(lambda name, text: engines[name].chat(text, **TURN), *zip(*asked, strict=True)))
+            answers = list(pool.map(ask, asked))
     finally:
         stop.set()
         watcher.join()
@@ -153,8 +162,8 @@ def test_a_model_in_use_stays_and_the_other_waits(several: Callable[..., Engines
 
 
 def test_who_waits_is_not_overtaken_for_ever(several: Callable[..., Engines]) -> None:
-    engines, gate = several("ab", 1, on_wait=lambda _: waits.set()), Gate()
     waits, order = threading.Event(), list[str]()
+    engines, gate = several("ab", 1, on_wait=partial(_set, waits)), Gate()
 
     def ask(name: str) -> None:
         engines[name].chat("hello", **TURN)
@@ -264,13 +273,17 @@ def test_a_model_that_cannot_be_loaded_spoils_nothing(
 
 
 def test_a_load_that_fails_later_leaves_its_memory(several: Callable[..., Engines], files: dict[str, Path]) -> None:
-    engines = several("a", 1, models={"b": {"model": files["b"], **OPTIONS, "progress": lambda _: go_on}})
-    go_on = False
+    shares = list[float]()
+
+    def progress(share: float) -> bool:
+        return bool(shares) and share >= 0
+
+    engines = several("a", 1, models={"b": {"model": files["b"], **OPTIONS, "progress": progress}})
     with pytest.raises(ModelLoadError, match="stopped by its progress callback"):
         engines["b"].chat("hello")
     assert engines.used == Size(0)
     assert engines["a"].chat("hello", **TURN).finish_reason == "length"
-    go_on = True
+    shares.append(1)
     assert engines["b"].chat("hello", **TURN).finish_reason == "length"
 
 
@@ -293,7 +306,7 @@ def test_an_engine_that_is_gone_is_loaded_again(
 
 def test_closing_cancels_what_runs_and_what_waits(several: Callable[..., Engines]) -> None:
     waits = threading.Event()
-    engines, gate = several("ab", 1, on_wait=lambda _: waits.set()), Gate()
+    engines, gate = several("ab", 1, on_wait=partial(_set, waits)), Gate()
     stream = running(engines["a"], gate)
     with ThreadPoolExecutor(2) as pool:
         other = pool.submit(engines["b"].chat, "hello")
@@ -346,6 +359,7 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
         rows = [pair async for pair in llm.agenerate_iter(["hello"], **TURN)]
         return [await llm.achat("hello", **TURN), await llm.aembed("a"), await llm.arun("hello", **TURN), rows]
 
+    question, client = [{"role": "user", "content": "hello"}], cast("Any", llm.openai_client())
     ways: dict[str, Callable[[], Any]] = {
         "chat": lambda: llm.chat("hello", **TURN),
         "stream": lambda: llm.stream("hello", **TURN).result(),
@@ -367,9 +381,7 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
         "info": lambda: llm.info.path,
         "n_ctx": lambda: llm.n_ctx,
         "metrics": lambda: llm.metrics.running,
-        "openai": lambda: llm.openai_client().chat.completions.create(
-            model="a", messages=[{"role": "user", "content": "hello"}], max_tokens=3
-        ),
+        "openai": lambda: client.chat.completions.create(model="a", messages=question, max_tokens=3),
         "coroutines": lambda: asyncio.run(waited()),
     }
     for name, way in ways.items():
