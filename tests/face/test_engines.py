@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from queue import SimpleQueue
+from typing import Any, Self, cast
 
 import model_files
 import numpy as np
@@ -75,7 +76,7 @@ def several(files: dict[str, Path]) -> Iterator[Callable[..., Engines]]:
 
 
 class Gate:
-    """A logits processor that stops a turn in the engine's thread until it is opened."""
+    """A logits processor that stops a turn in the engine's thread until it is opened, or until the end of a `with`."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -85,6 +86,12 @@ class Gate:
         del tokens, logits
         self.reached.set()
         assert self.opened.wait(30), "the test did not open the gate"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.opened.set()
 
 
 def running(llm: Engine, gate: Gate) -> Any:
@@ -147,30 +154,29 @@ def test_answers_are_those_of_an_engine_of_ones_own(several: Callable[..., Engin
 
 
 def test_a_model_in_use_stays_and_the_other_waits(several: Callable[..., Engines]) -> None:
-    told: list[Waiting] = []
-    engines, gate = several("ab", 1, on_wait=told.append), Gate()
-    stream = running(engines["a"], gate)
-    with ThreadPoolExecutor(1) as pool:
+    told: SimpleQueue[Waiting] = SimpleQueue()
+    engines = several("ab", 1, on_wait=told.put)
+    with ThreadPoolExecutor(1) as pool, Gate() as gate:
+        stream = running(engines["a"], gate)
         other = pool.submit(lambda: engines["b"].chat("hello", **TURN))
-        while not told:
-            time.sleep(0.01)
-        assert (told[0].model, told[0].behind, loaded(engines)) == ("b", ("a",), "a")
-        assert str(told[0]) == "'b' waits for 6 MiB; 0 MiB are free, behind a"
+        waiting = told.get(timeout=10)
+        assert (waiting.model, waiting.behind, loaded(engines)) == ("b", ("a",), "a")
+        assert str(waiting) == "'b' waits for 6 MiB; 0 MiB are free, behind a"
         gate.opened.set()
         assert other.result(30).finish_reason == "length"
-    assert (stream.result().finish_reason, len(told), loaded(engines)) == ("length", 1, "b")
+    assert (stream.result().finish_reason, told.empty(), loaded(engines)) == ("length", True, "b")
 
 
 def test_who_waits_is_not_overtaken_for_ever(several: Callable[..., Engines]) -> None:
     waits, order = threading.Event(), list[str]()
-    engines, gate = several("ab", 1, on_wait=partial(_set, waits)), Gate()
+    engines = several("ab", 1, on_wait=partial(_set, waits))
 
     def ask(name: str) -> None:
         engines[name].chat("hello", **TURN)
         order.append(name)
 
-    stream = running(engines["a"], gate)
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, Gate() as gate:
+        stream = running(engines["a"], gate)
         first = pool.submit(ask, "b")
         assert waits.wait(30)
         second = pool.submit(ask, "a")
@@ -306,9 +312,9 @@ def test_an_engine_that_is_gone_is_loaded_again(
 
 def test_closing_cancels_what_runs_and_what_waits(several: Callable[..., Engines]) -> None:
     waits = threading.Event()
-    engines, gate = several("ab", 1, on_wait=partial(_set, waits)), Gate()
-    stream = running(engines["a"], gate)
-    with ThreadPoolExecutor(2) as pool:
+    engines = several("ab", 1, on_wait=partial(_set, waits))
+    with ThreadPoolExecutor(2) as pool, Gate() as gate:
+        stream = running(engines["a"], gate)
         other = pool.submit(engines["b"].chat, "hello")
         assert waits.wait(30)
         closing = pool.submit(engines.close)
@@ -359,7 +365,10 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
         rows = [pair async for pair in llm.agenerate_iter(["hello"], **TURN)]
         return [await llm.achat("hello", **TURN), await llm.aembed("a"), await llm.arun("hello", **TURN), rows]
 
-    question, client = [{"role": "user", "content": "hello"}], cast("Any", llm.openai_client())
+    def asked() -> Any:
+        client: Any = llm.openai_client()
+        return client.chat.completions.create(model="a", messages=[{"role": "user", "content": "hello"}], max_tokens=3)
+
     ways: dict[str, Callable[[], Any]] = {
         "chat": lambda: llm.chat("hello", **TURN),
         "stream": lambda: llm.stream("hello", **TURN).result(),
@@ -381,7 +390,7 @@ def test_every_method_loads_the_model_that_it_needs(several: Callable[..., Engin
         "info": lambda: llm.info.path,
         "n_ctx": lambda: llm.n_ctx,
         "metrics": lambda: llm.metrics.running,
-        "openai": lambda: client.chat.completions.create(model="a", messages=question, max_tokens=3),
+        "openai": asked,
         "coroutines": lambda: asyncio.run(waited()),
     }
     for name, way in ways.items():
