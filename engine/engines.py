@@ -240,6 +240,7 @@ class Engines(Mapping[str, EngineHandle]):
             raise RequestError('There are no models; pass {"name": "model.gguf", ..}.')
         machine, size = budgeted(budget, this_machine())
         self._admission = Admission[LoadedEngine](size)
+        return_freed_memory()  # sets the limit before the first load
         self._models = {name: _Model(name, model, machine) for name, model in models.items()}
         self._handles = {name: EngineHandle(self, name) for name in models}
         self._timeout = timeout
