@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from engine.diagnose.explain import Explanation
     from engine.diagnose.inspect import Inspection
     from engine.engine import Engine
+    from engine.engines import EngineHandle, Engines, Waiting
     from engine.errors import (
         BatchInputError,
         CallbackError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         QueueFullError,
         RequestError,
         TemplateError,
+        WaitTimeoutError,
     )
     from engine.events import (
         ContentDelta,
@@ -99,7 +101,9 @@ __all__ = [
     "DiskFullError",
     "Engine",
     "EngineError",
+    "EngineHandle",
     "EngineWarning",
+    "Engines",
     "Event",
     "Explanation",
     "Families",
@@ -157,6 +161,8 @@ __all__ = [
     "TurnOptions",
     "TurnRequest",
     "Usage",
+    "WaitTimeoutError",
+    "Waiting",
     "as_tool",
     "as_tools",
     "fold",
@@ -168,9 +174,10 @@ _MODULES = {
     "engine.agent.transcript": "Transcript",
     "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",
+    "engine.engines": "EngineHandle Engines Waiting",
     "engine.errors": "BatchInputError CallbackError ContextOverflowError DecodeError DiskFullError EngineError "
     "EngineWarning FamilyError ForgedPromptError MissingTemplateError ModelLoadError QueueFullError RequestError "
-    "TemplateError",
+    "TemplateError WaitTimeoutError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
     "engine.conversation": "Conversation",

@@ -16,11 +16,11 @@ from engine.families import Families, FamilyLike, ResponseTemplate, ResponseTemp
 from engine.families.response_template import template_in
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.lib import library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model, ModelInfo
-from engine.llama.plan import Machine, plan, this_machine
+from engine.llama.plan import Machine, Need, Plan, plan, this_machine
 from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
 from engine.options import Settings, check_arguments, settings
@@ -30,6 +30,7 @@ from engine.template import renderer
 from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
+_ALL = 1 << 62
 _log = logging.getLogger("engine.llama")
 
 
@@ -78,16 +79,14 @@ def load(
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
     devices that are available; `opening` is called with the file before that. Raises what `Engine.load` raises."""
-    path, from_hub = _file(model, revision)
+    path = located(model, revision)
     if opening is not None:
         opening(path)
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
-    file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
-    context = vector_options(file, options.context) if file.embeds else options.context
-    if from_hub and not file.embeds and not reading.is_chosen:
+    file, made = planned(path, options, machine())  # what is no model, or does not fit, is refused before all else
+    if not file.embeds and not reading.is_chosen:
         reading = replace(reading, response_template=_published(path, file.base_models))
-    made = plan(file, options.model, context, machine())
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
     if preflight:
@@ -97,8 +96,23 @@ def load(
             load_options, context = checks.prepare(load_options, context)
         try_file(file, load_options, context)
     weights = _weights(path, load_options, progress, isolated=isolated)
-    planned = replace(context, check_memory=False)  # `plan` has checked it
-    return _completed(weights, _few_threads(planned, weights.info), reading)
+    checked = replace(context, check_memory=False)  # `plan` has checked it
+    return _completed(weights, _few_threads(checked, weights.info), reading)
+
+
+def planned(path: Path, options: Settings, machine: Machine) -> tuple[GgufFile, Plan]:
+    """Read a file's header, and plan its load on a machine. Raises what `Engine.load` raises for a file that is not a
+    chat model, or does not fit."""
+    file = read_gguf(path)
+    context = vector_options(file, options.context) if file.embeds else options.context
+    return file, plan(file, options.model, context, machine)
+
+
+def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
+    """Returns what the context for vectors takes that a chat model makes beside its own. Raises ContextOverflowError if
+    not even that fits on this machine."""
+    weights = replace(loaded.model, n_gpu_layers=loaded.model.n_gpu_layers or 0)
+    return plan(file, weights, vector_options(file, loaded.context), machine, held=_ALL).need
 
 
 def _weights(
@@ -174,7 +188,9 @@ def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate 
 
 
 def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:
-    """Returns the response template of a model from the Hub: its repository's, otherwise its base model's."""
+    """Returns the response template of a model in the Hub's cache: its repository's, otherwise its base model's."""
+    if not any(part.startswith("models--") for part in path.parts):
+        return None
     from engine import hub
 
     for name, data in hub.companions(path, bases):
@@ -183,8 +199,9 @@ def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:
     return None
 
 
-def _file(model: object, revision: str | None) -> tuple[Path, bool]:
-    """Returns the path of a model's file, and whether it was named on the Hub."""
+def located(model: object, revision: str | None, memory: Callable[[], int | None] = available_memory) -> Path:
+    """Returns the file that a model's name means; one of the Hub is downloaded unless it is in the cache. `memory`
+    returns the bytes into which a quantisation is to fit. Raises RequestError and ModelLoadError."""
     if model is None:
         path = _data.builtin_model()
     elif not isinstance(model, str | Path):
@@ -199,10 +216,10 @@ def _file(model: object, revision: str | None) -> tuple[Path, bool]:
     else:
         from engine import hub  # imports huggingface_hub, which a file does not need
 
-        return hub.located(str(model), revision, available_memory), True
+        return hub.located(str(model), revision, memory)
     if revision is not None:
         raise RequestError(f"revision={revision!r} is for models on the Hub, but {path} is a file; leave it out.")
-    return path, False
+    return path
 
 
 def _path(model: str | Path) -> Path | None:

@@ -38,7 +38,8 @@ class Turns:
         self._service = service
         self._template = template
         self._seed = seed
-        self._memory = ReasoningMemory()
+        self.memory = ReasoningMemory()
+        """The reasoning of earlier turns, by conversation."""
 
     @property
     def template(self) -> ChatTemplate:
@@ -114,7 +115,7 @@ class Turns:
         offline: bool,
         claims: bool,
     ) -> Stream:
-        prompt, memory = fitted.prompt, self._memory
+        prompt, memory = fitted.prompt, self.memory
 
         def remember(events: Sequence[Event]) -> None:
             *before, turn = with_answer(conversation, fold(events))
@@ -163,7 +164,7 @@ class Turns:
         """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""
         conversation = conversation_of(messages)
         if options.get("restore_reasoning", True):
-            return self._memory.restore(conversation)
+            return self.memory.restore(conversation)
         return Restored(tuple(conversation), ())
 
     def start_raw(self, prompt: str | Sequence[int], options: RawOptions) -> Stream:

@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
     _add_loading(demo, model=False)
 
     chat = commands.add_parser("chat", help="talk to a model")
-    _add_loading(chat)
+    _add_loading(chat, several=True)
     _add_sampling(chat)
     _add_chatting(chat)
     _add_showing(chat)
@@ -306,8 +306,15 @@ def _commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
                 yield from _commands(inner)
 
 
-def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> None:
-    if model:
+def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, several: bool = False) -> None:
+    if several:
+        command.add_argument(
+            "models",
+            metavar="MODEL",
+            nargs="*",
+            help="as for the other commands; of several, the first answers, and /model NAME takes another",
+        )
+    elif model:
         command.add_argument(
             "model",
             metavar="MODEL",

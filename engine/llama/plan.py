@@ -32,20 +32,21 @@ _MIB = 1 << 20
 class Machine:
     """The machine on which to load a model. `available`: the memory that may be used, None if unknown. `repacked`: the
     tensor types that llama.cpp repacks for this CPU. `gpus`: devices to which layers can be offloaded. `address_space`:
-    the address space left, None if it is not limited."""
+    the address space left, None if it is not limited. `reserve`: the share of the memory that is left free."""
 
     available: int | None
     repacked: frozenset[str] = frozenset()
     gpus: tuple[Device, ...] = ()
     address_space: int | None = None
+    reserve: float = RESERVE
 
     @property
     def room(self) -> int | None:
-        return None if self.available is None else int(self.available * (1 - RESERVE))
+        return None if self.available is None else int(self.available * (1 - self.reserve))
 
     @property
     def device_room(self) -> int:
-        return int(sum(device.memory_free for device in self.gpus) * (1 - RESERVE))
+        return int(sum(device.memory_free for device in self.gpus) * (1 - self.reserve))
 
 
 def this_machine() -> Machine:

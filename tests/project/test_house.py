@@ -20,7 +20,7 @@ NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "mea
 LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
 MAX_ROOM_LINES = {
     "agent/": 1_200,
-    "batch/": 1_920,
+    "batch/": 1_970,
     "cli/": 2_500,
     "constraint/": 1_650,
     "diagnose/": 2_000,
@@ -33,10 +33,10 @@ MAX_ROOM_LINES = {
     "openai/": 2_600,
     "parsing/": 5_420,
     "remote/": 1_300,
-    "runtime/": 4_600,
+    "runtime/": 4_650,
     "template/": 4_980,
     "tools/": 1_450,
-    "modules outside rooms": 5_600,
+    "modules outside rooms": 6_400,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

@@ -13,7 +13,7 @@ from engine.errors import RequestError
 from engine.runtime.state_file import Origin, SavedState, write_state
 from engine.runtime.state_store import Shelf, StateStore, Stored
 
-ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", 0.0, 0.5, True, 1)
+ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", "", True, 1)
 OTHER = replace(ORIGIN, model="def")
 TOKENS = tuple(range(100))
 
