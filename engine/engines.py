@@ -189,6 +189,14 @@ class _Model:
         needed = Size(made.need.host + tables, made.need.device)
         return needed.plus(self._vectors) if vectors else needed
 
+    def _exactly(self, path: Path) -> tuple[str | Path | None, str | None]:
+        """Returns the name and revision under which the planned file is loaded, with what belongs to it on the Hub."""
+        if not loading.is_on_hub(self._given):
+            return (None if self._given is None else path), None
+        from engine.hub import exactly
+
+        return exactly(path)
+
     def _plan(self) -> tuple[GgufFile, Plan]:
         if self._planned is None:
             path = loading.located(self._given, self._revision, lambda: self._machine.available)
@@ -208,7 +216,8 @@ class _Model:
             return wanted() and (progress is None or progress(share) is not False)
 
         options: dict[str, Any] = {**self._options, **chosen, **self._arguments, "progress": go_on}
-        engine = LoadedEngine.load(None if self._given is None else file.path, **options)
+        model, revision = self._exactly(file.path)
+        engine = LoadedEngine.load(model, revision=revision, **options)
         self._memory = engine.follow(self._memory, changed)
         self.loads += 1
         return engine

@@ -85,7 +85,7 @@ def load(
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
     file, made = planned(path, options, machine())  # what is no model, or does not fit, is refused before all else
-    if not file.embeds and not reading.is_chosen:
+    if is_on_hub(model) and not file.embeds and not reading.is_chosen:
         reading = replace(reading, response_template=_published(path, file.base_models))
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
@@ -188,15 +188,18 @@ def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate 
 
 
 def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:
-    """Returns the response template of a model in the Hub's cache: its repository's, otherwise its base model's."""
-    if not any(part.startswith("models--") for part in path.parts):
-        return None
+    """Returns the response template of a model from the Hub: its repository's, otherwise its base model's."""
     from engine import hub
 
     for name, data in hub.companions(path, bases):
         if (spec := template_in(data)) is not None:
             return ResponseTemplate(spec, f"the response template of {name}")
     return None
+
+
+def is_on_hub(model: object) -> bool:
+    """Whether a model that can be located is one of the Hub, not a file."""
+    return isinstance(model, str) and _path(model) is None
 
 
 def located(model: object, revision: str | None, memory: Callable[[], int | None] = available_memory) -> Path:

@@ -56,6 +56,13 @@ def origin(path: Path) -> tuple[str, str | None]:
     return parts[0].removeprefix("models--").replace("--", "/"), parts[2]
 
 
+def exactly(path: Path) -> tuple[str, str]:
+    """Returns the name of this very file of the cache, "owner/repo/file.gguf", and its commit."""
+    repo, commit = origin(path)
+    assert commit is not None, "the file is in the cache"
+    return f"{repo}/{path.relative_to(api.cache_directory()).as_posix().split('/', 3)[3]}", commit
+
+
 def absent(repo: str, commit: str) -> Path:
     """Returns the empty file that says that a commit has no companion; huggingface_hub, too, keeps it there."""
     return api.repository_directory(repo) / ".no_exist" / commit / COMPANION

@@ -9,7 +9,7 @@ import pytest
 from hub_server import Hub
 from response_templates import CODER, HERMES
 
-from engine import Engine
+from engine import Engine, Engines
 from engine.hub import cache, companions, located
 from engine.hub.companion import LARGEST
 from engine.llama.gguf import read_gguf
@@ -127,3 +127,10 @@ def test_without_a_network_only_one_is_asked_for(hub: Hub, model: bytes) -> None
     hub.statuses = [503, 503]
     assert list(companions(path, read_gguf(path).base_models)) == []
     assert len(paths(hub)) == 1
+
+
+def test_one_of_several_models_is_read_as_it_is_alone(hub: Hub, model: bytes) -> None:
+    hub.add("own/repo", {"m-Q8_0.gguf": model})
+    hub.add("own/base", {CONFIG: config(HERMES)})
+    with Engines({"a": {"model": "own/repo", "n_ctx": 256, "preflight": False}}) as engines:
+        assert "own/base" in engines["a"].template.detection.response_template
