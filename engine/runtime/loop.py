@@ -14,9 +14,11 @@ from engine.constraint.guide import Guide
 from engine.constraint.matcher import Compiler, Mask, masks
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
 from engine.events import Event, Finished
+from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, Row
 from engine.runtime.config import LoopOptions
 from engine.runtime.generation import Generation, TokenTable
+from engine.runtime.loaded_adapters import LoadedAdapters
 from engine.runtime.ngram import NgramDrafter
 from engine.runtime.prefix import Blocked, Pins, PrefixCache
 from engine.runtime.request import Reply, TurnRequest, check_fits
@@ -66,6 +68,10 @@ class Replies:
     def give(self, id_: int, vectors: Vectors) -> None:
         """Reply with the vectors that `Embed` asked for under this id."""
         self._replies.append(Reply(id_, (Finished("stop"),), final=True, vectors=vectors))
+
+    def done(self, id_: int) -> None:
+        """Reply that what was asked for under this id is done."""
+        self._replies.append(Reply(id_, (Finished("stop"),), final=True))
 
     def end(
         self,
@@ -123,6 +129,7 @@ class Loop:
         self._tokens = TokenTable(backend.vocab)
         self._cache = PrefixCache(backend)
         self._pins = Pins(backend, self._cache)
+        self._adapters = LoadedAdapters(backend)
         self._scheduler = Scheduler(backend.info, options.prefill_seconds)
         self._draft_max = options.draft_max
         self._clock = clock
@@ -153,6 +160,7 @@ class Loop:
             generation = Generation(self._tokens, parser, request.limits, guide)
             opening = generation.start()
             check_fits(len(request.tokens) + len(opening.forced), self._n_ctx)
+            self._adapters.check(request.adapters)
             if request.pin:
                 self._pins.check(sum(state.request.pin for state in self._states.values()))
         except BaseException as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
@@ -189,6 +197,25 @@ class Loop:
         except BaseException as error:  # noqa: BLE001 - a context that cannot be made ends this request only
             self._replies.refuse(request.id, contained(error))
 
+    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
+        """Load an adapter, or free one as soon as no request uses it; replies when that is done."""
+        if isinstance(order, DropAdapter):
+            self._adapters.drop(order.id, order.digest)
+            self._settle_adapters()
+            return
+        try:
+            self._adapters.load(order.digest, order.path)
+        except BaseException as error:  # noqa: BLE001 - a file that cannot be loaded ends this request only
+            self._replies.refuse(order.id, contained(error))
+        else:
+            self._replies.done(order.id)
+
+    def _settle_adapters(self) -> None:
+        if self._adapters.leaving:
+            used = {digest for state in self._states.values() for digest, _ in state.request.adapters.scales}
+            for id_ in self._adapters.settle(used):
+                self._replies.done(id_)
+
     def cancel(self, id_: int) -> None:
         """End a request with reason "cancelled"; does nothing if it is over or unknown."""
         if self._vectors.cancel(id_):
@@ -222,7 +249,7 @@ class Loop:
         for state in self._states.values():
             self._replies.abandon(state, error)
         self._states.clear()
-        for id_ in self._vectors.clear():
+        for id_ in (*self._vectors.clear(), *self._adapters.abandon()):
             self._replies.refuse(id_, error)
 
     def step(self) -> None:
@@ -251,7 +278,7 @@ class Loop:
             self._admit()
         if self._draft_max or self._scoring:
             self._guess()
-        while batches := self._scheduler.plan():
+        while batches := self._scheduler.plan(self._adapters.in_force):
             needed, guesses = 0, 0
             for batch in batches:
                 for chunk in batch:
@@ -268,13 +295,10 @@ class Loop:
 
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
         """Evaluate these chunks in one batch. Returns False if that failed, after handling the failure."""
-        rows: list[Row] = []
-        for chunk in chunks:
-            rows += chunk.rows()
         began = self._clock()
         self._decoding = chunks
         try:
-            self._backend.decode(rows)
+            self._evaluate(chunks)
         except DecodeError as error:
             self._recover(chunks, error)
             return False
@@ -287,6 +311,14 @@ class Loop:
         if prefill:
             self._scheduler.budget.took(prefill, self._clock() - began)
         return True
+
+    def _evaluate(self, chunks: Sequence[Chunk]) -> None:
+        """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError."""
+        rows: list[Row] = []
+        for chunk in chunks:
+            rows += chunk.rows()
+        self._adapters.use(chunks[0].scales)
+        self._backend.decode(rows)
 
     def _advance(self, chunks: Sequence[Chunk]) -> None:
         """Record that these chunks were decoded, then draw a token for each chunk with output."""
@@ -405,10 +437,17 @@ class Loop:
         for state in self._scheduler.waiting:
             request = state.request
             marks = request.turns if self._cache.whole_only else ()
+            if 0 < request.adapters.start:  # no chunk is computed partly with adapters
+                marks = tuple(sorted({*marks, request.adapters.start}))
             # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
             lease = self._cache.acquire(
-                state.tokens, self._longest(state), marks, anew=bool(request.state), waits=waits
+                state.tokens,
+                self._longest(state),
+                marks,
+                anew=bool(request.state),
+                waits=waits,
+                adapters=request.adapters,
             )
             if lease is Blocked.SHARED:
                 self._admit_again = True
@@ -486,6 +525,7 @@ class Loop:
         del self._states[id_]
         self._scoring -= bool(state.request.scored)
         self._deadlines.pop(id_, None)
+        self._settle_adapters()
         self._admit_again = True
         try:
             closing = state.generation.close(reason)
@@ -529,7 +569,7 @@ class Loop:
         if state.evaluated != chunk.start:
             return
         try:
-            self._backend.decode(chunk.rows())
+            self._evaluate([chunk])
         except DecodeError as again:
             state.evaluated = self._cache.reconcile(state.sequence)
             if again.reason == "aborted":

@@ -17,6 +17,7 @@ from typing import Any
 
 from engine.errors import RequestError
 from engine.output_file import write_file
+from engine.runtime.adapters import BASE, Adapters
 
 _MAGIC = b"llama-engine state 2\n"
 _DIGEST = 32
@@ -25,7 +26,8 @@ _DIGEST = 32
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `buffers`: one
-    for all sequences, or one for each; llama.cpp loads a state only into as many as it was saved from."""
+    for all sequences, or one for each; llama.cpp loads a state only into as many as it was saved from.
+    `control_vectors`: a digest of their sum, "" without any."""
 
     model: str
     library: str
@@ -36,19 +38,21 @@ class Origin:
     rope_freq_scale: float
     swa_full: bool
     buffers: int
+    control_vectors: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The tokens that a sequence held, and its state."""
+    """The tokens that a sequence held, its state, and the adapters that computed it."""
 
     tokens: tuple[int, ...]
     state: bytes
+    adapters: Adapters = BASE
 
 
 def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
     """Write the file completely or not at all. Raises RequestError if it cannot be written."""
-    head = json.dumps({"origin": asdict(origin), "tokens": saved.tokens}).encode()
+    head = json.dumps({"origin": asdict(origin), "tokens": saved.tokens, "adapters": saved.adapters}).encode()
     start = b"".join((_MAGIC, len(head).to_bytes(4, "little"), head))
     digest = hashlib.sha256(start)
     digest.update(saved.state)
@@ -59,8 +63,8 @@ def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
 
 
 def read_state(path: Path, origin: Origin) -> SavedState:
-    """Returns what `write_state` wrote for the same origin. Raises RequestError, with the reason, if the file is
-    missing, is not a state file, is damaged, or belongs to another model or other settings."""
+    """Returns what `write_state` wrote for the same origin, with any adapters. Raises RequestError, with the reason, if
+    the file is missing, is not a state file, is damaged, or belongs to another model or other settings."""
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
@@ -74,10 +78,12 @@ def read_state(path: Path, origin: Origin) -> SavedState:
     try:
         head: Any = json.loads(data[start:end])
         found, tokens = Origin(**head["origin"]), tuple(map(index, head["tokens"]))
+        scales, first = head.get("adapters", BASE)
+        adapters = Adapters(tuple((str(digest), float(scale)) for digest, scale in scales), index(first))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RequestError(f"{path} is a state file whose head cannot be read; save the state again.") from error
     _check_origin(path, found, origin)
-    return SavedState(tokens, data[end:-_DIGEST])
+    return SavedState(tokens, data[end:-_DIGEST], adapters)
 
 
 def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:
