@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from engine import loading, many
+from engine.adapters import AdapterLoader, AdapterSource
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.diagnose.explain import Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, inspect_model, model_facts
@@ -28,12 +29,14 @@ from engine.options import (
     LoadOptions,
     RawOptions,
     RerankOptions,
+    ScoreOptions,
     TurnOptions,
     check_arguments,
     checked,
     settings,
 )
 from engine.parsing import Piece
+from engine.runtime.adapters import AdapterInfo, AdaptersLike
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
@@ -72,10 +75,12 @@ class Engine:
         model: Model | IsolatedModel | None = None,
         seed: int | None = None,
         options: LoopOptions | None = None,
+        adapters: AdapterSource | None = None,
     ) -> None:
         self._service = Service(backend, options)
         self._turns = Turns(self._service, template, seed)
         self._model = model
+        self._adapters = AdapterLoader(self._service, adapters)
         self.scorer = Scorer(self._service)
         """What `score` and `classify` ask for log-probabilities."""
         self.embedder = Embedder.of(self._service, None if model is None else model.info)
@@ -93,6 +98,7 @@ class Engine:
         family: FamilyLike | None = None,
         seed: int | None = None,
         draft_max: int = 0,
+        adapters: Mapping[str, str | Path] | None = None,
         preflight: bool = True,
         trust_template: bool = False,
         isolated: bool = False,
@@ -111,9 +117,10 @@ class Engine:
         a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
         of models.toml, or a record), or `Families` in which to find it. seed: the seed of every turn that gives none.
         draft_max: the most tokens to guess at once from the conversation so far and verify in one decode; 0 for none.
-        The answer is the same except for rounding. preflight: try these options in a
-        child process first, and the file too where its header does not show that it is safe, so that a native fault
-        does not end this process; both results are remembered. trust_template: render the model's own chat template in
+        The answer is the same except for rounding. adapters: LoRA adapters by name, each tried in a child process first;
+        turns name those that they use. preflight: try these options in a child process first, and the file too where
+        its header does not show that it is safe, so that a native fault does not end this process; the results are
+        remembered. trust_template: render the model's own chat template in
         this process instead of a child with limits. isolated: run the model in a child process: a later native fault
         ends only that process (requests fail with EngineError), and Python threads that compute in this process do not
         hold its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to
@@ -130,6 +137,7 @@ class Engine:
             model,
             given,
             Reading(chat_template, family, trust_template),
+            adapters=adapters,
             preflight=preflight,
             isolated=isolated,
             progress=progress,
@@ -175,7 +183,9 @@ class Engine:
     @classmethod
     def _over(cls, loaded: Loaded, seed: int | None, options: LoopOptions) -> Self:
         weights, backend, template = loaded.weights, loaded.backend, loaded.template
-        return cls(backend, template, model=weights, seed=seed, options=options)
+        llm = cls(backend, template, model=weights, seed=seed, options=options, adapters=loaded.adapters)
+        llm._adapters.load_first(llm.close)
+        return llm
 
     @overload
     def chat(
@@ -239,7 +249,7 @@ class Engine:
         `restore`. Raises what `stream` raises, and RequestError if no sequence is left for it.
         """
         tokens = self._turns.head(messages, tools, options)
-        return self._service.pin(tokens, progress=options.get("progress"))
+        return self._service.pin(tokens, options.get("adapters"), progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
         """Pin a saved prefix without evaluating it. Restore only files that you trust as much as the model's: the
@@ -281,24 +291,14 @@ class Engine:
         `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
         note that names the row, and the other rows are cancelled. Raises what `stream` raises.
         """
-        return many.generate(self._rows(tools, options), rows, self._service.capacity, on_error)
+        return many.generate(self._turns.starter(tools, options), rows, self._service.capacity, on_error)
 
     def generate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Generator[tuple[int, Completion | EngineError]]:
         """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
-        return many.generate_iter(self._rows(tools, options), rows, self._room)
-
-    def _rows(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> many.Start:
-        """Returns a function that starts rows' turns; the common options are checked now."""
-        _, known = self._turns.check(options), as_tools(tools)
-
-        def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
-            merged: Any = {**options, **own}
-            return self._turns.start(messages, merged.pop("tools", known), merged, 1, offline=True)[0]
-
-        return start
+        return many.generate_iter(self._turns.starter(tools, options), rows, self._room)
 
     @property
     def _room(self) -> int:
@@ -367,13 +367,13 @@ class Engine:
         **options: Unpack[TurnOptions],
     ) -> list[Completion | EngineError]:
         """`generate` for an event loop; cancelling the task stops all rows."""
-        return await many.agenerate(self._rows(tools, options), rows, self._room, on_error)
+        return await many.agenerate(self._turns.starter(tools, options), rows, self._room, on_error)
 
     def agenerate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
         """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
-        return many.agenerate_iter(self._rows(tools, options), rows, self._room)
+        return many.agenerate_iter(self._turns.starter(tools, options), rows, self._room)
 
     async def apin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -411,20 +411,25 @@ class Engine:
         return ranking(await pending, options)
 
     def score(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
+        self,
+        prompt: TextOrTokens,
+        continuations: Sequence[TextOrTokens],
+        *,
+        special: bool = False,
+        adapters: AdaptersLike | None = None,
     ) -> list[Score]:
         """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
         `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
         as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
         RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
-        return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special))
+        return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special), adapters)
 
     async def ascore(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
         """`score` for an event loop."""
-        return await off_loop(lambda: self.score(prompt, continuations, special=special), bool)
+        return await off_loop(lambda: self.score(prompt, continuations, **options), bool)
 
     def classify(
         self,
@@ -437,7 +442,7 @@ class Engine:
         generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
         other, the shorter wins. Raises what `score` and `stream` raise."""
         place = self._turns.answer_place(messages, tools, options)
-        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels)))
+        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels), options.get("adapters")))
 
     async def aclassify(
         self,
@@ -448,6 +453,22 @@ class Engine:
     ) -> Classification:
         """`classify` for an event loop."""
         return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
+
+    def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0) -> AdapterInfo:
+        """Load a LoRA adapter, to be named by turns (`adapters=["name"]`, with this scale); returns once it is loaded,
+        between two steps of what runs. Raises RequestError for a name that is taken, ModelLoadError with the reason for
+        a file that is not for this model, ContextOverflowError for one that does not fit into memory."""
+        return self._adapters.load(name, path, scale)
+
+    def drop_adapter(self, name: str) -> None:
+        """Refuse turns that name this adapter from now on, wait for those that use it, and free it. Raises RequestError
+        for an unknown name."""
+        self._service.drop_adapter(name)
+
+    @property
+    def adapters(self) -> dict[str, AdapterInfo]:
+        """The loaded adapters by name."""
+        return self._service.adapters
 
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS

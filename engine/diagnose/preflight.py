@@ -253,6 +253,7 @@ def reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions,
         n_threads_batch=1,
         rope_freq_base=0.0,
         rope_freq_scale=0.0,
+        control_vectors=(),
         check_memory=False,
     )
     return replace(model, use_mlock=False, check_tensors=False, check_memory=False), small

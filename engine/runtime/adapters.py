@@ -143,13 +143,17 @@ class AdapterNames:
             if not isinstance(name, str) or name not in self._known:
                 raise RequestError(f"There is no adapter {shown(name)}. Loaded are: {known}.")
             scale = given[name] if isinstance(given, Mapping) else self._known[name].scale
-            if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= _LARGEST:
-                raise RequestError(
-                    f"The scale of the adapter {shown(name)} is {shown(scale)}; it must be a finite number. Loaded "
-                    f"are: {known}."
-                )
-            scales[name] = float(scale)
+            scales[name] = scale_of(name, scale, f" Loaded are: {known}.")
         return scales
+
+
+def scale_of(name: object, scale: object, further: str = "") -> float:
+    """Returns the scale of an adapter. Raises RequestError for what is not a finite number."""
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= _LARGEST:
+        raise RequestError(
+            f"The scale of the adapter {shown(name)} is {shown(scale)}; it must be a finite number.{further}"
+        )
+    return float(scale)
 
 
 def _last_place(wanted: Sequence[int], tokens: Sequence[int]) -> int:
