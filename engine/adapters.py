@@ -71,14 +71,12 @@ class AdapterSource:
 
 
 class AdapterLoader:
-    """Loads and drops the adapters of one engine, from any thread."""
+    """Loads the adapters of one engine, from any thread; at once those that its source has `first`. If that fails,
+    calls `undo` and raises the error."""
 
-    def __init__(self, service: Service, source: AdapterSource | None = None) -> None:
+    def __init__(self, service: Service, source: AdapterSource | None, undo: Callable[[], object]) -> None:
         self._service = service
         self._source = source or AdapterSource()
-
-    def load_first(self, undo: Callable[[], object]) -> None:
-        """Load the source's `first`; if that fails, call `undo` and raise the error."""
         try:
             for name, file in self._source.first.items():
                 self._add(name, file, 1.0)

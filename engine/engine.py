@@ -9,7 +9,7 @@ from engine import loading, many
 from engine.adapters import AdapterLoader, AdapterSource
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.diagnose.explain import Explanation, explain_turn
-from engine.diagnose.inspect import Inspection, inspect_model, model_facts
+from engine.diagnose.inspect import Inspection, engine_facts, inspect_model
 from engine.display import page_markdown, table_html, visible
 from engine.errors import EngineError, MissingTemplateError, RequestError
 from engine.families import Family, FamilyLike
@@ -36,7 +36,7 @@ from engine.options import (
     settings,
 )
 from engine.parsing import Piece
-from engine.runtime.adapters import AdapterInfo, AdaptersLike
+from engine.runtime.adapters import AdapterInfo
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
@@ -47,9 +47,9 @@ from engine.scoring import Classification, Score, Scorer, TextOrTokens, classifi
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.prompt import Prompt
-from engine.tools import RunTool, Toolbox, ToolLike, as_tools
+from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns import Turns
-from engine.types import Completion, Message, MessagesLike
+from engine.types import Completion, MessagesLike
 from engine.vectors import Embedder, Ranked, matrix, ranking
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Engine:
         self._service = Service(backend, options)
         self._turns = Turns(self._service, template, seed)
         self._model = model
-        self._adapters = AdapterLoader(self._service, adapters)
+        self._adapters = AdapterLoader(self._service, adapters, self.close)
         self.scorer = Scorer(self._service)
         """What `score` and `classify` ask for log-probabilities."""
         self.embedder = Embedder.of(self._service, None if model is None else model.info)
@@ -117,14 +117,13 @@ class Engine:
         a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
         of models.toml, or a record), or `Families` in which to find it. seed: the seed of every turn that gives none.
         draft_max: the most tokens to guess at once from the conversation so far and verify in one decode; 0 for none.
-        The answer is the same except for rounding. adapters: LoRA adapters by name, each tried in a child process first;
-        turns name those that they use. preflight: try these options in a child process first, and the file too where
-        its header does not show that it is safe, so that a native fault does not end this process; the results are
-        remembered. trust_template: render the model's own chat template in
-        this process instead of a child with limits. isolated: run the model in a child process: a later native fault
-        ends only that process (requests fail with EngineError), and Python threads that compute in this process do not
-        hold its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to
-        1.0, in another thread; it stops the load by returning False.
+        The answer is the same except for rounding. adapters: LoRA adapters by name, which turns then name. preflight:
+        try these options in a child process first, and adapters, and the file where its header does not show that it is
+        safe, so that a native fault does not end this process; results are remembered. trust_template: render the
+        model's own chat template in this process instead of a child with limits. isolated: run the model in a child
+        process: a later native fault ends only that process (requests fail with EngineError), and Python threads that
+        compute in this process do not hold its interpreter lock; logits processors must then be module-level functions.
+        progress: called with 0.0 to 1.0, in another thread; it stops the load by returning False.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
@@ -183,9 +182,7 @@ class Engine:
     @classmethod
     def _over(cls, loaded: Loaded, seed: int | None, options: LoopOptions) -> Self:
         weights, backend, template = loaded.weights, loaded.backend, loaded.template
-        llm = cls(backend, template, model=weights, seed=seed, options=options, adapters=loaded.adapters)
-        llm._adapters.load_first(llm.close)
-        return llm
+        return cls(backend, template, model=weights, seed=seed, options=options, adapters=loaded.adapters)
 
     @overload
     def chat(
@@ -298,11 +295,7 @@ class Engine:
     ) -> Generator[tuple[int, Completion | EngineError]]:
         """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
-        return many.generate_iter(self._turns.starter(tools, options), rows, self._room)
-
-    @property
-    def _room(self) -> int:
-        return min(2 * self._service.info.n_sequences, self._service.capacity)
+        return many.generate_iter(self._turns.starter(tools, options), rows, self._service.room)
 
     def complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
         """Returns the continuation of a text or of tokens, without a chat template. Raises what `stream_complete`
@@ -367,13 +360,13 @@ class Engine:
         **options: Unpack[TurnOptions],
     ) -> list[Completion | EngineError]:
         """`generate` for an event loop; cancelling the task stops all rows."""
-        return await many.agenerate(self._turns.starter(tools, options), rows, self._room, on_error)
+        return await many.agenerate(self._turns.starter(tools, options), rows, self._service.room, on_error)
 
     def agenerate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
         """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
-        return many.agenerate_iter(self._turns.starter(tools, options), rows, self._room)
+        return many.agenerate_iter(self._turns.starter(tools, options), rows, self._service.room)
 
     async def apin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -389,16 +382,14 @@ class Engine:
         """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
         embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for what
         is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
-        numbers = matrix(self.embedder.start(texts, options).result(), options)
-        return numbers[0] if isinstance(texts, str) else numbers
+        return matrix(self.embedder.start(texts, options).result(), options, one=isinstance(texts, str))
 
     async def aembed(
         self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]
     ) -> "NDArray[Any]":
         """`embed` for an event loop; cancelling the task cancels the request."""
         pending = await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)
-        numbers = matrix(await pending, options)
-        return numbers[0] if isinstance(texts, str) else numbers
+        return matrix(await pending, options, one=isinstance(texts, str))
 
     def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
         """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
@@ -411,19 +402,16 @@ class Engine:
         return ranking(await pending, options)
 
     def score(
-        self,
-        prompt: TextOrTokens,
-        continuations: Sequence[TextOrTokens],
-        *,
-        special: bool = False,
-        adapters: AdaptersLike | None = None,
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
         """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
         `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
         as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
         RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
-        return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special), adapters)
+        given = checked(options, ScoreOptions)
+        pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
+        return self.scorer.scores(pairs, given.get("adapters"))
 
     async def ascore(
         self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
@@ -455,9 +443,9 @@ class Engine:
         return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
 
     def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0) -> AdapterInfo:
-        """Load a LoRA adapter, to be named by turns (`adapters=["name"]`, with this scale); returns once it is loaded,
-        between two steps of what runs. Raises RequestError for a name that is taken, ModelLoadError with the reason for
-        a file that is not for this model, ContextOverflowError for one that does not fit into memory."""
+        """Load a LoRA adapter, for turns to name (`adapters=["name"]`, with this scale); what runs goes on. Raises
+        RequestError for a name that is taken, ModelLoadError for a file that is not for this model,
+        ContextOverflowError for one that does not fit into memory."""
         return self._adapters.load(name, path, scale)
 
     def drop_adapter(self, name: str) -> None:
@@ -505,13 +493,8 @@ class Engine:
         """Start the agent loop and return it as a stream: `for`, `async for`, `await` (the Run), `with`. Each event has
         its `step`."""
         policy, own = run_options(max_steps, options, TurnOptions)
-        _ = self._turns.check(own)
         toolbox = Toolbox(tools)
-
-        def turn(history: Sequence[Message]) -> Stream:
-            goes_on = own.get("continue_final_message", False) and history[-1].role == "assistant"
-            return self.stream(history, toolbox.tools, **{**own, "continue_final_message": goes_on})
-
+        turn = self._turns.stepper(lambda: toolbox.tools, own)
         if not isinstance(messages, Transcript):
             messages = conversation_of(messages)
             check_last(messages, generates=True, continues=own.get("continue_final_message", False))
@@ -614,7 +597,4 @@ class Engine:
 
     def _facts(self) -> list[tuple[str, str]]:
         """Returns what a notebook shows of the engine, as names and values."""
-        info = None if self._model is None else self._model.info
-        closed = [("state", "closed: load it again")] if self.closed else []
-        context = ("context", f"{self.n_ctx:,} tokens a conversation")
-        return [*model_facts(info), ("family", self.family.title), context, *closed]
+        return engine_facts(self._model and self._model.info, self.family, self.n_ctx, closed=self.closed)

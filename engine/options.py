@@ -376,7 +376,8 @@ def settings(options: Mapping[str, Any]) -> Settings:
         raise RequestError(unknown_option(unknown[0], known, "it is one of each turn: llm.chat(...)" if turns else ""))
     given = dict(options)
     if isinstance(vectors := given.get("control_vectors"), Mapping):
-        given["control_vectors"] = tuple((str(path), scale) for path, scale in vectors.items())
+        pairs = cast("Mapping[object, object]", vectors).items()
+        given["control_vectors"] = tuple((str(path), scale) for path, scale in pairs)
     if isinstance(given.get("tensor_split"), list):
         given["tensor_split"] = tuple(given["tensor_split"])
     if given.get("outputs_per_sequence") is None:  # one row to sample from, and the drafts to verify with it

@@ -193,9 +193,10 @@ class ScriptedBackend:
     cells. `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to
     hold it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent
     memory: a sequence is kept complete, removed, or taken back to a checkpoint. `info` is its `ContextInfo` as a
-    `Backend`. It loads any file as an adapter. For assertions: `decodes` counts the calls of `decode`, `evaluated` the rows, `batches` lists each call's
-    number of rows, `used` is the number of cells in use, `samplers` are all that were made, `adapters` those loaded, `adapted` the
-    adapters of each decode, `changes` the calls of `adapt`, `closed`: whether `close()` was called.
+    `Backend`. It loads any file as an adapter. For assertions: `decodes` counts the calls of `decode`, `evaluated` the
+    rows, `batches` lists each call's number of rows, `used` is the number of cells in use, `samplers` are all made,
+    `adapters` those loaded, `adapted` the adapters of each decode, `changes` the calls of `adapt`, `closed`: whether
+    `close()` was called.
     """
 
     def __init__(

@@ -207,6 +207,17 @@ class Turns:
 
         return start
 
+    def stepper(self, tools: Callable[[], Sequence[ToolLike]], options: TurnOptions) -> Callable[..., Stream]:
+        """Returns a function that starts the next turn of a run; its options are checked now. Only a message that the
+        caller began is continued."""
+        _ = self.check(options)
+
+        def turn(history: Sequence[Message]) -> Stream:
+            goes_on = options.get("continue_final_message", False) and history[-1].role == "assistant"
+            return self.start(history, tools(), {**options, "continue_final_message": goes_on}, 1)[0]
+
+        return turn
+
     def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
         """Returns the tokens that all conversations share that begin with these messages."""
         _, given = self.check(options)

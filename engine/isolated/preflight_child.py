@@ -37,7 +37,9 @@ def _loaded(order: Order) -> Model:
 
 
 def _context(order: Order) -> ContextOptions:
-    return ContextOptions(**{**order["context"], "control_vectors": ()})  # which need no trial
+    context: dict[str, Any] = order["context"]
+    context["control_vectors"] = ()  # which need no trial
+    return ContextOptions(**context)
 
 
 def decode(order: Order) -> Any:

@@ -1,4 +1,4 @@
-"""Reads adapters and control vectors before llama.cpp sees them: what they hold, and whether they can belong to a model.
+"""Reads adapters and control vectors before llama.cpp sees them: what they hold, and whether they can fit a model.
 
 The formats are those that llama.cpp's convert_lora_to_gguf.py and cvector-generator write (llama-adapter.cpp,
 `llama_adapter_lora_init_impl`; common.cpp, `common_control_vector_load`).
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import ModelLoadError
-from engine.llama.gguf import GgufFile, check_is_file, check_whole
+from engine.llama.gguf import check_is_file, check_whole
 from engine.llama.gguf_header import Header, Tensor, damaged, read_header, tensor_type_name
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ _F32 = 0  # enum ggml_type
 
 @dataclass(frozen=True, slots=True)
 class AdapterFile:
-    """A LoRA adapter's file. `digest`: SHA-256 (hex) of all of it; `rank`: the largest of its matrices; `size_bytes`: of
-    its tensors. `invocation`: the tokens from which an activated LoRA applies. `ignored`: tensors that llama.cpp does
-    not apply; `flipped`: whether it adapts the embedding matrix, which some models use for the output too."""
+    """A LoRA adapter's file. `digest`: SHA-256 (hex) of all of it; `rank`: the largest of its matrices; `size_bytes`:
+    of its tensors. `invocation`: the tokens from which an activated LoRA applies. `ignored`: tensors that llama.cpp
+    does not apply; `flipped`: whether it adapts the embedding matrix, which some models use for the output too."""
 
     path: Path
     digest: str

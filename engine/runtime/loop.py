@@ -437,7 +437,7 @@ class Loop:
         for state in self._scheduler.waiting:
             request = state.request
             marks = request.turns if self._cache.whole_only else ()
-            if 0 < request.adapters.start:  # no chunk is computed partly with adapters
+            if request.adapters.start > 0:  # no chunk is computed partly with adapters
                 marks = tuple(sorted({*marks, request.adapters.start}))
             # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)

@@ -319,9 +319,7 @@ class PrefixCache:
         beside = self._slots[max(index - 1, 0) : index] + self._slots[index + 1 : index + 2]
         return sum(not slot.idle for slot in beside)
 
-    def _best(
-        self, tokens: Sequence[int], adapters: Adapters, *, whole_pins: bool = False
-    ) -> tuple[int | None, int]:
+    def _best(self, tokens: Sequence[int], adapters: Adapters, *, whole_pins: bool = False) -> tuple[int | None, int]:
         """Returns the sequence that shares most with the prompt (spare ones win ties), and how many of its tokens can
         be reused. `whole_pins`: consider only pinned sequences that the prompt begins with."""
         best: tuple[int, bool, int] = (0, False, -1)

@@ -98,6 +98,11 @@ class Service:
         return self._post.most
 
     @property
+    def room(self) -> int:
+        """How many rows of many are started at a time: some wait, so that no sequence is ever idle."""
+        return min(2 * self._info.n_sequences, self.capacity)
+
+    @property
     def metrics(self) -> Metrics:
         """What the engine has done so far, in numbers."""
         return self._post.metrics

@@ -27,16 +27,16 @@ MAX_ROOM_LINES = {
     "families/": 900,
     "hub/": 1_500,
     "isolated/": 850,
-    "llama/": 4_400,
+    "llama/": 4_600,
     "mcp/": 1_150,
     "notebook/": 200,
     "openai/": 2_600,
     "parsing/": 5_400,
     "remote/": 1_300,
-    "runtime/": 4_050,
+    "runtime/": 4_480,
     "template/": 4_750,
     "tools/": 1_450,
-    "modules outside rooms": 5_300,
+    "modules outside rooms": 5_600,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

@@ -37,7 +37,9 @@ def write_adapter(
     return _written(writer, path)
 
 
-def write_control_vector(path: Path, *, seed: int = 1, width: int = WIDTH, layers: Sequence[int] = range(1, LAYERS)) -> Path:
+def write_control_vector(
+    path: Path, *, seed: int = 1, width: int = WIDTH, layers: Sequence[int] = range(1, LAYERS)
+) -> Path:
     """Write a control vector with a random direction for each of these layers."""
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "controlvector")
