@@ -84,8 +84,9 @@ def read_control_vectors(
         check_is_file(file)
         header = read_header(file)
         check_whole(file, header)
-        for layer, place in _directions(file, header, n_embd, n_layers):
-            sums[layer - 1] += np.fromfile(file, "<f4", n_embd, offset=place) * np.float32(scale)
+        with np.errstate(all="ignore"):  # what is not finite is refused below
+            for layer, place in _directions(file, header, n_embd, n_layers):
+                sums[layer - 1] += np.fromfile(file, "<f4", n_embd, offset=place) * np.float32(scale)
         if not np.isfinite(sums).all():
             raise damaged(file, "it holds numbers that are not finite, or its scale makes them so")
     return sums
