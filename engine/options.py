@@ -72,7 +72,7 @@ class ContextLoadOptions(TypedDict, total=False):
     checkpoint_mib: int
     pooling: Pooling | None
     embedding_tokens: int | None
-    control_vectors: Mapping[str | Path, float]
+    control_vectors: Mapping[str, float] | Mapping[Path, float]
     max_waiting: int
     prefill_seconds: float
 

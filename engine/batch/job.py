@@ -369,6 +369,7 @@ def _fingerprint(llm: Engine, defaults: Defaults, plan: Plan) -> dict[str, Any]:
         "version": _VERSION,
         "model": _model(llm),
         **chat,
+        **({"adapters": {name: each.digest for name, each in adapters.items()}} if (adapters := llm.adapters) else {}),
         "options": dict(defaults.options),
         "tools": [tool.openai() for tool in as_tools(defaults.tools)],
         "system": defaults.system,

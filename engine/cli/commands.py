@@ -222,9 +222,16 @@ def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
         chat_template=options.chat_template,
         family=_family(options.family),
         seed=options.seed,
+        adapters=_adapters(options),
         preflight=options.preflight,
         **{**threads, **more},
     )
+
+
+def _adapters(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the adapters' files by name; without a name, a file is its own."""
+    files: list[str] = options.adapter
+    return {name: file or name for name, _, file in (each.partition("=") for each in files)}
 
 
 def _family(named: str | None) -> str | Families | None:
@@ -236,7 +243,13 @@ def _family(named: str | None) -> str | Families | None:
 
 def turn_options(options: argparse.Namespace) -> TurnOptions:
     """Returns the options of a turn."""
-    return {"temperature": options.temperature, "max_tokens": options.max_tokens, "reasoning": _reasoning(options)}
+    used: TurnOptions = {"adapters": list(_adapters(options))} if options.adapter else {}
+    return {
+        "temperature": options.temperature,
+        "max_tokens": options.max_tokens,
+        "reasoning": _reasoning(options),
+        **used,
+    }
 
 
 def _reasoning(options: argparse.Namespace) -> Reasoning | None:

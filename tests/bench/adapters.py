@@ -1,13 +1,14 @@
 """Adapters in figures: `python tests/bench/adapters.py [TURNS]`.
 
-Conversations with an adapter, another at half its scale, an activated one, and none, on one engine: how many answers are
-not those of an engine of each set's own, and of these how many are not explained by rounding; tokens reused across
-sets; what a change costs, and what a token costs if sets take turns.
+Conversations with an adapter, another at half its scale, an activated one, and none, on one engine: how many answers
+are not those of an engine of each set's own, and of these how many differ by rounding; tokens reused across sets; what
+a change costs, and what a token costs if sets take turns.
 """
 
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -53,7 +54,7 @@ def change(files: dict[str, Path]) -> None:
         parts = [([token], sets[token % len(sets)]) for token in range(1, 301)]
         return seconds(lambda: bare.logits(parts)) / 300 * 1e3
 
-    contenders = {
+    contenders: dict[str, Callable[[int], float]] = {
         "one set": lambda _: milliseconds({"a": 1.0}),
         "another at each token": lambda _: milliseconds({"a": 1.0}, {"b": 0.5}),
     }
@@ -72,7 +73,7 @@ def speed(files: dict[str, Path]) -> None:
 
             return 200 * len(named) / seconds(run)
 
-        contenders = {
+        contenders: dict[str, Callable[[int], float]] = {
             "four alike": lambda _: tokens(*[["a"]] * 4),
             "two sets": lambda _: tokens(["a"], ["a"], ["b"], ["b"]),
             "four sets": lambda _: tokens(["a"], ["b"], ["late"], []),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapted_turns import BareAdapted, compared, hits_across
+from adapted_turns import BareAdapted, Part, compared, hits_across
 from adapter_files import LAYERS, WIDTH, write_adapter, write_control_vector
 
 from engine import Engine, _data, batch
@@ -72,7 +72,7 @@ def test_an_activated_lora_continues_the_prefix_of_the_model_alone(llm: Engine, 
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.cached_tokens) == (len(tokens), start)
     with closing(BareAdapted(MODEL, files)) as bare:
-        parts = [(tokens[:start], {}), (tokens[start:], {"late": 1.0})]
+        parts: list[Part] = [(tokens[:start], {}), (tokens[start:], {"late": 1.0})]
         right, whole = bare.logits(parts), bare.logits([(tokens, {"late": 1.0})])
         noise = np.abs(right - bare.logits(parts, rows=1)).max()
     assert answer.logprobs is not None
@@ -98,15 +98,19 @@ def test_every_way_of_generating_takes_adapters(llm: Engine) -> None:
     assert llm.stream(QUESTION, adapters={"a": 1}, **GREEDY).result().content == adapted
     assert [each.result().content for each in llm.choices(QUESTION, 2, adapters=["a"], **GREEDY)] == [adapted] * 2
     rows: list[Any] = [(QUESTION, {"adapters": ["a"]}), QUESTION, (QUESTION, {"adapters": ["b"]})]
-    assert [each.content for each in llm.generate(rows, **GREEDY)] == [adapted, plain, said(llm, adapters=["b"])]
+    assert [each.content for each in llm.generate(rows, on_error="raise", **GREEDY)] == [
+        adapted,
+        plain,
+        said(llm, adapters=["b"]),
+    ]
     assert llm.run(QUESTION, adapters=["a"], **GREEDY).completion.content == adapted
     (alone,), (scored,) = (llm.score(QUESTION, [" I am"], adapters=each) for each in (None, ["a"]))
     assert abs(alone.logprob - scored.logprob) > 0.1
     spread = [llm.classify(QUESTION, ["yes", "no"], adapters=each).probabilities["yes"] for each in (None, ["a"])]
     assert spread[0] != spread[1]
-    with pytest.raises(RequestError, match="'x'. Loaded are: 'a', 'b', 'late'"):
+    with pytest.raises(RequestError, match=r"'x'\. Loaded are: 'a', 'b', 'late'"):
         llm.chat(QUESTION, adapters=["x"])
-    with pytest.raises(RequestError, match="finite number. Loaded are: 'a', 'b', 'late'"):
+    with pytest.raises(RequestError, match=r"finite number\. Loaded are: 'a', 'b', 'late'"):
         llm.chat(QUESTION, adapters={"a": float("nan")})
     with pytest.raises(RequestError, match="adapters"):
         llm.embed(QUESTION, adapters=["a"])  # pyright: ignore[reportCallIssue]

@@ -1,5 +1,6 @@
 """Adapters in the loop: which of them compute a token, what is reused, and when one may be freed."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -106,8 +107,12 @@ def test_no_chunk_crosses_the_place_where_an_adapter_begins(tmp_path: Path) -> N
     assert made.backend.adapted == [(), *[late(30).scales] * 3]
 
 
+def twenty(_: str) -> str:
+    return "x" * 20
+
+
 def test_a_step_decodes_once_for_each_set_and_changes_as_rarely_as_it_can(tmp_path: Path) -> None:
-    made = bench(tmp_path, n_sequences=4, replies=lambda _: "x" * 20)
+    made = bench(tmp_path, n_sequences=4, replies=twenty)
     for text, adapters in (("one", A), ("two", B), ("six", A), ("ten", B)):
         made.submit(text, Limits(max_tokens=10), adapters=adapters)
     run(made)
@@ -143,7 +148,11 @@ def test_chunks_that_are_tried_alone_are_computed_by_their_own_adapters(tmp_path
 @settings(max_examples=60)
 @given(
     st.lists(
-        st.tuples(st.sampled_from((BASE, A, B, HALF)) | st.integers(1, 12).map(late), st.text("ab", min_size=1, max_size=12), st.integers(0, 3)),
+        st.tuples(
+            st.sampled_from((BASE, A, B, HALF)) | st.integers(1, 12).map(late),
+            st.text("ab", min_size=1, max_size=12),
+            st.integers(0, 3),
+        ),
         min_size=2,
         max_size=12,
     ),
@@ -152,8 +161,12 @@ def test_chunks_that_are_tried_alone_are_computed_by_their_own_adapters(tmp_path
     st.sampled_from((0, 3)),
 )
 def test_every_token_is_computed_by_its_requests_adapters(
-    tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[Adapters, str, int]], trimmable: bool, pool: int | None, drafts: int,  # noqa: FBT001
-) -> None:  # fmt: skip
+    tmp_path_factory: pytest.TempPathFactory,
+    turns: list[tuple[Adapters, str, int]],
+    trimmable: bool,
+    pool: int | None,
+    drafts: int,
+) -> None:
     made = bench(
         tmp_path_factory.mktemp("any"), n_sequences=3, trimmable=trimmable, kv_tokens=pool, draft_max=drafts, n_batch=8
     )
@@ -196,7 +209,7 @@ def test_an_activated_lora_begins_at_its_last_invocation(names: AdapterNames) ->
     assert names.chosen(["late"], [1, 7, 7, 8]).start == 2
     assert names.chosen(["late"], [7, 8]) == Adapters((("3", 1.0),), 0)
     assert names.chosen(["late"], [1, 7, 2, 8]) == BASE, "it is not invoked"
-    with pytest.raises(RequestError, match="'late' is an activated LoRA.*used alone"):
+    with pytest.raises(RequestError, match=r"'late' is an activated LoRA.*used alone"):
         names.chosen(["one", "late"], [7, 8])
 
 
@@ -216,7 +229,9 @@ def test_an_activated_lora_begins_at_its_last_invocation(names: AdapterNames) ->
         (1, "adapters=1 is not valid"),
     ],
 )
-def test_what_is_no_set_of_adapters_names_those_that_are_loaded(names: AdapterNames, named: AdaptersLike, says: str) -> None:
+def test_what_is_no_set_of_adapters_names_those_that_are_loaded(
+    names: AdapterNames, named: AdaptersLike, says: str
+) -> None:
     with pytest.raises(RequestError, match=rf"{says}.*Loaded are: 'late', 'one', 'same', 'two'\."):
         names.chosen(named, [1])
 
@@ -263,7 +278,7 @@ def test_a_drop_waits_for_the_requests_that_use_the_adapter(service: Service, ba
     dropping.start()
     while "one" in service.adapters:
         time.sleep(0.001)
-    with pytest.raises(RequestError, match="There is no adapter 'one'. Loaded are: 'two'"):
+    with pytest.raises(RequestError, match=r"There is no adapter 'one'\. Loaded are: 'two'"):
         turn(service, "too late", "one")
     dropping.join(0.2)
     assert dropping.is_alive()
@@ -369,10 +384,8 @@ def test_closing_ends_a_drop_that_waits(backend: ScriptedBackend, tmp_path: Path
     ended = threading.Event()
 
     def drop() -> None:
-        try:
+        with contextlib.suppress(EngineError):
             service.drop_adapter("one")
-        except EngineError:
-            pass
         ended.set()
 
     threading.Thread(target=drop).start()
@@ -426,7 +439,9 @@ def test_a_pinned_prefix_is_for_its_adapters(service: Service, tmp_path: Path) -
     with service.restore(tmp_path / "state"):
         assert _cached(service, text + "v", "one") == len(text)
     service.drop_adapter("one")
-    with pytest.raises(RequestError, match=r"saved with an adapter that is not loaded \(the SHA-256 of its file is one\)"):
+    with pytest.raises(
+        RequestError, match=r"saved with an adapter that is not loaded \(the SHA-256 of its file is one\)"
+    ):
         service.restore(tmp_path / "state")
 
 

@@ -45,7 +45,7 @@ class BareAdapted:
         self._adapters: dict[str, Any] = {
             name: llama_cpp.llama_adapter_lora_init(self._model, str(path).encode()) for name, path in adapters.items()
         }
-        self._size: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
+        self._size: int = self._lib.llama_vocab_n_tokens(self._lib.llama_model_get_vocab(self._model))
 
     def logits(self, parts: Sequence[Part], rows: int = 1024) -> NDArray[np.float32]:
         """Returns the logits after these parts, each evaluated `rows` tokens at a time, or less."""
@@ -97,7 +97,12 @@ def converse(llm: Engine, sets: Mapping[str, Set], turns: int, at_once: int = 4)
     rng, made = random.Random(4), list[Turn]()
     runner: Any = llm._service._runner  # pyright: ignore[reportPrivateUsage]
     submit, requests = runner.submit, list[TurnRequest]()
-    runner.submit = lambda request: (requests.append(request), submit(request))
+
+    def recorded(request: TurnRequest) -> None:
+        requests.append(request)
+        submit(request)
+
+    runner.submit = recorded
     talks: dict[tuple[str, int], list[Message]] = {(name, number): [] for name in sets for number in range(2)}
     while len(made) < turns:
         chosen = rng.sample(sorted(talks), at_once)
