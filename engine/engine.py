@@ -443,9 +443,8 @@ class Engine:
         return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
 
     def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0) -> AdapterInfo:
-        """Load a LoRA adapter, for turns to name (`adapters=["name"]`, with this scale); what runs goes on. Raises
-        RequestError for a name that is taken, ModelLoadError for a file that is not for this model,
-        ContextOverflowError for one that does not fit into memory."""
+        """Load a LoRA adapter, for turns to name (`adapters=["name"]`, with this scale). Raises RequestError for a used
+        name, ModelLoadError for a file that is not for this model, ContextOverflowError if it does not fit."""
         return self._adapters.load(name, path, scale)
 
     def drop_adapter(self, name: str) -> None:
