@@ -27,7 +27,7 @@ class AdapterSource:
     first: Mapping[str, AdapterFile] = field(default_factory=dict[str, AdapterFile])
 
     def read(self, path: str | Path) -> AdapterFile:
-        """Returns an adapter's file. Raises ModelLoadError if it is none, or for another architecture; warns
+        """Returns an adapter's file. Raises ModelLoadError if it is none, or not for this model; warns
         (`EngineWarning`) if llama.cpp would not apply all of it."""
         if not isinstance(cast("object", path), str | Path):
             raise RequestError(f"The path of an adapter must be a str or Path; this is a {type(path).__name__}.")
@@ -40,10 +40,14 @@ class AdapterSource:
                 f"{self.model.path.name} is {self.model.architecture!r}; an adapter fits only the model that it was "
                 "trained on."
             )
-        if file.ignored:
-            _warn(f"{file.path}: llama.cpp does not apply {len(file.ignored)} of its tensors ({file.ignored[0]} ..).")
         if file.flipped and self.model.tied:
-            _warn(f"{file.path} adapts the embedding matrix, which this model uses for the output too; there it fails.")
+            raise ModelLoadError(
+                f"The adapter {file.path} adapts the embedding matrix, which {self.model.path.name} uses for the "
+                "output too; llama.cpp would end the process there. Train or convert it without that matrix."
+            )
+        if file.ignored:
+            what = f"{len(file.ignored)} of the tensors in {file.path} ({file.ignored[0]} ..)"
+            warnings.warn(f"llama.cpp does not apply {what}: it ignores norms.", EngineWarning, stacklevel=2)
         return file
 
     def named(self, adapters: Mapping[str, str | Path] | None) -> dict[str, AdapterFile]:
@@ -101,7 +105,3 @@ class AdapterLoader:
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise RequestError(f"The name of an adapter must be a text; this is {shown(name)}.")
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, EngineWarning, stacklevel=2)

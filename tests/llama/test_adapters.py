@@ -238,9 +238,15 @@ def test_a_file_that_ends_llama_cpp_ends_a_child(llm: Engine, tmp_path: Path) ->
 
 def test_what_llama_cpp_does_not_apply_is_a_warning(llm: Engine, tmp_path: Path) -> None:
     norms = write_adapter(tmp_path / "norms.gguf", more=["blk.0.attn_norm.weight"])
-    with pytest.warns(EngineWarning, match=r"does not apply 1 of its tensors \(blk.0.attn_norm.weight"):
+    with pytest.warns(EngineWarning, match=r"does not apply 1 of the tensors in .*norms.gguf \(blk.0.attn_norm.weight"):
         llm.load_adapter("norms", norms)
     llm.drop_adapter("norms")
+
+
+def test_an_adapter_of_an_embedding_matrix_that_is_the_output_too_is_refused(llm: Engine, tmp_path: Path) -> None:
+    path = write_adapter(tmp_path / "words.gguf", words=llm.inspect().vocabulary)
+    with pytest.raises(ModelLoadError, match=r"adapts the embedding matrix.*would end the process there"):
+        llm.load_adapter("words", path)
 
 
 def test_an_adapter_that_does_not_fit_is_refused(files: dict[str, Path], tmp_path: Path) -> None:

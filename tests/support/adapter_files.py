@@ -13,8 +13,10 @@ TENSORS = ("attn_q", "attn_v", "ffn_down")
 def write_adapter(
     path: Path, *, seed: int = 1, architecture: str = "qwen3", rank: int = 4, invocation: Sequence[int] = (),
     width: int = WIDTH, layers: int = LAYERS, strength: float = 1.0, more: Sequence[str] = (), alpha: bool = True,
+    words: int = 0,
 ) -> Path:  # fmt: skip
     """Write an adapter. `invocation`: the tokens of an activated LoRA. `more`: further tensors, each a vector of ones.
+    `words`: it adapts the embedding matrix of so many tokens.
     `alpha=False`: its alpha is an integer, over which llama.cpp ends the process."""
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, architecture)
@@ -32,6 +34,10 @@ def write_adapter(
             for half, shape in (("a", (rank, columns)), ("b", (rows, rank))):
                 numbers = random.standard_normal(shape) * strength / (columns**0.5 if half == "a" else 1)
                 writer.add_tensor(f"blk.{layer}.{name}.weight.lora_{half}", numbers.astype(np.float32))
+    if words:
+        for half, rows in (("a", words), ("b", width)):
+            numbers = random.standard_normal((rows, rank))
+            writer.add_tensor(f"token_embd.weight.lora_{half}", numbers.astype(np.float32))
     for name in more:
         writer.add_tensor(name, np.ones(width, np.float32))
     return _written(writer, path)
