@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from engine.mcp import MCP
     from engine.options import AgentOptions, LoadOptions, RawOptions, TurnOptions
     from engine.parsing import Parser, Piece
+    from engine.runtime.adapters import AdapterInfo
     from engine.runtime.metrics import Metrics
     from engine.runtime.request import TurnRequest
     from engine.runtime.service import PinnedPrefix, Service, Stream
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GBNF",
     "MCP",
+    "AdapterInfo",
     "Agent",
     "AgentOptions",
     "AllowedTools",
@@ -187,6 +189,7 @@ _MODULES = {
     "engine.options": "AgentOptions LoadOptions RawOptions TurnOptions",
     "engine.mcp": "MCP",
     "engine.parsing": "Parser Piece",
+    "engine.runtime.adapters": "AdapterInfo",
     "engine.runtime.metrics": "Metrics",
     "engine.runtime.request": "TurnRequest",
     "engine.runtime.service": "PinnedPrefix Service Stream",

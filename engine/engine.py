@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from engine import loading, many
+from engine.adapters import AdapterLoader, AdapterSource
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.conversation import Conversation
 from engine.diagnose.explain import Explanation, explain_turn
-from engine.diagnose.inspect import Inspection, inspect_model, model_facts
+from engine.diagnose.inspect import Inspection, engine_facts, inspect_model
 from engine.display import page_markdown, table_html, visible
 from engine.errors import EngineError, MissingTemplateError, RequestError
 from engine.families import Family, FamilyLike, ResponseTemplateLike
@@ -34,6 +35,7 @@ from engine.options import (
     settings,
 )
 from engine.parsing import Piece
+from engine.runtime.adapters import AdapterInfo
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
@@ -42,9 +44,9 @@ from engine.runtime.service import PinnedPrefix, Service, Stream
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.prompt import Prompt
-from engine.tools import RunTool, Toolbox, ToolLike, as_tools
+from engine.tools import RunTool, Toolbox, ToolLike
 from engine.turns import Turns
-from engine.types import Completion, Message, MessagesLike
+from engine.types import Completion, MessagesLike
 
 if TYPE_CHECKING:
     from engine.types import ParsedCompletion
@@ -67,11 +69,13 @@ class Engine(Measures):
         model: Model | IsolatedModel | None = None,
         seed: int | None = None,
         options: LoopOptions | None = None,
+        adapters: AdapterSource | None = None,
     ) -> None:
         self._service = Service(backend, options)
         self._turns = Turns(self._service, template, seed)
         self._model = model
         super().__init__(self._service, self._turns, None if model is None else model.info)
+        self._adapters = AdapterLoader(self._service, adapters, self.close)
 
     @classmethod
     def load(
@@ -86,6 +90,7 @@ class Engine(Measures):
         response_template: ResponseTemplateLike | None = None,
         seed: int | None = None,
         draft_max: int = 0,
+        adapters: Mapping[str, str | Path] | None = None,
         preflight: bool = True,
         trust_template: bool = False,
         isolated: bool = False,
@@ -106,11 +111,12 @@ class Engine(Measures):
         `response_template`, which states that format (a dictionary, or the path of a JSON file or tokenizer_config.json
         that holds one). seed: the seed of every turn that gives none. draft_max: the most tokens to guess at once from
         the conversation so far and verify in one decode; 0 for none. The answer is the same except for rounding.
-        preflight: try these options in a child process first, and the file too where its header does not show that it
-        is safe, so that a native fault does not end this process; both results are remembered. trust_template: render
-        the model's own chat template in this process instead of a child with limits. isolated: run the model in a child
-        process: a later native fault ends only that process (requests fail with EngineError), and Python threads that
-        compute in this process do not slow it; logits processors must then be module-level functions.
+        adapters: LoRA adapters by name, which turns then name. preflight: try these options in a child process first,
+        and adapters, and the file where its header does not show that it is safe, so that a native fault does not end
+        this process; results are remembered. trust_template: render the model's own chat template in this process
+        instead of a child with limits. isolated: run the model in a child process: a later native fault ends only that
+        process (requests fail with EngineError), and Python threads that compute in this process do not slow it; logits
+        processors must then be module-level functions.
         progress: called with 0.0 to 1.0, in another thread; it stops the load by returning False.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
@@ -123,6 +129,7 @@ class Engine(Measures):
             model,
             given,
             Reading(chat_template, family, trust_template, response_template),
+            adapters=adapters,
             preflight=preflight,
             isolated=isolated,
             progress=progress,
@@ -167,7 +174,7 @@ class Engine(Measures):
     @classmethod
     def _over(cls, loaded: Loaded, seed: int | None, options: LoopOptions) -> Self:
         weights, backend, template = loaded.weights, loaded.backend, loaded.template
-        return cls(backend, template, model=weights, seed=seed, options=options)
+        return cls(backend, template, model=weights, seed=seed, options=options, adapters=loaded.adapters)
 
     @overload
     def chat(
@@ -247,7 +254,7 @@ class Engine(Measures):
         `restore`. Raises what `stream` raises, and RequestError if no sequence is left for it.
         """
         tokens = self._turns.head(messages, tools, options)
-        return self._service.pin(tokens, progress=options.get("progress"))
+        return self._service.pin(tokens, options.get("adapters"), progress=options.get("progress"))
 
     def restore(self, path: str | Path) -> PinnedPrefix:
         """Pin a saved prefix without evaluating it. Restore only files that you trust as much as the model's: the
@@ -289,28 +296,14 @@ class Engine(Measures):
         `on_error="return"` a row's error takes the place of its answer; otherwise the first error is raised, with a
         note that names the row, and the other rows are cancelled. Raises what `stream` raises.
         """
-        return many.generate(self._rows(tools, options), rows, self._service.capacity, on_error)
+        return many.generate(self._turns.starter(tools, options), rows, self._service.capacity, on_error)
 
     def generate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> Generator[tuple[int, Completion | EngineError]]:
         """Yields pairs of a row's number and its answer, or its error, as rows of any iterable finish. At most twice
         `n_sequences` rows are taken and run at a time; leaving the loop cancels them."""
-        return many.generate_iter(self._rows(tools, options), rows, self._room)
-
-    def _rows(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> many.Start:
-        """Returns a function that starts rows' turns; the common options are checked now."""
-        _, known = self._turns.check(options), as_tools(tools)
-
-        def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
-            merged: Any = {**options, **own}
-            return self._turns.start(messages, merged.pop("tools", known), merged, 1, offline=True)[0]
-
-        return start
-
-    @property
-    def _room(self) -> int:
-        return min(2 * self._service.info.n_sequences, self._service.capacity)
+        return many.generate_iter(self._turns.starter(tools, options), rows, self._service.room)
 
     def complete(self, prompt: str | Sequence[int], **options: Unpack[RawOptions]) -> Completion:
         """Returns the continuation of a text or of tokens, without a chat template. Raises what `stream_complete`
@@ -375,13 +368,13 @@ class Engine(Measures):
         **options: Unpack[TurnOptions],
     ) -> list[Completion | EngineError]:
         """`generate` for an event loop; cancelling the task stops all rows."""
-        return await many.agenerate(self._rows(tools, options), rows, self._room, on_error)
+        return await many.agenerate(self._turns.starter(tools, options), rows, self._service.room, on_error)
 
     def agenerate_iter(
         self, rows: Iterable[Row], tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
     ) -> AsyncGenerator[tuple[int, Completion | EngineError]]:
         """`generate_iter` for an event loop: `async for number, answer in llm.agenerate_iter(rows)`."""
-        return many.agenerate_iter(self._rows(tools, options), rows, self._room)
+        return many.agenerate_iter(self._turns.starter(tools, options), rows, self._service.room)
 
     async def apin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -392,6 +385,21 @@ class Engine(Measures):
     async def arestore(self, path: str | Path) -> PinnedPrefix:
         """`restore` for an event loop."""
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
+
+    def load_adapter(self, name: str, path: str | Path, *, scale: float = 1.0) -> AdapterInfo:
+        """Load a LoRA adapter, for turns to name (`adapters=["name"]`, with this scale). Raises RequestError for a used
+        name, ModelLoadError for a file that is not for this model, ContextOverflowError if it does not fit."""
+        return self._adapters.load(name, path, scale)
+
+    def drop_adapter(self, name: str) -> None:
+        """Refuse turns that name this adapter from now on, wait for those that use it, and free it. Raises RequestError
+        for an unknown name."""
+        self._service.drop_adapter(name)
+
+    @property
+    def adapters(self) -> dict[str, AdapterInfo]:
+        """The loaded adapters by name."""
+        return self._service.adapters
 
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
@@ -428,13 +436,8 @@ class Engine(Measures):
         """Start the agent loop and return it as a stream: `for`, `async for`, `await` (the Run), `with`. Each event has
         its `step`."""
         policy, own = run_options(max_steps, options, TurnOptions)
-        _ = self._turns.check(own)
         toolbox = Toolbox(tools)
-
-        def turn(history: Sequence[Message]) -> Stream:
-            goes_on = own.get("continue_final_message", False) and history[-1].role == "assistant"
-            return self.stream(history, toolbox.tools, **{**own, "continue_final_message": goes_on})
-
+        turn = self._turns.stepper(lambda: toolbox.tools, own)
         if not isinstance(messages, Transcript):
             messages = conversation_of(messages)
             check_last(messages, generates=True, continues=own.get("continue_final_message", False))
@@ -538,7 +541,4 @@ class Engine(Measures):
 
     def _facts(self) -> list[tuple[str, str]]:
         """Returns what a notebook shows of the engine, as names and values."""
-        info = None if self._model is None else self._model.info
-        closed = [("state", "closed: load it again")] if self.closed else []
-        context = ("context", f"{self.n_ctx:,} tokens a conversation")
-        return [*model_facts(info), ("family", self.family.title), context, *closed]
+        return engine_facts(self._model and self._model.info, self.family, self.n_ctx, closed=self.closed)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias, cast
 
 from engine import loading
+from engine.adapters import AdapterLoader, AdapterSource
 from engine.admission import Admission, Load, Ticket, Waiting
 from engine.budget import Bytes, Size, budgeted
 from engine.engine import Engine
@@ -24,7 +25,7 @@ from engine.errors import (
     did_you_mean,
     shown,
 )
-from engine.llama.gguf import GgufFile
+from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.machine import return_freed_memory
 from engine.llama.model import Model
 from engine.llama.plan import Machine, Plan, this_machine
@@ -104,6 +105,7 @@ class EngineHandle(Engine):
         self._service = cast("Service", _Leased(lease, Service, "_service"))
         self._turns = cast("Turns", _Leased(lease, Turns, "_turns"))
         self._model = cast("Model", _Leased(lease, Model, "_model"))
+        self._adapters = cast("AdapterLoader", _Leased(lease, AdapterLoader, "_adapters"))
         self.scorer = cast("Scorer", _Leased(lease, Scorer, "scorer"))
         self.embedder = cast("Embedder", _Leased(partial(lease, vectors=True), Embedder, "embedder"))
 
@@ -186,7 +188,8 @@ class _Model:
             except (ModelLoadError, ContextOverflowError) as error:
                 raise type(error)(f"{self.name!r}, with the budget as this machine's memory: {error}") from error
         tables = made.need.weights.tables if self._arguments.get("isolated") else 0  # in both processes
-        needed = Size(made.need.host + tables, made.need.device)
+        adapters = AdapterSource(file).named(self._arguments.get("adapters"))
+        needed = Size(made.need.host + tables + sum(each.size_bytes for each in adapters.values()), made.need.device)
         return needed.plus(self._vectors) if vectors else needed
 
     def _exactly(self, path: Path) -> tuple[str | Path | None, str | None]:
@@ -200,7 +203,8 @@ class _Model:
     def _plan(self) -> tuple[GgufFile, Plan]:
         if self._planned is None:
             path = loading.located(self._given, self._revision, lambda: self._machine.available)
-            self._planned = loading.planned(path, self._settings, self._machine)
+            file = read_gguf(path)
+            self._planned = file, loading.planned(file, self._settings, self._machine)
         return self._planned
 
     def loaded(self, wanted: Callable[[], bool], changed: Callable[[], object]) -> LoadedEngine:

@@ -47,6 +47,7 @@ _GROUPS = {
     "response_format=GBNF(...) or Lark(...)": "grammar guided_grammar",
     "response_format=Regex(...)": "guided_regex",
     "response_format=Choice([...])": "guided_choice",
+    "control_vectors=": "control_vector control_vector_scaled",
     "draft_max=": "num_draft speculative_config prompt_lookup_num_tokens",
 }
 _SENTENCES = {
@@ -70,7 +71,8 @@ _SENTENCES = {
     "the vocabulary of the GGUF file is used": "tokenizer tokenizer_path skip_special_tokens",
     "the prompt always ends where the answer begins": "add_generation_prompt",
     "messages are a list; nothing is stored": "store user metadata",
-    "this is not there yet: LoRA adapters are not loaded": "lora_path lora_base lora_scale lora_adapters lora adapter",
+    'write adapters={"name": "path"} in Engine.load, and adapters=["name"] in a turn':
+        "lora_path lora_base lora_scale lora_adapters lora adapter lora_request",
     "this is not there yet: models read text only, no images or sound":
         "mmproj mmproj_path clip_model_path images image audio chat_handler modalities",
     "embedding models are loaded like any other; then use embed()": "embedding embeddings",

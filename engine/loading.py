@@ -4,17 +4,20 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from engine import _data, screens
+from engine.adapters import AdapterSource
 from engine.diagnose import preflight as checks
 from engine.diagnose.file_trial import try_file
 from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError
 from engine.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
 from engine.families.response_template import template_in
 from engine.isolated.parent import IsolatedContext, IsolatedModel
+from engine.llama.adapter_file import read_control_vectors
 from engine.llama.context import LlamaBackend
 from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.lib import library
@@ -58,11 +61,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model with its context and template; `weights` own the backend."""
+    """A loaded model with its context and template; `weights` own the backend. `adapters` reads those of the model."""
 
     weights: Model | IsolatedModel
     backend: LlamaBackend | IsolatedContext
     template: ChatTemplate | MissingTemplateError
+    adapters: AdapterSource = field(default_factory=AdapterSource)
 
 
 def load(
@@ -70,6 +74,7 @@ def load(
     options: Settings,
     reading: Reading,
     *,
+    adapters: Mapping[str, str | Path] | None = None,
     preflight: bool = True,
     isolated: bool = False,
     progress: Callable[[float], bool | None] | None = None,
@@ -84,7 +89,10 @@ def load(
         opening(path)
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
-    file, made = planned(path, options, machine())  # what is no model, or does not fit, is refused before all else
+    file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
+    _check_steering(file, options.context, adapters)
+    files = AdapterSource(file).named(adapters)
+    made = planned(file, options, machine().without(sum(each.size_bytes for each in files.values())))
     if is_on_hub(model) and not file.embeds and not reading.is_chosen:
         reading = replace(reading, response_template=_published(path, file.base_models))
     _log.info("%s: %s", file.path.name, made.summary)
@@ -95,17 +103,18 @@ def load(
         else:
             load_options, context = checks.prepare(load_options, context)
         try_file(file, load_options, context)
+        for each in files.values():
+            try_file(file, load_options, context, each.path)
     weights = _weights(path, load_options, progress, isolated=isolated)
+    source = replace(_source(file, load_options, context, machine, preflight=preflight), first=files)
     checked = replace(context, check_memory=False)  # `plan` has checked it
-    return _completed(weights, _few_threads(checked, weights.info), reading)
+    return _completed(weights, _few_threads(checked, weights.info), reading, source)
 
 
-def planned(path: Path, options: Settings, machine: Machine) -> tuple[GgufFile, Plan]:
-    """Read a file's header, and plan its load on a machine. Raises what `Engine.load` raises for a file that is not a
-    chat model, or does not fit."""
-    file = read_gguf(path)
+def planned(file: GgufFile, options: Settings, machine: Machine) -> Plan:
+    """Returns how a file is loaded on a machine. Raises what `Engine.load` raises for one that does not fit."""
     context = vector_options(file, options.context) if file.embeds else options.context
-    return file, plan(file, options.model, context, machine)
+    return plan(file, options.model, context, machine)
 
 
 def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
@@ -113,6 +122,27 @@ def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
     not even that fits on this machine."""
     weights = replace(loaded.model, n_gpu_layers=loaded.model.n_gpu_layers or 0)
     return plan(file, weights, vector_options(file, loaded.context), machine, held=_ALL).need
+
+
+def _check_steering(file: GgufFile, context: ContextOptions, adapters: object) -> None:
+    """Raise RequestError for adapters and control vectors of a model that does not generate, ModelLoadError for control
+    vectors of another model."""
+    if file.embeds and (adapters or context.control_vectors):
+        raise RequestError("adapters and control_vectors change what a model writes; this one only makes vectors.")
+    _ = read_control_vectors(context.control_vectors, file.n_embd, len(file.layers))
+
+
+def _source(
+    file: GgufFile, model: ModelOptions, context: ContextOptions, machine: Callable[[], Machine], *, preflight: bool
+) -> AdapterSource:
+    """Returns what reads and tries adapters that are loaded later."""
+
+    def room() -> int | None:
+        now = machine()
+        return None if now.room is None else now.room + now.device_room
+
+    trial = partial(try_file, file, model, context) if preflight else None
+    return AdapterSource(file, trial, room if context.check_memory else None)
 
 
 def _weights(
@@ -145,7 +175,8 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
     context = settings({**same, **{name: value for name, value in options.items() if value is not None}}).context
     if preflight:
         checks.check_loaded(weights.options, context)
-    return _completed(weights, context, reading)
+    source = _source(weights.file, weights.options, context, this_machine, preflight=preflight)
+    return _completed(weights, context, reading, source)
 
 
 def _prepare(reading: Reading, *, builtin: bool = False) -> None:
@@ -154,12 +185,14 @@ def _prepare(reading: Reading, *, builtin: bool = False) -> None:
         renderer.prepare()
 
 
-def _completed(weights: Model | IsolatedModel, context: ContextOptions, reading: Reading) -> Loaded:
+def _completed(
+    weights: Model | IsolatedModel, context: ContextOptions, reading: Reading, adapters: AdapterSource
+) -> Loaded:
     with ExitStack() as undo:
         undo.callback(weights.close)
         backend = weights.backend(context)
         template = _template(weights, reading) if backend.info.generates else MissingTemplateError(NOT_CHAT)
-        loaded = Loaded(weights, backend, template)
+        loaded = Loaded(weights, backend, template, adapters)
         undo.pop_all()
         return loaded
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from engine.llama.model import ModelInfo
 from engine.offloop import off_loop
-from engine.options import EmbedOptions, RerankOptions, TurnOptions
+from engine.options import EmbedOptions, RerankOptions, ScoreOptions, TurnOptions, checked
 from engine.runtime.pending import PendingVectors
 from engine.runtime.service import Service
 from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
@@ -32,16 +32,14 @@ class Measures:
         """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
         embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for what
         is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
-        numbers = matrix(self.embedder.start(texts, options).result(), options)
-        return numbers[0] if isinstance(texts, str) else numbers
+        return matrix(self.embedder.start(texts, options).result(), options, one=isinstance(texts, str))
 
     async def aembed(
         self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]
     ) -> "NDArray[Any]":
         """`embed` for an event loop; cancelling the task cancels the request."""
         pending = await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)
-        numbers = matrix(await pending, options)
-        return numbers[0] if isinstance(texts, str) else numbers
+        return matrix(await pending, options, one=isinstance(texts, str))
 
     def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
         """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
@@ -54,20 +52,22 @@ class Measures:
         return ranking(await pending, options)
 
     def score(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
         """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
         `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
         as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
         RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
         ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
-        return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special))
+        given = checked(options, ScoreOptions)
+        pairs = self.scorer.pairs(prompt, continuations, special=given.get("special", False))
+        return self.scorer.scores(pairs, given.get("adapters"))
 
     async def ascore(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
         """`score` for an event loop."""
-        return await off_loop(lambda: self.score(prompt, continuations, special=special), bool)
+        return await off_loop(lambda: self.score(prompt, continuations, **options), bool)
 
     def classify(
         self,
@@ -80,7 +80,7 @@ class Measures:
         generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
         other, the shorter wins. Raises what `score` and `stream` raise."""
         place = self._turns.answer_place(messages, tools, options)
-        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels)))
+        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels), options.get("adapters")))
 
     async def aclassify(
         self,

@@ -15,6 +15,7 @@ from engine.agent.limits import RunArguments
 from engine.errors import RequestError
 from engine.families import FamilyLike, ResponseTemplateLike
 from engine.hints import unknown_option
+from engine.runtime.adapters import AdaptersLike
 from engine.runtime.config import (
     CacheType,
     ContextOptions,
@@ -79,6 +80,7 @@ class ContextLoadOptions(TypedDict, total=False):
     checkpoint_mib: int
     pooling: Pooling | None
     embedding_tokens: int | None
+    control_vectors: Mapping[str, float] | Mapping[Path, float]
     max_waiting: int
     prefill_seconds: float
     states: StateStore | None
@@ -128,9 +130,11 @@ class RerankOptions(TypedDict, total=False):
 
 
 class ScoreOptions(TypedDict, total=False):
-    """How texts are scored. `special`: control-token text in the prompt becomes control tokens."""
+    """How texts are scored. `special`: control-token text in the prompt becomes control tokens. `adapters`: as in
+    `TurnOptions`."""
 
     special: bool
+    adapters: AdaptersLike | None
 
 
 class LoadArguments(TypedDict, total=False):
@@ -144,6 +148,7 @@ class LoadArguments(TypedDict, total=False):
     trust_template: bool
     isolated: bool
     progress: Callable[[float], bool | None] | None
+    adapters: Mapping[str, str | Path] | None
     revision: str | None
 
 
@@ -185,6 +190,7 @@ class _FreeRawOptions(SamplingOptions, total=False):
     priority: int
     deadline: Annotated[float, Field(gt=0)] | None
     progress: Progress | None
+    adapters: AdaptersLike | None
 
 
 class RawOptions(_FreeRawOptions, total=False):
@@ -247,6 +253,7 @@ class TurnOptions(FreeTurnOptions, total=False):
       of the context; at most half of it); system messages, the last question and the newest exchange after it stay.
       "shorten_results" first cuts the results of tools to their beginnings, the oldest first, but not those that the
       model has not read; if that is not enough, it continues as "truncate_oldest".
+    - `adapters`: the LoRA adapters that compute the turn, `["name"]` or `{"name": 0.5}`; None: the model alone.
     - `progress`: called with the number of the prompt's tokens evaluated so far and their total, in the engine's
       thread: it must be quick, and not wait for this engine. It stops the turn by returning False.
     """
@@ -281,7 +288,8 @@ def checked(options: Options, kind: type[Options]) -> Options:
             'overflow="shift" was removed; write overflow="truncate_oldest", which leaves out the oldest turns.'
         )
     for name, value in options.items():
-        if name not in SamplingParams.model_fields and name != "tool_choice":  # which `prompt_options` checks
+        # `prompt_options` checks tool_choice, and the engine adapters, whose names it knows.
+        if name not in SamplingParams.model_fields and name not in ("tool_choice", "adapters"):
             check_value(kind, name, value)
     return options
 
@@ -377,6 +385,9 @@ def settings(options: Mapping[str, Any]) -> Settings:
         turns = unknown[0] in TurnOptions.__annotations__
         raise RequestError(unknown_option(unknown[0], known, "it is one of each turn: llm.chat(...)" if turns else ""))
     given = dict(options)
+    if isinstance(vectors := given.get("control_vectors"), Mapping):
+        pairs = cast("Mapping[object, object]", vectors).items()
+        given["control_vectors"] = tuple((str(path), scale) for path, scale in pairs)
     if isinstance(given.get("tensor_split"), list):
         given["tensor_split"] = tuple(given["tensor_split"])
     if given.get("outputs_per_sequence") is None:  # one row to sample from, and the drafts to verify with it

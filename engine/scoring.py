@@ -11,6 +11,7 @@ from engine.errors import EngineError, QueueFullError, RequestError
 from engine.offloop import is_unwanted
 from engine.options import ScoreOptions
 from engine.parsing import Piece
+from engine.runtime.adapters import AdaptersLike
 from engine.runtime.config import check_value
 from engine.runtime.raw import raw_prompt, tokens_of
 from engine.runtime.service import Service
@@ -99,7 +100,7 @@ class Scorer:
             return tuple(vocab.tokenize(continuation, special=False))
         return tokens_of(vocab, continuation)
 
-    def prompt(self, prompt: TextOrTokens, top: int | None) -> ReadPrompt:
+    def prompt(self, prompt: TextOrTokens, top: int | None, adapters: AdaptersLike | None = None) -> ReadPrompt:
         """Read a prompt as `Engine.complete` does, and score its tokens, each with the `top` likeliest of its place;
         None scores nothing. Raises what `Service.score` raises, and RequestError for an empty prompt."""
         vocab = self._service.vocab
@@ -109,7 +110,9 @@ class Scorer:
         added = len(b"".join(written)) - len(raw.text.encode(errors="replace"))
         for index, data in enumerate(written):  # the beginning token and the space that some vocabularies add
             written[index], added = data[max(0, added) :], added - len(data)
-        scores = None if top is None or len(tokens) < 2 else self._service.score(tokens[:1], tokens[1:], max(1, top))
+        scores = None
+        if top is not None and len(tokens) > 1:
+            scores = self._service.score(tokens[:1], tokens[1:], max(1, top), adapters)
         return ReadPrompt(raw.text, tokens, tuple(written), scores)
 
     def labels(self, prompt: Sequence[int], labels: Sequence[str]) -> list[Pair]:
@@ -123,7 +126,7 @@ class Scorer:
             raise RequestError("classify() takes a list of two or more labels, each another text.")
         return [(tuple(prompt), self._tokens(label)) for label in labels]
 
-    def scores(self, pairs: Sequence[Pair]) -> list[Score]:
+    def scores(self, pairs: Sequence[Pair], adapters: AdaptersLike | None = None) -> list[Score]:
         """Returns the scores in order. Raises what `Service.score` raises.
 
         The texts after one prompt are read one after the other, so that the prompt stays where it is and nothing is
@@ -137,10 +140,12 @@ class Scorer:
             for turn in zip_longest(*prompts):
                 if is_unwanted():
                     raise EngineError("The task that waits for these scores was cancelled.")
-                scores |= self._together(pairs, [index for index in turn if index is not None])
+                scores |= self._together(pairs, [index for index in turn if index is not None], adapters)
         return [scores[index] for index in range(len(pairs))]
 
-    def _together(self, pairs: Sequence[Pair], indices: Sequence[int]) -> dict[int, Score]:
+    def _together(
+        self, pairs: Sequence[Pair], indices: Sequence[int], adapters: AdaptersLike | None
+    ) -> dict[int, Score]:
         started: deque[tuple[int, Stream]] = deque()
         scores: dict[int, Score] = {}
 
@@ -153,7 +158,7 @@ class Scorer:
             for index in indices:
                 while True:
                     try:
-                        started.append((index, self._service.score(*pairs[index])))
+                        started.append((index, self._service.score(*pairs[index], named=adapters)))
                         break
                     except QueueFullError:
                         if not started:

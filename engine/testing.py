@@ -14,10 +14,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 from engine.constraint.matcher import Mask
-from engine.errors import DecodeError, EngineError, RequestError
+from engine.errors import DecodeError, EngineError, ModelLoadError, RequestError
 from engine.parsing.reader import Piece
+from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, FimTokens, Row, Sampler
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.prefix import common_prefix
@@ -108,10 +110,11 @@ class ByteVocab:
 
 @dataclass(slots=True)
 class _Cell:
-    """The entry of one position; `digest` covers this token and all before it."""
+    """The entry of one position, computed with the adapters `scales`; `digest` covers this token and all before it."""
 
     token: int
     digest: int
+    scales: Scales
     sequences: int = 1
 
 
@@ -190,9 +193,10 @@ class ScriptedBackend:
     cells. `before_decode(rows)` runs first in each decode: raise `DecodeError` there to fail it, sleep or wait there to
     hold it. `delay` seconds pass in each decode, unless it is aborted. `trimmable=False` behaves like a recurrent
     memory: a sequence is kept complete, removed, or taken back to a checkpoint. `info` is its `ContextInfo` as a
-    `Backend`. For assertions: `decodes` counts the calls of `decode`, `evaluated` the rows, `batches` lists each call's
-    number of rows, `used` is the number of cells in use, `samplers` are all that were made, `closed`: whether `close()`
-    was called.
+    `Backend`. It loads any file as an adapter. For assertions: `decodes` counts the calls of `decode`, `evaluated` the
+    rows, `batches` lists each call's number of rows, `used` is the number of cells in use, `samplers` are all made,
+    `adapters` those loaded, `adapted` the adapters of each decode, `changes` the calls of `adapt`, `closed`: whether
+    `close()` was called.
     """
 
     def __init__(
@@ -230,6 +234,9 @@ class ScriptedBackend:
         self.used = 0
         self.samplers: list[ScriptedSampler] = []
         self.attached: dict[int, Sampler] = {}
+        self.adapters: set[str] = set()
+        self.adapted: list[Scales] = []
+        self.changes: list[Scales] = []
         self.closed = False
         self._function = replies if callable(replies) else None
         self._replies = [] if callable(replies) else list(replies)
@@ -245,9 +252,14 @@ class ScriptedBackend:
         """Returns the tokens of a sequence, for assertions."""
         return [cell.token for cell in self._cells[sequence]]
 
+    def computed(self, sequence: int) -> list[Scales]:
+        """Returns the adapters that computed each position of a sequence, for assertions."""
+        return [cell.scales for cell in self._cells[sequence]]
+
     def decode(self, rows: Sequence[Row]) -> None:
         self.decodes += 1
         self.batches.append(len(rows))
+        self.adapted.append(self._in_force)
         if self.before_decode is not None:
             self.before_decode(rows)
         aborted = self._aborted.wait(self.delay) if self.delay else self._aborted.is_set()
@@ -260,9 +272,28 @@ class ScriptedBackend:
         self.evaluated += len(rows)
         self._rows = tuple(rows)
 
+    @property
+    def _in_force(self) -> Scales:
+        return self.changes[-1] if self.changes else ()
+
+    def load_adapter(self, digest: str, path: Path) -> None:
+        if not path.is_file():
+            raise ModelLoadError(f"There is no file {path}; check the path.")
+        self.adapters.add(digest)
+
+    def adapt(self, scales: Scales) -> None:
+        if scales == self._in_force or not self.adapters.issuperset(digest for digest, _ in scales):
+            raise EngineError(f"{scales} are in force already, or not loaded. Report this as a bug.")
+        self.changes.append(scales)
+
+    def free_adapter(self, digest: str) -> None:
+        if any(digest == each for each, _ in self._in_force):
+            raise EngineError(f"the adapter {digest} is in force. Put others in force first.")
+        self.adapters.remove(digest)
+
     def _append(self, sequence: int, token: int) -> None:
         cells = self._cells[sequence]
-        cells.append(_Cell(token, hash((cells[-1].digest if cells else 0, token))))
+        cells.append(_Cell(token, hash((cells[-1].digest if cells else 0, token)), self._in_force))
         self.used += 1
 
     def _check(self, rows: Sequence[Row]) -> None:

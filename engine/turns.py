@@ -147,6 +147,7 @@ class Turns:
                 progress=options.get("progress"),
                 ended=remember,
                 claims=claims,
+                named=options.get("adapters"),
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),
                 reads=self._reader(demand, conversation),
             )
@@ -183,6 +184,7 @@ class Turns:
                     priority=options.get("priority", 0),
                     deadline=options.get("deadline"),
                     progress=options.get("progress"),
+                    named=options.get("adapters"),
                     constraint=constraint_of(demand, raw_format(), (), self._cut),
                     reads=response.read if response is not None else None,
                     tokens=tokens,
@@ -211,6 +213,28 @@ class Turns:
         if demand.response is None or not (shown := demand.response.shown(self.family.shows_schema)):
             return options
         return replace(options, template_kwargs={**shown, **(options.template_kwargs or {})})
+
+    def starter(self, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Callable[..., Stream]:
+        """Returns a function that starts the turn of one of many conversations, with options of its own; the common
+        options are checked now."""
+        _, known = self.check(options), as_tools(tools)
+
+        def start(messages: MessagesLike, own: Mapping[str, Any]) -> Stream:
+            merged: Any = {**options, **own}
+            return self.start(messages, merged.pop("tools", known), merged, 1, offline=True)[0]
+
+        return start
+
+    def stepper(self, tools: Callable[[], Sequence[ToolLike]], options: TurnOptions) -> Callable[..., Stream]:
+        """Returns a function that starts the next turn of a run; its options are checked now. Only a message that the
+        caller began is continued."""
+        _ = self.check(options)
+
+        def turn(history: Sequence[Message]) -> Stream:
+            goes_on = options.get("continue_final_message", False) and history[-1].role == "assistant"
+            return self.start(history, tools(), {**options, "continue_final_message": goes_on}, 1)[0]
+
+        return turn
 
     def head(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> tuple[int, ...]:
         """Returns the tokens that all conversations share that begin with these messages."""

@@ -173,9 +173,9 @@ def _listed(texts: Iterable[Text], what: str) -> list[Text]:
     return several
 
 
-def matrix(vectors: Vectors, options: EmbedOptions) -> "NDArray[Any]":
-    """Returns the vectors, shape (texts, numbers), float32: their first `dimensions`, of length 1 unless `normalize` is
-    False. Raises RequestError for more dimensions than there are."""
+def matrix(vectors: Vectors, options: EmbedOptions, *, one: bool = False) -> "NDArray[Any]":
+    """Returns the vectors, shape (texts, numbers), float32, or only the first: their first `dimensions`, of length 1
+    unless `normalize` is False. Raises RequestError for more dimensions than there are."""
     import numpy as np
 
     numbers = np.frombuffer(vectors.data, dtype="<f4").reshape(-1, vectors.size).astype(np.float32)
@@ -186,7 +186,7 @@ def matrix(vectors: Vectors, options: EmbedOptions) -> "NDArray[Any]":
     if options.get("normalize", True):
         lengths = np.linalg.norm(numbers, axis=1, keepdims=True)
         numbers /= np.where(lengths == 0, 1, lengths)
-    return numbers
+    return numbers[0] if one else numbers
 
 
 def numpy_file(numbers: "NDArray[Any]") -> bytes:

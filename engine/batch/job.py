@@ -375,7 +375,8 @@ def _fingerprint(llm: Engine | Engines, defaults: Defaults, plan: Plan) -> dict[
     """Returns everything besides the rows on which answers depend; of several models, those that rows name."""
     if isinstance(llm, Engines):
         each = {name: _facts(llm[name], plan) for name in sorted(plan.models) if name in llm}
-        facts = {key: {name: about[key] for name, about in each.items()} for key in next(iter(each.values()), ())}
+        keys = dict.fromkeys(key for about in each.values() for key in about)
+        facts = {key: {name: about.get(key) for name, about in each.items()} for key in keys}
     else:
         facts = _facts(llm, plan)
     fingerprint = {
@@ -399,7 +400,11 @@ def _facts(llm: Engine, plan: Plan) -> dict[str, Any]:
         if not plan.vectors:
             raise
         facts |= {"template": None, "family": None, "sampling": {}}
-    return {**facts, "vectors": llm.embedder.facts} if plan.vectors else facts
+    if plan.vectors:
+        facts["vectors"] = llm.embedder.facts
+    if adapters := llm.adapters:
+        facts["adapters"] = {name: each.digest for name, each in adapters.items()}
+    return facts
 
 
 def _stand_in(value: object) -> object:

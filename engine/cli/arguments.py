@@ -63,7 +63,7 @@ _OTHER_OPTIONS = _by_name(
         "write --reasoning low, medium or high": "--reasoning-effort",
         "leave it out: templates are always used": "--jinja",
         "leave it out; `llama-engine explain` shows what is sent": "--verbose -v",
-        "this is not there yet: LoRA adapters are not loaded": "--lora",
+        "write --adapter": "--lora",
         "this is not there yet: models read text only, no images or sound": "--mmproj --image",
     }
 )
@@ -348,6 +348,13 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, severa
         dest="preflight",
         action="store_false",
         help="load without testing this build, or an unusual file, in a child process first",
+    )
+    group.add_argument(
+        "--adapter",
+        metavar="[NAME=]FILE",
+        action="append",
+        default=[],
+        help="a LoRA adapter, which every turn uses; may be given several times",
     )
     group.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
     group.add_argument("--seed", metavar="N", type=int, help="seed of the sampling, for reproducible answers")

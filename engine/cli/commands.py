@@ -248,9 +248,16 @@ def _loading(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         "preflight": options.preflight,
         "response_template": options.response_template,
+        "adapters": _adapters(options),
         **({} if options.threads is None else {"n_threads": options.threads}),
         **({} if options.states is None else {"states": StateStore(path=options.states, disk=_STATES)}),
     }
+
+
+def _adapters(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the adapters' files by name; without a name, a file is its own."""
+    files: list[str] = options.adapter
+    return {name: file or name for name, _, file in (each.partition("=") for each in files)}
 
 
 def _family(named: str | None) -> str | Families | None:
@@ -262,7 +269,13 @@ def _family(named: str | None) -> str | Families | None:
 
 def turn_options(options: argparse.Namespace) -> TurnOptions:
     """Returns the options of a turn."""
-    return {"temperature": options.temperature, "max_tokens": options.max_tokens, "reasoning": _reasoning(options)}
+    used: TurnOptions = {"adapters": list(_adapters(options))} if options.adapter else {}
+    return {
+        "temperature": options.temperature,
+        "max_tokens": options.max_tokens,
+        "reasoning": _reasoning(options),
+        **used,
+    }
 
 
 def _reasoning(options: argparse.Namespace) -> Reasoning | None:

@@ -27,30 +27,33 @@ def try_file(
     file: GgufFile,
     model: ModelOptions,
     context: ContextOptions,
+    adapter: Path | None = None,
     *,
     child: str | None = None,
     directory: Path | None = None,
 ) -> None:
-    """Let a child load a file, tokenise and decode, unless it is verified; to be called before loading it here.
+    """Let a child load a file, tokenise and decode, unless it is verified; to be called before loading it here. With an
+    `adapter` of the model, the child decodes with it.
 
     Success, or the child's death by it, is remembered by the paths, sizes and times of the file's parts. The child does
     not see problems that occur only after 256 tokens. Raises ModelLoadError if the child died or did not answer; warns
     (`EngineWarning`) if no child can be started.
     """
-    if file.is_verified:
+    if file.is_verified and adapter is None:
         return
+    tried, parts = (file.path, file.parts) if adapter is None else (adapter, (*file.parts, adapter))
     reduced, small = preflight.reduced(model, context)
     model = replace(reduced, check_memory=model.check_memory)
     threads = None if file.weights > _SMALL else 1
     small = replace(small, n_threads=threads, n_threads_batch=None, check_memory=context.check_memory)
-    stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in file.parts]
+    stats = [(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts]
     path = (directory or preflight.cache_directory() / "preflight") / f"file-{preflight.key(model, small, stats)}.json"
     verdict = preflight.read(path)
     if verdict is None:
         try:
-            verdict = _tried(file, model, small, child)
+            verdict = _tried(file, model, small, adapter, child)
         except ChildNotStartedError as error:
-            message = f"{file.path} could not be tried in a child process first: {error} If it is damaged, llama.cpp"
+            message = f"{tried} could not be tried in a child process first: {error} If it is damaged, llama.cpp"
             warnings.warn(f"{message} may end this process.", EngineWarning, stacklevel=2)
             return
         # An EngineError, such as one about memory, may not recur; this process will run into it itself.
@@ -58,13 +61,15 @@ def try_file(
             preflight.write(path, verdict)
     if verdict.outcome != "sound":
         raise ModelLoadError(
-            f"{file.path} is not loaded. {verdict.reason} It was tried there first, since a file of its kind can end "
-            "the process. Download or convert the model again; if it is newer than the installed llama-cpp-python, "
+            f"{tried} is not loaded. {verdict.reason} It was tried there first, since a file of its kind can end "
+            "the process. Download or convert it again; if it is newer than the installed llama-cpp-python, "
             "upgrade that. preflight=False takes the risk."
         )
 
 
-def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, child: str | None) -> Verdict:
+def _tried(
+    file: GgufFile, model: ModelOptions, context: ContextOptions, adapter: Path | None, child: str | None
+) -> Verdict:
     cells = cells_of(context, context.n_ctx or 0, context.n_sequences or 1)
     room = 2 * file.weights + 2 * estimate(file, context, cells).total + _ROOM
     order = {
@@ -72,6 +77,7 @@ def _tried(file: GgufFile, model: ModelOptions, context: ContextOptions, child: 
         "model": str(file.path),
         "load": asdict(model),
         "context": asdict(context),
+        "adapter": None if adapter is None else str(adapter),
         "room": 0 if model.n_gpu_layers else room,
     }
     try:

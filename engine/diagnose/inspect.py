@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from engine import _data
 from engine.constraint.demand import closing
 from engine.display import fenced, table_html, visible
-from engine.families import Format
+from engine.families import Family, Format
 from engine.llama.model import ModelInfo
 from engine.runtime.backend import ContextInfo
 from engine.template.chat_template import ChatTemplate
@@ -26,6 +26,12 @@ def model_facts(info: ModelInfo | None) -> list[tuple[str, str]]:
         ("weights", f"{info.parameters / 1e6:,.1f} M parameters, {info.quantization}"),
         ("path", str(info.path)),
     ]
+
+
+def engine_facts(info: ModelInfo | None, family: Family, n_ctx: int, *, closed: bool) -> list[tuple[str, str]]:
+    """Returns what a notebook shows of an engine, as names and values."""
+    state = [("state", "closed: load it again")] if closed else []
+    return [*model_facts(info), ("family", family.title), ("context", f"{n_ctx:,} tokens a conversation"), *state]
 
 
 @dataclass(frozen=True, slots=True)

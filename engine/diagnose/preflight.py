@@ -255,6 +255,7 @@ def reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions,
         rope_freq_base=0.0,
         rope_freq_scale=0.0,
         **dict.fromkeys(YARN),
+        control_vectors=(),
         check_memory=False,
     )
     return replace(model, use_mlock=False, check_tensors=False, check_memory=False), small

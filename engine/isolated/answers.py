@@ -23,6 +23,7 @@ from engine.events import Event
 from engine.isolated.protocol import Failed, Line, Loading, Opened
 from engine.llama.gguf import NamedTemplate
 from engine.llama.model import ModelInfo
+from engine.runtime.adapters import Adapters
 from engine.runtime.backend import ContextInfo
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.request import Reply
@@ -35,7 +36,7 @@ _RECORDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *_EVENTS,
-        *(ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
+        *(Adapters, ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
         *(Opened, Origin, Reply, SavedState, TokenLogprobs, Usage, VectorInfo, Vectors),
     )
 }

@@ -22,6 +22,7 @@ from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.model import ModelInfo
 from engine.llama.vocab import LlamaVocab
+from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.request import Cancel, Command, EndReasoning, Reply, Save, TurnRequest, Unpin
 from engine.runtime.state_file import Origin
@@ -183,6 +184,10 @@ class IsolatedRunner:
     def embed(self, request: Embed) -> None:
         """Ask for vectors. Raises EngineError like `submit`."""
         self._accept(request, request.id, _Kept())
+
+    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
+        """Ask for an adapter to be loaded or dropped in the child. Raises EngineError like `submit`."""
+        self._accept(order, order.id, _Kept())
 
     def unpin(self, id_: int) -> None:
         """Allow what a request pinned to be forgotten."""

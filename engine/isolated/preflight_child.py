@@ -36,10 +36,16 @@ def _loaded(order: Order) -> Model:
     return Model.load(Path(order["model"]), ModelOptions(**load))
 
 
+def _context(order: Order) -> ContextOptions:
+    context: dict[str, Any] = order["context"]
+    context["control_vectors"] = ()  # which need no trial
+    return ContextOptions(**context)
+
+
 def decode(order: Order) -> Any:
     """Load the model, decode one batch of 64 tokens, single tokens, prompts of different lengths in all sequences, and
     tokens of all sequences at once. Returns "ok" if the process survives."""
-    context = _loaded(order).backend(ContextOptions(**order["context"]))
+    context = _loaded(order).backend(_context(order))
     context.decode([Row(token + 1, token, 0, token == BATCH - 1) for token in range(BATCH)])
     for position in range(BATCH, BATCH + SINGLES):
         context.decode([Row(position + 1, position, 0, True)])
@@ -72,13 +78,13 @@ def _decode_several(context: LlamaBackend) -> None:
 
 
 def try_file(order: Order) -> Any:
-    """Load a file; tokenise each character once, detokenise all tokens, decode a batch and a single token. Returns
-    "ok", or an EngineError as text, which the parent will run into itself."""
+    """Load a file; tokenise each character once, detokenise all tokens, decode a batch and a single token, with the
+    "adapter" if there is one. Returns "ok", or an EngineError as text, which the parent will run into itself."""
     _limit_memory(order["room"])
     try:
         model = _loaded(order)
         _spell_all(model.vocab)
-        context = model.backend(ContextOptions(**order["context"]))
+        context = model.backend(_context(order))
         size, last = model.vocab.size, TRIED - 1
         if not context.info.generates:
             vectors = context.vectors()
@@ -87,6 +93,9 @@ def try_file(order: Order) -> Any:
             if vectors.info.sequences > 1 and 2 * len(text) <= vectors.info.rows:
                 vectors.embed([text, text])
             return "ok"
+        if adapter := order.get("adapter"):
+            context.load_adapter(adapter, Path(adapter))
+            context.adapt(((adapter, 1.0),))
         context.decode([Row(position % size, position, 0, position == last) for position in range(TRIED)])
         context.decode([Row(0, TRIED, 0, True)])
     except EngineError as error:

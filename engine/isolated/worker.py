@@ -12,6 +12,7 @@ from engine.child import ends, read_frame
 from engine.errors import EngineError, RequestError
 from engine.isolated.answers import encoded
 from engine.isolated.protocol import Channel, Failed, Line, Load, Loading, Open, Opened, Parcel, Start, refusal
+from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.request import Cancel, EndReasoning, Reply, Save, Unpin
 from engine.runtime.vectors import Embed
 
@@ -67,6 +68,8 @@ class _Worker:
                         runner.save(id, pin)
                     case Embed():
                         runner.embed(order)
+                    case LoadAdapter() | DropAdapter():
+                        runner.change_adapters(order)
                     case Cancel(id):
                         runner.cancel(id)
                     case EndReasoning(id):

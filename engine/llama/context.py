@@ -5,11 +5,14 @@ A single thread calls it; only `abort` may be called from another.
 """
 
 import ctypes
+import hashlib
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import DecodeError, EngineError, RequestError
+from engine.llama.adapters import LlamaAdapters, steer
 from engine.llama.batch import Column, LlamaBatch
 from engine.llama.footprint import Cells
 from engine.llama.lib import (
@@ -29,6 +32,7 @@ from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
 from engine.llama.vectors import LlamaVectors, pool
 from engine.llama.vocab import LlamaVocab
+from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.config import ContextOptions
 from engine.runtime.logprobs import TokenLogprobs, token_logprobs
@@ -132,6 +136,9 @@ class LlamaBackend:
             )
         self._free = weakref.finalize(self, lib.llama_free, context)
         self._free.atexit = False  # the engine's thread may still use it; the model's finalizer closes it
+        self._adapters = LlamaAdapters(lib, model.handle, context)
+        steered = steer(lib, model.handle, context, options.control_vectors)
+        self._control_vectors = hashlib.sha256(steered).hexdigest() if steered else ""
         self._dry = DrySamplers(model.vocab)
         self._samplers: weakref.WeakSet[LlamaSampler] = weakref.WeakSet()
         self._attached: dict[int, LlamaSampler] = {}
@@ -193,6 +200,21 @@ class LlamaBackend:
         if self._vectors is None:
             self._vectors = self._model.vectors(self._options)
         return self._vectors
+
+    def load_adapter(self, digest: str, path: Path) -> None:
+        """Load a LoRA adapter. Raises ModelLoadError with llama.cpp's reason if it refuses the file."""
+        self._handle()
+        self._adapters.load(digest, path)
+
+    def adapt(self, scales: Scales) -> None:
+        """Compute the next decodes with these loaded adapters and no others."""
+        self._handle()
+        self._adapters.use(scales)
+
+    def free_adapter(self, digest: str) -> None:
+        """Free a loaded adapter, which is not in force."""
+        self._handle()
+        self._adapters.free(digest)
 
     def logits(self, row: int) -> "NDArray[np.float32]":
         """Returns the logits of row `row` of the last decode, shape (vocab.size,): llama.cpp's own memory, without a
@@ -377,6 +399,7 @@ class LlamaBackend:
             rope=", ".join(f"{name}={value}" for name, value in rope_params(options).items()),
             swa_full=options.swa_full,
             buffers=self._cells.buffers,
+            control_vectors=self._control_vectors,
         )
 
     def close(self) -> None:
@@ -394,3 +417,4 @@ class LlamaBackend:
         self._views.clear()
         self._batch.forget()
         self._free()
+        self._adapters.close()

@@ -157,7 +157,7 @@ def read_gguf(path: str | Path) -> GgufFile:
     """Read the model in a file. Raises ModelLoadError, saying what to do, if it is not a complete chat model in
     GGUF."""
     file = Path(path).expanduser()
-    _check_is_file(file)
+    check_is_file(file)
     header = read_header(file)
     parts = _parts(file, header)
     headers = (header, *(read_header(part) for part in parts[1:]))
@@ -168,7 +168,7 @@ def described(parts: tuple[Path, ...], headers: tuple[Header, ...]) -> GgufFile:
     """Describe a model from the headers of all its parts, in order. Raises ModelLoadError as `read_gguf` does."""
     file, header = parts[0], headers[0]
     for part, each in zip(parts, headers, strict=True):
-        _check_whole(part, each)
+        check_whole(part, each)
     _check_model(file, header, sum(len(each.tensors) for each in headers))
     _check_markers(file, header)
     check_charsmap(file, header)
@@ -188,7 +188,8 @@ def sample_digest(model: GgufFile) -> str:
     return digest.hexdigest()
 
 
-def _check_is_file(file: Path) -> None:
+def check_is_file(file: Path) -> None:
+    """Raise ModelLoadError for a path that is not a regular file."""
     try:
         mode = file.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -236,7 +237,8 @@ def _parts(file: Path, header: Header) -> tuple[Path, ...]:
     return parts
 
 
-def _check_whole(file: Path, header: Header) -> None:
+def check_whole(file: Path, header: Header) -> None:
+    """Raise ModelLoadError for a file that is shorter than its tensor table says."""
     if header.file_size < header.expected_size:
         raise ModelLoadError(
             f"{file} is cut off: it has {header.file_size:,} bytes, but its tensor table needs "

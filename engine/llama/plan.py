@@ -48,6 +48,18 @@ class Machine:
     def device_room(self) -> int:
         return int(sum(device.memory_free for device in self.gpus) * (1 - self.reserve))
 
+    def without(self, size: int) -> "Machine":
+        """Returns the machine with `size` bytes less, in its memory and on its devices: where an adapter lies depends
+        on the layers that it adapts."""
+        free = sum(device.memory_free for device in self.gpus) or 1
+        left = max(0.0, 1 - size / free)
+        return replace(
+            self,
+            available=None if self.available is None else max(0, self.available - size),
+            gpus=tuple(replace(device, memory_free=int(device.memory_free * left)) for device in self.gpus),
+            address_space=None if self.address_space is None else max(0, self.address_space - size),
+        )
+
 
 def this_machine() -> Machine:
     """Returns the current state of this machine. Loads llama.cpp."""

@@ -89,7 +89,7 @@ def _start(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) ->
 
 
 def _start_echoed(engine: EngineLike, prompt: RawPrompt, options: Mapping[str, Any]) -> TurnStream:
-    read: ReadPrompt = engine.scorer.prompt(prompt, options.get("logprobs"))
+    read: ReadPrompt = engine.scorer.prompt(prompt, options.get("logprobs"), options.get("adapters"))
     echoed = Echoed(read, None)
     if options.get("max_tokens") != 0:
         try:

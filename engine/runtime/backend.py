@@ -5,10 +5,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from engine.constraint.matcher import Mask
 from engine.parsing.reader import Piece
+from engine.runtime.adapters import Scales
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorContext, VectorInfo
@@ -215,6 +217,18 @@ class Backend(Protocol):
     def vectors(self) -> VectorContext:
         """Returns the context that makes vectors of this model; it is made on first use. Raises EngineError if that
         fails."""
+        ...
+
+    def load_adapter(self, digest: str, path: Path) -> None:
+        """Load the adapter in a file, to be known by its digest. Raises EngineError with the reason if that fails."""
+        ...
+
+    def adapt(self, scales: Scales) -> None:
+        """Compute the next decodes with these adapters, which are loaded; none: with the model alone."""
+        ...
+
+    def free_adapter(self, digest: str) -> None:
+        """Free a loaded adapter, which is not in force."""
         ...
 
     def close(self) -> None: ...

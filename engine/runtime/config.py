@@ -134,6 +134,7 @@ class ContextOptions:
     - `pooling`: how `embed` makes one vector of those of a text's tokens; None: as the file says, else their mean.
       `embedding_tokens`: the longest text that it takes; None: what `n_ctx` or the training length allow, but 2,048 at
       most (8,192 if only the last token counts), since a text is computed at once.
+    - `control_vectors`: paths of control vectors with their scales, whose sum is added to what the layers compute.
     """
 
     n_ctx: Count | None = None
@@ -164,6 +165,7 @@ class ContextOptions:
     check_memory: bool = True
     pooling: Pooling | None = None
     embedding_tokens: Count | None = None
+    control_vectors: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -6,23 +6,24 @@ ends only that request: hence the handlers of BaseException here.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import isnan
 from time import perf_counter
 
 from engine.constraint.guide import Guide
 from engine.constraint.matcher import Compiler, Mask, masks
 from engine.errors import ContextOverflowError, DecodeError, EngineError, RequestError
-from engine.events import Event, Finished
+from engine.events import Finished
+from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, Row
 from engine.runtime.config import LoopOptions
 from engine.runtime.generation import Generation, TokenTable
+from engine.runtime.loaded_adapters import LoadedAdapters
 from engine.runtime.ngram import NgramDrafter
 from engine.runtime.prefix import Blocked, Pins, PrefixCache
-from engine.runtime.request import Reply, TurnRequest, check_fits
+from engine.runtime.replies import Replies
+from engine.runtime.request import TurnRequest, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler
 from engine.runtime.sequence import SequenceState
-from engine.runtime.state_file import SavedState
 from engine.runtime.state_store import Shelf, StateStore
 from engine.runtime.vectors import Embed, VectorQueue, Vectors
 from engine.types import FinishReason
@@ -33,83 +34,6 @@ _STATES = 256 << 20
 """Bytes for the states of idle conversations, without a store of the caller's."""
 _RESERVE = 512
 """Tokens of a shared pool that are reserved for an answer without `max_tokens`."""
-
-
-class Replies:
-    """Collects what happened to the requests since the last `drain`."""
-
-    def __init__(self) -> None:
-        self._touched: dict[SequenceState, None] = {}
-        self._replies: list[Reply] = []
-
-    def emit(self, state: SequenceState, events: Sequence[Event]) -> None:
-        """Add events to the request's next reply."""
-        if events:
-            state.events += events
-            self._touched[state] = None
-
-    def prefilled(self, state: SequenceState) -> None:
-        """Report the progress of the prefill in the next reply, if the request asked for that."""
-        if state.request.reports:
-            state.prefilled = state.evaluated
-            self.touch(state)
-
-    def touch(self, state: SequenceState) -> None:
-        """Reply with what the request has so far."""
-        self._touched[state] = None
-
-    def refuse(self, id_: int, error: Exception) -> None:
-        """End a request with an error before it starts."""
-        self._replies.append(Reply(id_, (Finished("error"),), final=True, error=error))
-
-    def hand_over(self, id_: int, saved: SavedState) -> None:
-        """Reply with the state that `Save` asked for under this id."""
-        self._replies.append(Reply(id_, (Finished("stop"),), final=True, saved=saved))
-
-    def give(self, id_: int, vectors: Vectors) -> None:
-        """Reply with the vectors that `Embed` asked for under this id."""
-        self._replies.append(Reply(id_, (Finished("stop"),), final=True, vectors=vectors))
-
-    def end(
-        self,
-        state: SequenceState,
-        closing: Sequence[Event],
-        error: Exception | None,
-        now: float,
-        checkpoints: tuple[int, int],
-    ) -> None:
-        """End the request; the last of the closing events is its `Finished`."""
-        self._touched.pop(state, None)
-        *closing, last = closing
-        assert isinstance(last, Finished), "a parser's last event is Finished"
-        events, logprobs = state.take()
-        events = (*events, *closing, replace(last, usage=state.usage(now)))
-        self._replies.append(
-            Reply(
-                state.request.id,
-                events,
-                True,
-                error,
-                state.output,
-                logprobs=logprobs,
-                prefilled=state.prefilled,
-                checkpoints=checkpoints,
-            )
-        )
-
-    def abandon(self, state: SequenceState, error: Exception) -> None:
-        """End the request with this error, without calling any of its code."""
-        self._touched.pop(state, None)
-        self._replies.append(Reply(state.request.id, (*state.events, Finished("error")), final=True, error=error))
-
-    def drain(self) -> list[Reply]:
-        """Returns the replies since the last drain, at most one for each request."""
-        replies, self._replies = self._replies, []
-        for state in self._touched:
-            events, logprobs = state.take()
-            replies.append(Reply(state.request.id, events, logprobs=logprobs, prefilled=state.prefilled))
-        self._touched.clear()
-        return replies
 
 
 class Loop:
@@ -127,6 +51,7 @@ class Loop:
         self._store = options.states
         self._cache = PrefixCache(backend, shelf=Shelf(options.states or StateStore(_STATES), lambda: backend.origin))
         self._pins = Pins(backend, self._cache)
+        self._adapters = LoadedAdapters(backend)
         self._scheduler = Scheduler(backend.info, options.prefill_seconds)
         self._draft_max = options.draft_max
         self._clock = clock
@@ -157,6 +82,7 @@ class Loop:
             generation = Generation(self._tokens, parser, request.limits, guide)
             opening = generation.start()
             check_fits(len(request.tokens) + len(opening.forced), self._n_ctx)
+            self._adapters.check(request.adapters)
             if request.pin:
                 self._pins.check(sum(state.request.pin for state in self._states.values()))
         except BaseException as error:  # noqa: BLE001 - a parser is the caller's code; what it raises is this request's
@@ -193,6 +119,25 @@ class Loop:
             self._vectors.add(request, self._backend.vectors().info)
         except BaseException as error:  # noqa: BLE001 - a context that cannot be made ends this request only
             self._replies.refuse(request.id, contained(error))
+
+    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
+        """Load an adapter, or free one as soon as no request uses it; replies when that is done."""
+        if isinstance(order, DropAdapter):
+            self._adapters.drop(order.id, order.digest)
+            self._settle_adapters()
+            return
+        try:
+            self._adapters.load(order.digest, order.path)
+        except BaseException as error:  # noqa: BLE001 - a file that cannot be loaded ends this request only
+            self._replies.refuse(order.id, contained(error))
+        else:
+            self._replies.done(order.id)
+
+    def _settle_adapters(self) -> None:
+        if self._adapters.leaving:
+            used = {digest for state in self._states.values() for digest, _ in state.request.adapters.scales}
+            for id_ in self._adapters.settle(used):
+                self._replies.done(id_)
 
     def cancel(self, id_: int) -> None:
         """End a request with reason "cancelled"; does nothing if it is over or unknown."""
@@ -233,7 +178,7 @@ class Loop:
         for state in self._states.values():
             self._replies.abandon(state, error)
         self._states.clear()
-        for id_ in self._vectors.clear():
+        for id_ in (*self._vectors.clear(), *self._adapters.abandon()):
             self._replies.refuse(id_, error)
 
     def step(self) -> None:
@@ -262,7 +207,7 @@ class Loop:
             self._admit()
         if self._draft_max or self._scoring:
             self._guess()
-        while batches := self._scheduler.plan():
+        while batches := self._scheduler.plan(self._adapters.in_force):
             needed, guesses = 0, 0
             for batch in batches:
                 for chunk in batch:
@@ -279,13 +224,10 @@ class Loop:
 
     def _decode(self, chunks: Sequence[Chunk]) -> bool:
         """Evaluate these chunks in one batch. Returns False if that failed, after handling the failure."""
-        rows: list[Row] = []
-        for chunk in chunks:
-            rows += chunk.rows()
         began = self._clock()
         self._decoding = chunks
         try:
-            self._backend.decode(rows)
+            self._evaluate(chunks)
         except DecodeError as error:
             self._recover(chunks, error)
             return False
@@ -298,6 +240,14 @@ class Loop:
         if prefill:
             self._scheduler.budget.took(prefill, self._clock() - began)
         return True
+
+    def _evaluate(self, chunks: Sequence[Chunk]) -> None:
+        """Evaluate these chunks, which the same adapters compute, in one decode. Raises DecodeError."""
+        rows: list[Row] = []
+        for chunk in chunks:
+            rows += chunk.rows()
+        self._adapters.use(chunks[0].scales)
+        self._backend.decode(rows)
 
     def _advance(self, chunks: Sequence[Chunk]) -> None:
         """Record that these chunks were decoded, then draw a token for each chunk with output."""
@@ -416,10 +366,17 @@ class Loop:
         for state in self._scheduler.waiting:
             request = state.request
             marks = request.turns if self._cache.whole_only else ()
+            if request.adapters.start > 0:  # no chunk is computed partly with adapters
+                marks = tuple(sorted({*marks, request.adapters.start}))
             # A less urgent request may take long to evaluate the prefix that both share.
             waits = all(other.request.priority >= request.priority for other in self._scheduler.running)
             lease = self._cache.acquire(
-                state.tokens, self._longest(state), marks, anew=bool(request.state), waits=waits
+                state.tokens,
+                self._longest(state),
+                marks,
+                anew=bool(request.state),
+                waits=waits,
+                adapters=request.adapters,
             )
             if lease is Blocked.SHARED:
                 self._admit_again = True
@@ -497,6 +454,7 @@ class Loop:
         del self._states[id_]
         self._scoring -= bool(state.request.scored)
         self._deadlines.pop(id_, None)
+        self._settle_adapters()
         self._admit_again = True
         try:
             closing = state.generation.close(reason)
@@ -544,7 +502,7 @@ class Loop:
         if state.evaluated != chunk.start:
             return
         try:
-            self._backend.decode(chunk.rows())
+            self._evaluate([chunk])
         except DecodeError as again:
             state.evaluated = self._cache.reconcile(state.sequence)
             if again.reason == "aborted":

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from engine.errors import DecodeError, RequestError
+from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.backend import Backend
 from engine.runtime.state_file import SavedState
 from engine.runtime.state_store import Shelf, Stored
@@ -51,13 +52,15 @@ class Checkpoint(NamedTuple):
 @dataclass(slots=True)
 class _Slot:
     """One sequence. `cells[i]` is the cell of `tokens[i]`. `plan`: the tokens that its user is evaluating (None: the
-    sequence is idle); the user will hold at most `limit` tokens and take checkpoints at `marks`. A pinned sequence is
-    copied from, never changed. `continued`: a conversation may go on from it, so that its state is worth keeping."""
+    sequence is idle); the user will hold at most `limit` tokens and take checkpoints at `marks`. `adapters` compute
+    both. A pinned sequence is copied from, never changed. `continued`: a conversation may go on from it, so that its
+    state is worth keeping."""
 
     tokens: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list[Checkpoint])
     plan: Sequence[int] | None = None
+    adapters: Adapters = BASE
     limit: int = 0
     marks: Sequence[int] = ()
     used: int = 0
@@ -116,6 +119,10 @@ class PrefixCache:
         """Returns the tokens that a sequence holds."""
         return self._slots[sequence].tokens
 
+    def adapters(self, sequence: int) -> Adapters:
+        """Returns what computed those tokens."""
+        return self._slots[sequence].adapters
+
     @property
     def checkpoints(self) -> tuple[int, int]:
         """The number of checkpoints and their size in bytes; copies of a sequence share its checkpoints."""
@@ -130,6 +137,7 @@ class PrefixCache:
         *,
         anew: bool = False,
         waits: bool = True,
+        adapters: Adapters = BASE,
     ) -> Lease | Blocked:
         """Lease a sequence for this prompt that holds as much of it as can be reused.
 
@@ -139,21 +147,21 @@ class PrefixCache:
         recently used sequence; or a kept state that holds more of the prompt is loaded there. The user will call
         `checkpoint` when the sequence holds as many tokens as one of `marks`. `anew`: return a sequence to `load` a
         state into; nothing is reused. `waits`: prefer to wait for a sequence that will soon hold much more of the
-        prompt.
+        prompt. `adapters` compute the prompt; what others computed is not reused.
         """
         spare = self._spare()
         if not spare:
             return Blocked.SEQUENCES
         limit = max(limit, len(tokens) + 1)
-        source, reuse = (None, 0) if anew else self._best(tokens)
+        source, reuse = (None, 0) if anew else self._best(tokens, adapters)
         copies = source is not None and (source not in spare or not self._in_place(source, reuse, spare))
         if copies and reuse < self._info.copy_cost:
-            source, reuse = self._best(tokens, whole_pins=True)
+            source, reuse = self._best(tokens, adapters, whole_pins=True)
             copies = source is not None
-        stored = None if anew else self._kept(tokens, reuse + self._worth)
+        stored = None if anew else self._kept(tokens, adapters, reuse + self._worth)
         if stored is not None:
             source, copies, reuse = None, False, stored[1]
-        if waits and not anew and self._worth_waiting(tokens, reuse):
+        if waits and not anew and self._worth_waiting(tokens, adapters, reuse):
             return Blocked.SHARED
         if not self._affordable(limit, source, 0 if stored else reuse):
             return Blocked.CELLS
@@ -172,11 +180,12 @@ class PrefixCache:
             reuse = self._loaded(target, *stored)
         else:
             target = self._place(spare)
-            reuse = 0 if anew else common_prefix(self._slots[target].tokens, tokens, len(tokens) - 1)
+            own = self._slots[target]
+            reuse = 0 if anew else _shared(own, own.tokens, tokens, adapters)
             self._keep(target, reuse)
             reuse = self._cut(target, reuse)  # its own beginning costs nothing
         slot = self._slots[target]
-        slot.plan, slot.limit, slot.marks = tokens, limit, marks
+        slot.plan, slot.limit, slot.marks, slot.adapters = tokens, limit, marks, adapters
         self._touch(target)
         return Lease(target, reuse)
 
@@ -346,14 +355,14 @@ class PrefixCache:
         beside = self._slots[max(index - 1, 0) : index] + self._slots[index + 1 : index + 2]
         return sum(not slot.idle for slot in beside)
 
-    def _kept(self, tokens: Sequence[int], least: int) -> tuple[Stored, int] | None:
+    def _kept(self, tokens: Sequence[int], adapters: Adapters, least: int) -> tuple[Stored, int] | None:
         """Returns the kept state that holds most of the prompt, and how much, if that is at least `least` tokens."""
         if self._shelf is None or len(tokens) <= least:
             return None
 
         def shared(entry: Stored) -> int:
             fits = len(entry.tokens) <= self._info.n_ctx
-            return common_prefix(entry.tokens, tokens, len(tokens) - 1) if fits else 0
+            return _shared(entry, entry.tokens, tokens, adapters) if fits else 0
 
         return self._shelf.find(shared, least, whole=self._whole_only)
 
@@ -383,15 +392,15 @@ class PrefixCache:
         if lost <= left and not self._claimed(tokens, left):
             return
         others = (other for other in self._slots if other is not slot)
-        if any(common_prefix(other.tokens, tokens, len(tokens)) > len(tokens) - self._worth for other in others):
+        if any(_shared(other, other.tokens, tokens, slot.adapters) > len(tokens) - self._worth for other in others):
             return
         try:
-            self._shelf.keep(tokens, self._memory, sequence, whole=self._whole_only)
+            self._shelf.keep(tokens, slot.adapters, self._memory, sequence, whole=self._whole_only)
             turn = max((point for point in slot.checkpoints if left < point.position < len(tokens)), default=None)
             if self._whole_only and turn is not None:
                 self._cut(sequence, turn.position)  # where the last turn began, from which a prompt may go on
                 if slot.tokens:
-                    self._shelf.keep(slot.tokens, self._memory, sequence, whole=True)
+                    self._shelf.keep(slot.tokens, slot.adapters, self._memory, sequence, whole=True)
         except (DecodeError, MemoryError) as error:
             _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
 
@@ -399,12 +408,12 @@ class PrefixCache:
         """Whether a conversation claims more than the first `left` of these tokens."""
         return any(common_prefix(claimed, tokens, len(tokens)) > left for claimed in self._claims.values())
 
-    def _best(self, tokens: Sequence[int], *, whole_pins: bool = False) -> tuple[int | None, int]:
+    def _best(self, tokens: Sequence[int], adapters: Adapters, *, whole_pins: bool = False) -> tuple[int | None, int]:
         """Returns the sequence that shares most with the prompt (spare ones win ties), and how many of its tokens can
         be reused. `whole_pins`: consider only pinned sequences that the prompt begins with."""
         best: tuple[int, bool, int] = (0, False, -1)
         for index, slot in enumerate(self._slots):
-            shared = common_prefix(slot.tokens, tokens, len(tokens) - 1)
+            shared = _shared(slot, slot.tokens, tokens, adapters)
             reusable = self._reusable(slot, shared) if self._whole_only else shared
             if reusable and ((slot.pinned and shared == len(slot.tokens)) or not whole_pins):
                 best = max(best, (reusable, slot.spare, index))
@@ -417,11 +426,11 @@ class PrefixCache:
             return shared
         return max((point.position for point in slot.checkpoints if point.position <= shared), default=0)
 
-    def _worth_waiting(self, tokens: Sequence[int], reuse: int) -> bool:
+    def _worth_waiting(self, tokens: Sequence[int], adapters: Adapters, reuse: int) -> bool:
         for slot in self._slots:
             if slot.plan is None or len(slot.plan) - len(slot.tokens) < 2:
                 continue
-            shared = common_prefix(slot.plan, tokens, len(tokens) - 1)
+            shared = _shared(slot, slot.plan, tokens, adapters)
             if self._whole_only:
                 shared = max((mark for mark in slot.marks if len(slot.tokens) < mark <= shared), default=0)
             # An identical prompt then costs nothing, however short it is.
@@ -512,6 +521,12 @@ def _age(point: Checkpoint) -> int:
     return point.made
 
 
+def _shared(slot: _Slot | Stored, held: Sequence[int], tokens: Sequence[int], adapters: Adapters) -> int:
+    """Returns how much of a prompt a sequence or a state can give it: as far as `held`, what it holds or will hold, has
+    the same tokens, computed by the same adapters. Whatever is reused is compared here."""
+    return common_prefix(held, tokens, min(len(tokens) - 1, slot.adapters.alike(adapters)))
+
+
 def common_prefix(left: Sequence[int], right: Sequence[int], limit: int) -> int:
     """Returns how many leading items are equal, at most `limit`. Compares slices of growing size, which is fast at any
     length."""
@@ -564,4 +579,6 @@ class Pins:
         sequence = self._sequences.get(id_)
         if sequence is None:
             raise RequestError("This prefix was released; pin it again.")
-        return SavedState(tuple(self._cache.held(sequence)), self._backend.save(sequence))
+        return SavedState(
+            tuple(self._cache.held(sequence)), self._backend.save(sequence), self._cache.adapters(sequence)
+        )

@@ -10,6 +10,7 @@ from engine.constraint.guide import Constraint
 from engine.errors import ContextOverflowError, RequestError
 from engine.events import Event
 from engine.parsing.reader import Piece
+from engine.runtime.adapters import BASE, Adapters, AdaptersLike, DropAdapter, LoadAdapter
 from engine.runtime.config import check_fields
 from engine.runtime.generation import Limits, Parser
 from engine.runtime.logprobs import TokenLogprobs
@@ -41,6 +42,7 @@ class TurnRequest:
     - `claims`: what the turn held stays in the cache, or is kept as a state, until `Unpin` with the request's id.
     - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
     - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
+    - `named`: the adapters that compute the turn, as the caller named them.
 
     The service fills in the rest for the loop, and leaves out what only concerns the reader:
 
@@ -50,6 +52,7 @@ class TurnRequest:
     - `pin`: nothing is drawn; the prompt is evaluated, and its sequence pinned under the request's id. `state`: what
       `Backend.save` returned for these tokens, to be loaded instead of evaluating them.
     - `scored`: nothing is drawn; the reply has the log-probabilities of these tokens after the prompt.
+    - `adapters`: those that were named, and from where on they apply.
     """
 
     prompt: Prompt
@@ -68,6 +71,7 @@ class TurnRequest:
     claims: bool = False
     constraint: Constraint | None = None
     reads: Callable[[str], object] | None = None
+    named: AdaptersLike | None = None
     tokens: tuple[int, ...] = ()
     id: int = 0
     limits: Limits = field(default_factory=Limits)
@@ -76,6 +80,7 @@ class TurnRequest:
     pin: bool = False
     state: bytes = b""
     scored: tuple[int, ...] = ()
+    adapters: Adapters = BASE
 
     def check(self) -> None:
         """Raise RequestError for a value that is not valid."""
@@ -85,10 +90,17 @@ class TurnRequest:
                 "A reasoning budget needs reasoning_close: the text that closes this family's reasoning."
             )
 
-    def crossing(self, id_: int, tokens: tuple[int, ...], limits: Limits, turns: tuple[int, ...]) -> "TurnRequest":
+    def crossing(
+        self,
+        id_: int,
+        tokens: tuple[int, ...],
+        limits: Limits,
+        turns: tuple[int, ...],
+        adapters: Adapters = BASE,
+    ) -> "TurnRequest":
         """Returns the request as the loop gets it, in whichever process it runs."""
         reports = self.progress is not None
-        own = {"id": id_, "tokens": tokens, "limits": limits, "turns": turns, "reports": reports}
+        own = {"id": id_, "tokens": tokens, "limits": limits, "turns": turns, "reports": reports, "adapters": adapters}
         return replace(self, **_OF_READERS, **own)
 
 
@@ -99,6 +111,7 @@ _OF_READERS: dict[str, Any] = {
     "progress": None,
     "ended": None,
     "reads": None,
+    "named": None,
 }
 
 
@@ -167,4 +180,4 @@ class Close(NamedTuple):
     """Cancel everything and stop."""
 
 
-Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Embed | Close
+Command: TypeAlias = Submit | Cancel | EndReasoning | Unpin | Save | Embed | LoadAdapter | DropAdapter | Close

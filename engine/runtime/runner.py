@@ -7,6 +7,7 @@ from queue import SimpleQueue
 from typing import Protocol, runtime_checkable
 
 from engine.errors import EngineError
+from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.loop import Loop
@@ -25,6 +26,7 @@ class LoopHandle(Protocol):
     def submit(self, request: TurnRequest) -> None: ...
     def save(self, id_: int, pin: int) -> None: ...
     def embed(self, request: Embed) -> None: ...
+    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None: ...
     def unpin(self, id_: int) -> None: ...
     def cancel(self, id_: int) -> None: ...
     def end_reasoning(self, id_: int) -> None: ...
@@ -84,7 +86,12 @@ class Runner:
         """Allow what a request pinned to be forgotten."""
         self._inbox.put(Unpin(id_))
 
-    def _accept(self, command: Submit | Save | Embed) -> None:
+    def change_adapters(self, order: LoadAdapter | DropAdapter) -> None:
+        """Ask for an adapter to be loaded or dropped; the reply has the order's id. Raises EngineError like
+        `submit`."""
+        self._accept(order)
+
+    def _accept(self, command: Submit | Save | Embed | LoadAdapter | DropAdapter) -> None:
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal
@@ -159,6 +166,8 @@ class Runner:
                 loop.save(command.id, command.pin)
             elif isinstance(command, Embed):
                 loop.embed(command)
+            elif isinstance(command, LoadAdapter | DropAdapter):
+                loop.change_adapters(command)
             else:
                 return False
             if replies := loop.drain():
@@ -177,5 +186,5 @@ class Runner:
             command = self._inbox.get()
             if isinstance(command, Submit):
                 self._loop.refuse(command.request.id, refusal)
-            elif isinstance(command, Save | Embed):
+            elif isinstance(command, Save | Embed | LoadAdapter | DropAdapter):
                 self._loop.refuse(command.id, refusal)

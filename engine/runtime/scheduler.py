@@ -8,6 +8,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
+from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, Row
 from engine.runtime.sequence import SequenceState
 
@@ -57,6 +58,11 @@ class Chunk(NamedTuple):
     def output(self) -> bool:
         """Whether the chunk contains the request's last token, whose logits are needed."""
         return self.stop == len(self.state.tokens)
+
+    @property
+    def scales(self) -> Scales:
+        """The adapters that compute the chunk."""
+        return self.state.request.adapters.at(self.start)
 
     def rows(self) -> list[Row]:
         state, start, stop, draft = self
@@ -125,8 +131,9 @@ class Scheduler:
         only one request runs."""
         return self._running[-1] if len(self._running) > 1 else None
 
-    def plan(self) -> list[list[Chunk]]:
-        """Returns the next step's batches, to be evaluated one after the other; empty when nothing runs.
+    def plan(self, in_force: Scales = ()) -> list[list[Chunk]]:
+        """Returns the next step's batches, to be evaluated one after the other; empty when nothing runs. A batch is
+        computed with one set of adapters; first come those with the set `in_force`, which costs no change.
 
         Requests with one token left to evaluate come first (in turns, if there are more than rows), then prompts in
         order. If all of the former are offline, they wait while prompts catch up, because a decode of many tokens costs
@@ -147,9 +154,7 @@ class Scheduler:
             batches = [decodes, prefill] if self._separate else [decodes + prefill]
         else:
             batches = [decodes]
-        for batch in batches:
-            batch.sort(key=_SEQUENCE)
-        return list(filter(None, batches))
+        return _by_adapters(batches, in_force)
 
     def _may_wait(self, decoding: Sequence[SequenceState], priority: int) -> bool:
         """Whether these requests leave the step to prompts of this priority."""
@@ -186,6 +191,19 @@ class Scheduler:
             chunks.append(Chunk(state, state.evaluated, stop))
             room -= stop - state.evaluated
         return chunks
+
+
+def _by_adapters(batches: Sequence[Sequence[Chunk]], in_force: Scales) -> list[list[Chunk]]:
+    """Split the batches by the adapters of their chunks, all batches of one set after one another; each in ascending
+    order of sequences."""
+    groups: dict[Scales, list[list[Chunk]]] = {in_force: []}
+    for batch in batches:
+        parts: dict[Scales, list[Chunk]] = {}
+        for chunk in batch:
+            parts.setdefault(chunk.scales, []).append(chunk)
+        for scales, chunks in parts.items():
+            groups.setdefault(scales, []).append(sorted(chunks, key=_SEQUENCE))
+    return [chunks for group in groups.values() for chunks in group]
 
 
 def _insert(states: list[SequenceState], state: SequenceState) -> None:

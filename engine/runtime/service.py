@@ -15,6 +15,7 @@ from engine.constraint.trial import Controls
 from engine.errors import EngineError, QueueFullError, RequestError, shown
 from engine.events import Finished
 from engine.parsing.reader import Piece
+from engine.runtime.adapters import AdapterInfo, AdapterNames, AdaptersLike, DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, ContextInfo, Vocab
 from engine.runtime.config import LoopOptions
 from engine.runtime.control_tokens import ControlTokens
@@ -25,7 +26,7 @@ from engine.runtime.process import Home
 from engine.runtime.raw import known_tokens, raw_parser, tokens_of
 from engine.runtime.request import Reply, TurnRequest, check_fits
 from engine.runtime.runner import LoopHandle, RemoteContext, Runner
-from engine.runtime.state_file import read_state, write_state
+from engine.runtime.state_file import SavedState, read_state, write_state
 from engine.runtime.stream import OutputQueue, Stream
 from engine.runtime.token_memory import TurnMemory
 from engine.runtime.vectors import Embed
@@ -76,6 +77,7 @@ class Service:
         self._encoded = lru_cache(maxsize=16)(partial(_encoded, backend.vocab))
         self._single = lru_cache(maxsize=16)(partial(_single_tokens, backend.vocab))
         self._turns = TurnMemory(backend.vocab)
+        self._adapters = AdapterNames()
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
         run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend)
         self._runner = run(self._post.deliver, options)
@@ -94,6 +96,11 @@ class Service:
     def capacity(self) -> int:
         """Returns how many requests may be open at once: those that run, and `max_waiting`."""
         return self._post.most
+
+    @property
+    def room(self) -> int:
+        """How many rows of many are started at a time: some wait, so that no sequence is ever idle."""
+        return min(2 * self._info.n_sequences, self.capacity)
 
     @property
     def metrics(self) -> Metrics:
@@ -155,7 +162,8 @@ class Service:
         if turn.constraint is not None:
             turn.constraint.check(self._controls)
         limits = self._limits(turn, self._info.n_ctx - len(tokens))
-        request = turn.crossing(next(self._ids), tokens, limits, self._turn_starts(tokens, turn.prompt))
+        starts, adapters = self._turn_starts(tokens, turn.prompt), self._adapters.chosen(turn.named, tokens)
+        request = turn.crossing(next(self._ids), tokens, limits, starts, adapters)
         stream = self._start(request, OutputQueue(turn, tokens))
         if turn.claims:
             runner = self._runner
@@ -178,22 +186,29 @@ class Service:
         before = next((place for place in range(start - 1, 0, -1) if tokens[place] == opens), 0)
         return (before, start) if before else (start,)
 
-    def pin(self, tokens: Sequence[int], *, state: bytes = b"", progress: Progress | None = None) -> "PinnedPrefix":
+    def pin(
+        self, tokens: Sequence[int], adapters: AdaptersLike | None = None, *, progress: Progress | None = None
+    ) -> "PinnedPrefix":
         """Evaluate a prefix and keep it for prompts that begin with it; returns when it is evaluated. It occupies a
         sequence.
 
-        `state`: the saved state of these tokens, to load instead of evaluating them. `progress`: as for `submit`.
-        Raises ContextOverflowError when the prefix does not fit, RequestError when no sequence is available for it,
-        EngineError when it was stopped.
+        `adapters` compute it, and the prompts that it is for. `progress`: as for `submit`. Raises ContextOverflowError
+        when the prefix does not fit, RequestError when no sequence is available for it, EngineError when it was
+        stopped.
         """
+        return self._pin(SavedState(tuple(tokens), b"", self._adapters.chosen(adapters, tokens)), progress)
+
+    def _pin(self, saved: SavedState, progress: Progress | None = None) -> "PinnedPrefix":
+        """Pin a prefix; without a state it is evaluated."""
+        tokens = saved.tokens
         self.check()
         self._check_generates()
         if not tokens:
             raise RequestError("The prefix is empty; give it at least one token.")
         check_fits(len(tokens), self._info.n_ctx)
-        id_, held = next(self._ids), tuple(tokens)
-        turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=state)
-        stream = self._start(turn.crossing(id_, held, Limits(), ()), OutputQueue(turn, held))
+        id_ = next(self._ids)
+        turn = TurnRequest(Prompt("", ()), raw_parser, progress=progress, pin=True, state=saved.state)
+        stream = self._start(turn.crossing(id_, tokens, Limits(), (), saved.adapters), OutputQueue(turn, tokens))
         if stream.result().finish_reason != "stop":
             raise EngineError(
                 "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
@@ -205,19 +220,27 @@ class Service:
 
     def restore(self, path: str | Path) -> "PinnedPrefix":
         """Pin a prefix that was saved. Raises RequestError for a file that is not a saved prefix, or that belongs to
-        another model or other settings, and whatever `pin` raises."""
+        another model or other settings, or to adapters that are not loaded, and whatever `pin` raises."""
         self.check()
         saved = read_state(_path(path), self._origin())
         known_tokens(self._vocab, saved.tokens)
-        return self.pin(saved.tokens, state=saved.state)
+        loaded = {adapter.digest for adapter in self.adapters.values()}
+        if lacking := [digest for digest, _ in saved.adapters.scales if digest not in loaded]:
+            raise RequestError(
+                f"{path} was saved with an adapter that is not loaded (the SHA-256 of its file is {lacking[0]}); load "
+                "it, or save the state again."
+            )
+        return self._pin(saved)
 
     def _check_generates(self) -> None:
         if not self._info.generates:
             raise RequestError(NOT_CHAT)
 
-    def score(self, tokens: tuple[int, ...], scored: tuple[int, ...], top: int = 1) -> Stream:
+    def score(
+        self, tokens: tuple[int, ...], scored: tuple[int, ...], top: int = 1, named: AdaptersLike | None = None
+    ) -> Stream:
         """Read `scored` after `tokens`: the stream's logprobs are those of its tokens, each with the `top` likeliest of
-        its place. Raises what `submit` raises."""
+        its place. `named`: the adapters that compute them. Raises what `submit` raises."""
         self.check()
         self._check_generates()
         if not tokens or not scored:
@@ -225,7 +248,40 @@ class Service:
         known_tokens(self._vocab, (*tokens, *scored))
         check_fits(len(tokens) + len(scored) - 1, self._info.n_ctx)
         turn = TurnRequest(Prompt("", ()), raw_parser, SamplingParams(logprobs=top), scored=scored, offline=True)
-        return self._start(turn.crossing(next(self._ids), tokens, Limits(), ()), OutputQueue(turn, tokens))
+        adapters = self._adapters.chosen(named, tokens)
+        return self._start(turn.crossing(next(self._ids), tokens, Limits(), (), adapters), OutputQueue(turn, tokens))
+
+    @property
+    def adapters(self) -> dict[str, AdapterInfo]:
+        """The adapters that turns may name, by name."""
+        return self._adapters.known
+
+    def load_adapter(self, adapter: AdapterInfo) -> None:
+        """Load an adapter, in the engine's thread between two steps. Raises RequestError if its name is taken,
+        EngineError if llama.cpp refuses its file."""
+        self.check_open()
+        self._check_generates()
+        self._adapters.reserve(adapter.name)
+        loaded, digest = None, adapter.digest
+        try:
+            self._reply(lambda id_: self._runner.change_adapters(LoadAdapter(id_, digest, adapter.path)))
+            loaded = adapter
+        except KeyboardInterrupt:  # it may be loaded all the same
+            self._runner.change_adapters(DropAdapter(next(self._ids), digest))
+            raise
+        finally:
+            self._adapters.settle(adapter.name, loaded)
+
+    def drop_adapter(self, name: str) -> None:
+        """Refuse turns that name this adapter, wait for those that use it, and free it. Raises RequestError if there is
+        none."""
+        self.check_open()
+        adapter = self._adapters.remove(name)
+        try:
+            self._reply(lambda id_: self._runner.change_adapters(DropAdapter(id_, adapter.digest)))
+        except QueueFullError:
+            self._adapters.settle(name, adapter)
+            raise
 
     def embed(
         self, texts: Sequence[Sequence[int]], tail: int, head: int = 0, *, truncate: bool, ranks: bool
@@ -246,17 +302,23 @@ class Service:
 
     def _save(self, pin: int, path: Path) -> None:
         self.check()
+        reply = self._reply(lambda id_: self._runner.save(id_, pin))
+        assert reply.saved is not None, "the reply to a Save has the state"
+        write_state(path, self._origin(), reply.saved)
+
+    def _reply(self, send: Callable[[int], None]) -> Reply:
+        """Returns the only reply to what `send` sends under the id that it gets. Raises the error in it."""
         id_ = next(self._ids)
         queue = self._post.open(id_, OutputQueue())
         try:
-            self._runner.save(id_, pin)
+            send(id_)
         except BaseException:
             self._post.shut(id_)
             raise
         reply = queue.replies.get()
-        if reply.saved is None:
-            raise reply.error or EngineError("The prefix was not saved.")
-        write_state(path, self._origin(), reply.saved)
+        if reply.events[-1] != Finished("stop"):
+            raise reply.error or EngineError("The engine was closed before this was done.")
+        return reply
 
     def _start(self, request: TurnRequest, queue: OutputQueue) -> Stream:
         runner, id_ = self._runner, request.id

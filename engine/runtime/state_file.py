@@ -17,6 +17,7 @@ from typing import Any
 
 from engine.errors import RequestError
 from engine.output_file import write_file
+from engine.runtime.adapters import BASE, Adapters
 
 _MAGIC = b"llama-engine state 2\n"
 _HEAD = len(_MAGIC) + 4
@@ -27,7 +28,7 @@ _DIGEST = 32
 class Origin:
     """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `rope`: the
     options for positions that were given. `buffers`: one for all sequences, or one for each; llama.cpp loads a state
-    only into as many as it was saved from."""
+    only into as many as it was saved from. `control_vectors`: a digest of their sum, "" without any."""
 
     model: str
     library: str
@@ -37,19 +38,21 @@ class Origin:
     rope: str
     swa_full: bool
     buffers: int
+    control_vectors: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The tokens that a sequence held, and its state."""
+    """The tokens that a sequence held, its state, and the adapters that computed it."""
 
     tokens: tuple[int, ...]
     state: bytes
+    adapters: Adapters = BASE
 
 
 def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
     """Write the file completely or not at all. Raises RequestError if it cannot be written."""
-    head = json.dumps({"origin": asdict(origin), "tokens": saved.tokens}).encode()
+    head = json.dumps({"origin": asdict(origin), "tokens": saved.tokens, "adapters": saved.adapters}).encode()
     start = b"".join((_MAGIC, len(head).to_bytes(4, "little"), head))
     digest = hashlib.sha256(start)
     digest.update(saved.state)
@@ -60,8 +63,8 @@ def write_state(path: Path, origin: Origin, saved: SavedState) -> None:
 
 
 def read_state(path: Path, origin: Origin) -> SavedState:
-    """Returns what `write_state` wrote for the same origin. Raises RequestError, with the reason, if the file is
-    missing, is not a state file, is damaged, or belongs to another model or other settings."""
+    """Returns what `write_state` wrote for the same origin, with any adapters. Raises RequestError, with the reason, if
+    the file is missing, is not a state file, is damaged, or belongs to another model or other settings."""
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
@@ -69,19 +72,20 @@ def read_state(path: Path, origin: Origin) -> SavedState:
     end = _start(path, data)
     if hashlib.sha256(memoryview(data)[:-_DIGEST]).digest() != data[-_DIGEST:]:
         raise RequestError(f"{path} is cut off or damaged; save the state again.")
-    return SavedState(_tokens(path, data[_HEAD:end], origin), data[end:-_DIGEST])
+    tokens, adapters = _parsed(path, data[_HEAD:end], origin)
+    return SavedState(tokens, data[end:-_DIGEST], adapters)
 
 
-def read_head(path: Path, origin: Origin) -> tuple[int, ...]:
-    """Returns the tokens of a state file, without reading its state and without proof that it is not damaged. Raises
-    what `read_state` raises."""
+def read_head(path: Path, origin: Origin) -> tuple[tuple[int, ...], Adapters]:
+    """Returns the tokens and adapters of a state file, without reading its state and without proof that it is not
+    damaged. Raises what `read_state` raises."""
     try:
         with path.open("rb") as file:
             data = file.read(_HEAD)
             head = file.read(_start(path, data) - _HEAD)
     except (OSError, ValueError) as error:
         raise RequestError(f"{path} cannot be read ({error}); save a state there first.") from error
-    return _tokens(path, head, origin)
+    return _parsed(path, head, origin)
 
 
 def _start(path: Path, data: bytes) -> int:
@@ -91,15 +95,17 @@ def _start(path: Path, data: bytes) -> int:
     return _HEAD + int.from_bytes(data[len(_MAGIC) : _HEAD], "little")
 
 
-def _tokens(path: Path, data: bytes, origin: Origin) -> tuple[int, ...]:
-    """Returns the tokens in a file's head, after comparing the origin in it."""
+def _parsed(path: Path, data: bytes, origin: Origin) -> tuple[tuple[int, ...], Adapters]:
+    """Returns the tokens and adapters in a file's head, after comparing the origin in it."""
     try:
         head: Any = json.loads(data)
         found, tokens = Origin(**head["origin"]), tuple(map(index, head["tokens"]))
+        scales, first = head.get("adapters", BASE)
+        adapters = Adapters(tuple((str(digest), float(scale)) for digest, scale in scales), index(first))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RequestError(f"{path} is a state file whose head cannot be read; save the state again.") from error
     _check_origin(path, found, origin)
-    return tokens
+    return tokens, adapters
 
 
 def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:

@@ -14,12 +14,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from engine.errors import RequestError, shown
+from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.state_file import Origin, SavedState, read_head, read_state, write_state
 
+_Key: TypeAlias = tuple[Origin, tuple[int, ...], Adapters]
 _log = logging.getLogger("engine.runner")
 _FOLDER = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(r"[0-9a-f]{64}\.state")
@@ -42,9 +45,11 @@ class StoreSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """A state in the store: the tokens that it holds, and where it is (in memory if `path` is None)."""
+    """A state in the store: the tokens that it holds, the adapters that computed them, and where it is (in memory if
+    `path` is None)."""
 
     tokens: tuple[int, ...]
+    adapters: Adapters = BASE
     path: Path | None = None
 
 
@@ -69,7 +74,7 @@ class StateStore:
             raise RequestError("A store on disk needs both: path, a folder, and disk, the most bytes in it.")
         self._arguments = (memory, path, disk)
         self._budget = memory
-        self._states: OrderedDict[tuple[Origin, tuple[int, ...]], bytes] = OrderedDict()
+        self._states: OrderedDict[_Key, bytes] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
         self._folder = None if path is None else _Folder(Path(path), disk)
@@ -97,8 +102,8 @@ class StateStore:
     def entries(self, origin: Origin) -> Iterator[Stored]:
         """Yields the states of this origin, those in memory first."""
         with self._lock:
-            known = [tokens for found, tokens in self._states if found == origin]
-        yield from map(Stored, known)
+            known = [(tokens, adapters) for found, tokens, adapters in self._states if found == origin]
+        yield from starmap(Stored, known)
         if self._folder is not None:
             yield from self._folder.entries(origin)
 
@@ -107,24 +112,25 @@ class StateStore:
         if entry.path is not None and self._folder is not None:
             return self._folder.read(origin, entry)
         with self._lock:
-            state = self._states.get((origin, entry.tokens))
+            key = origin, entry.tokens, entry.adapters
+            state = self._states.get(key)
             if state is not None:
-                self._states.move_to_end((origin, entry.tokens))
+                self._states.move_to_end(key)
             return state
 
     def takes(self, size: int) -> bool:
         """Whether a state of so many bytes is kept at all."""
         return size <= max(self._budget, 0 if self._folder is None else self._folder.budget)
 
-    def put(self, origin: Origin, tokens: Sequence[int], state: bytes, covered: Iterable[Stored] = ()) -> None:
+    def put(self, origin: Origin, saved: SavedState, covered: Iterable[Stored] = ()) -> None:
         """Keep a state, instead of the `covered` ones. It is written to disk in another thread."""
-        saved = SavedState(tuple(tokens), state)
+        key = origin, saved.tokens, saved.adapters
         with self._lock:
             for entry in covered:
-                self._drop((origin, entry.tokens))
-            self._drop((origin, saved.tokens))
-            self._states[origin, saved.tokens] = state
-            self._bytes += len(state)
+                self._drop((origin, entry.tokens, entry.adapters))
+            self._drop(key)
+            self._states[key] = saved.state
+            self._bytes += len(saved.state)
             while self._bytes > self._budget:
                 self._drop(next(iter(self._states)))
         if self._folder is not None:
@@ -136,7 +142,7 @@ class StateStore:
             _unlink(entry.path)
             return
         with self._lock:
-            self._drop((origin, entry.tokens))
+            self._drop((origin, entry.tokens, entry.adapters))
 
     def flush(self) -> None:
         """Wait until everything is written to disk."""
@@ -152,7 +158,7 @@ class StateStore:
         if self._folder is not None:
             self._folder.clear()
 
-    def _drop(self, key: tuple[Origin, tuple[int, ...]]) -> None:
+    def _drop(self, key: _Key) -> None:
         self._bytes -= len(self._states.pop(key, b""))
 
     def _write(self, folder: "_Folder", origin: Origin, saved: SavedState, covered: list[Path]) -> None:
@@ -220,12 +226,12 @@ class _Folder:
             return None
         with contextlib.suppress(OSError):  # deleted by another process meanwhile
             os.utime(path)
-        return saved.state if saved.tokens == entry.tokens else None
+        return saved.state if (saved.tokens, saved.adapters) == (entry.tokens, entry.adapters) else None
 
     def write(self, origin: Origin, saved: SavedState, covered: Sequence[Path]) -> None:
         """Write a state, after deleting the `covered` ones and as many old ones as the budget wants."""
         folder = self._place(origin)
-        tokens = json.dumps(saved.tokens).encode()
+        tokens = json.dumps((saved.tokens, saved.adapters)).encode()
         name = hashlib.sha256(tokens).hexdigest() + ".state"
         try:
             with self._locked():
@@ -288,10 +294,10 @@ class _Folder:
 def _head(path: Path, origin: Origin) -> Stored:
     """Returns the entry of a file; without tokens if it cannot be used."""
     try:
-        return Stored(read_head(path, origin), path)
+        return Stored(*read_head(path, origin), path)
     except RequestError as error:
         _log.warning("A state is not used: %s", error)
-        return Stored((), path)
+        return Stored((), path=path)
 
 
 def _size(path: Path) -> int | None:
@@ -344,15 +350,17 @@ class Shelf:
         """Forget a state that could not be used."""
         self.store.discard(self._origin, entry)
 
-    def keep(self, tokens: Sequence[int], memory: Saves, sequence: int, *, whole: bool) -> None:
+    def keep(self, tokens: Sequence[int], adapters: Adapters, memory: Saves, sequence: int, *, whole: bool) -> None:
         """Put a state into the store, unless one there holds all of these tokens. States that it continues go."""
         held = tuple(tokens)
         covered: list[Stored] = []
         for entry in self.store.entries(self._origin):
             other = entry.tokens
+            if entry.adapters != adapters:
+                continue
             if other == held or (not whole and other[: len(held)] == held):
                 return
             if not whole and held[: len(other)] == other:
                 covered.append(entry)
         if self.store.takes(memory.state_size(sequence)):
-            self.store.put(self._origin, held, memory.save(sequence), covered)
+            self.store.put(self._origin, SavedState(held, memory.save(sequence), adapters), covered)

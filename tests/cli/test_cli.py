@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from adapter_files import write_adapter
 from rich.console import Console
 from scripts import VOCAB
 
-from engine import ChatTemplate, Engine
+from engine import ChatTemplate, Engine, _data
 from engine.cli import commands, main
 from engine.cli.screen import Screen, json_line
 from engine.display import figures
@@ -496,7 +497,7 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     monkeypatch.setattr(commands.Engine, "load", load)
     line = "inspect m.gguf --ctx 99 --gpu-layers 3 --family hermes --chat-template t.jinja --threads 2 --seed 4"
-    line += " --response-template r.json"
+    line += " --response-template r.json --adapter poet=p.gguf --adapter q.gguf"
     assert main([*line.split(), "--states", str(tmp_path)]) == 1
     assert repr(given.pop("states")) == "<StateStore: StoreSizes(states=0, memory=0, files=0, disk=0)>"
     assert given == {
@@ -508,8 +509,29 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "response_template": Path("r.json"),
         "n_threads": 2,
         "seed": 4,
+        "adapters": {"poet": "p.gguf", "q.gguf": "q.gguf"},
         "preflight": True,
     }
+
+
+def test_adapters_are_used_by_every_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapter = str(write_adapter(tmp_path / "a.gguf"))
+    line = [
+        "run",
+        str(_data.builtin_model()),
+        "Hello!",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "12",
+        "--reasoning",
+        "off",
+    ]
+    said: list[str] = []
+    for more in ([], ["--adapter", f"poet={adapter}"], ["--adapter", adapter]):
+        assert main([*line, *more]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] != said[1] == said[2]
 
 
 # As a program of its own

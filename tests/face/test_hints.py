@@ -55,7 +55,7 @@ def test_an_option_of_a_turn_under_another_name(name: str, hint: str) -> None:
         ("num_ctx", "write n_ctx="),
         ("verbose", "logging"),
         ("model_path", "first argument"),
-        ("lora_path", "not there yet"),
+        ("lora_path", "write adapters="),
         ("mmproj", "not there yet"),
         ("temperature", "each turn"),
         ("n_gpu_layer", "did you mean 'n_gpu_layers'"),

@@ -20,23 +20,23 @@ NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "mea
 LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
 MAX_ROOM_LINES = {
     "agent/": 1_200,
-    "batch/": 1_970,
-    "cli/": 2_500,
+    "batch/": 1_980,
+    "cli/": 2_550,
     "constraint/": 1_650,
     "diagnose/": 2_000,
     "families/": 1_700,
     "hub/": 1_600,
     "isolated/": 850,
-    "llama/": 4_600,
+    "llama/": 4_850,
     "mcp/": 1_150,
     "notebook/": 200,
     "openai/": 2_600,
     "parsing/": 5_420,
     "remote/": 1_300,
-    "runtime/": 4_650,
+    "runtime/": 5_100,
     "template/": 4_980,
     "tools/": 1_450,
-    "modules outside rooms": 6_400,
+    "modules outside rooms": 6_700,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

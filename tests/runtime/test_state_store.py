@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import RequestError
+from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.state_file import Origin, SavedState, write_state
 from engine.runtime.state_store import Shelf, StateStore, Stored
 
@@ -38,7 +39,7 @@ def shelf(store: StateStore, origin: Origin = ORIGIN) -> Shelf:
 
 
 def keep(store: StateStore, tokens: tuple[int, ...], size: int = 1000, origin: Origin = ORIGIN) -> None:
-    shelf(store, origin).keep(tokens, Memory(bytes([tokens[0] % 256]) * size), 0, whole=False)
+    shelf(store, origin).keep(tokens, BASE, Memory(bytes([tokens[0] % 256]) * size), 0, whole=False)
     store.flush()
 
 
@@ -87,22 +88,32 @@ def test_a_longer_state_takes_the_place_of_its_beginning(store: StateStore) -> N
     keep(store, (*TOKENS, 5))
     assert held(store) == {(*TOKENS, 5)}
     memory = Memory(bytes(1000))
-    shelf(store).keep(TOKENS, memory, 0, whole=False)
+    shelf(store).keep(TOKENS, BASE, memory, 0, whole=False)
     assert (held(store), memory.saves) == ({(*TOKENS, 5)}, 0)
     keep(store, TOKENS, origin=OTHER)
     assert held(store, OTHER) == {TOKENS}
 
 
+def test_states_of_other_adapters_stand_beside_each_other(store: StateStore) -> None:
+    several = [BASE, Adapters((("a", 1.0),)), Adapters((("a", 0.5),))]
+    for number, adapters in enumerate(several):
+        shelf(store).keep(TOKENS, adapters, Memory(bytes([number]) * 1000), 0, whole=False)
+        store.flush()
+    assert {entry.adapters for entry in store.entries(ORIGIN)} == set(several)
+    for entry in store.entries(ORIGIN):
+        assert store.read(ORIGIN, entry) == bytes([several.index(entry.adapters)]) * 1000
+
+
 def test_states_that_cannot_be_cut_stand_beside_each_other(store: StateStore) -> None:
     for tokens in ((*TOKENS, 5), TOKENS):
-        shelf(store).keep(tokens, Memory(bytes(1000)), 0, whole=True)
+        shelf(store).keep(tokens, BASE, Memory(bytes(1000)), 0, whole=True)
         store.flush()
     assert held(store) == {TOKENS, (*TOKENS, 5)}
 
 
 def test_a_state_larger_than_the_budget_is_not_saved(store: StateStore) -> None:
     memory = Memory(bytes(10_000))
-    shelf(store).keep(TOKENS, memory, 0, whole=False)
+    shelf(store).keep(TOKENS, BASE, memory, 0, whole=False)
     assert (memory.saves, held(store)) == (0, set())
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.events import fold
 from engine.parsing import Parser, Piece
+from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.config import LoopOptions
 from engine.runtime.generation import Limits
 from engine.runtime.loop import Loop
@@ -57,11 +58,12 @@ class Bench:
         turns: tuple[int, ...] = (),
         parser: Callable[[], Parser] = plain,
         offline: bool = False,
+        adapters: Adapters = BASE,
     ) -> int:
         self._next += 1
         tokens = tuple(self.backend.vocab.tokenize(text, special=True))
         turn = TurnRequest(prompt(""), parser, priority=priority, deadline=deadline, offline=offline)
-        self.loop.submit(turn.crossing(self._next, tokens, limits or Limits(), turns))
+        self.loop.submit(turn.crossing(self._next, tokens, limits or Limits(), turns, adapters))
         return self._next
 
     def step(self, times: int = 1) -> None:
