@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from engine import loading, many
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
 from engine.diagnose.explain import Explanation, explain_turn
-from engine.diagnose.inspect import Inspection, inspect_model, model_facts
+from engine.diagnose.inspect import Inspection, engine_facts, inspect_model
 from engine.display import page_markdown, table_html, visible
 from engine.errors import EngineError, MissingTemplateError, RequestError
 from engine.families import Family, FamilyLike
@@ -61,7 +61,7 @@ class Engine:
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
-    the backend and closes it.
+    the backend and closes it, and so a second one that guesses ahead (`draft=`, with `LoopOptions(draft_max=...)`).
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class Engine:
         model: Model | IsolatedModel | None = None,
         seed: int | None = None,
         options: LoopOptions | None = None,
+        draft: Backend | None = None,
     ) -> None:
-        self._service = Service(backend, options)
+        self._service = Service(backend, options, draft)
         self._turns = Turns(self._service, template, seed)
         self._model = model
         self.scorer = Scorer(self._service)
@@ -92,7 +93,7 @@ class Engine:
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
         seed: int | None = None,
-        draft_max: int = 0,
+        draft: "str | Path | Engine | None" = None,
         preflight: bool = True,
         trust_template: bool = False,
         isolated: bool = False,
@@ -110,14 +111,15 @@ class Engine:
         offload, -1 for all; None: as many as fit into the devices' free memory. chat_template: its text, or the path of
         a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
         of models.toml, or a record), or `Families` in which to find it. seed: the seed of every turn that gives none.
-        draft_max: the most tokens to guess at once from the conversation so far and verify in one decode; 0 for none.
-        The answer is the same except for rounding. preflight: try these options in a
-        child process first, and the file too where its header does not show that it is safe, so that a native fault
-        does not end this process; both results are remembered. trust_template: render the model's own chat template in
-        this process instead of a child with limits. isolated: run the model in a child process: a later native fault
-        ends only that process (requests fail with EngineError), and Python threads that compute in this process do not
-        hold its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to
-        1.0, in another thread; it stops the load by returning False.
+        draft: who guesses the next tokens, which are verified in one decode, so the answer is the same except for
+        rounding: "ngram" copies them from the conversation so far; a smaller model of the same vocabulary (a path, a
+        Hub name, or an open Engine, whose weights are shared) writes them. preflight: try these options in a child
+        process first, and the file too where its header does not show that it is safe, so that a native fault does not
+        end this process; both results are remembered. trust_template: render the model's own chat template in this
+        process instead of a child with limits. isolated: run the model in a child process: a later native fault ends
+        only that process (requests fail with EngineError), and Python threads that compute in this process do not hold
+        its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to 1.0,
+        in another thread; it stops the load by returning False.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
@@ -125,7 +127,7 @@ class Engine:
         """
         check_arguments(chat_template=chat_template, family=family, seed=seed, progress=progress, revision=revision)
         check_arguments(preflight=preflight, trust_template=trust_template, isolated=isolated)
-        given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "draft_max": draft_max, **options})
+        given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
         loaded = loading.load(
             model,
             given,
@@ -135,8 +137,9 @@ class Engine:
             progress=progress,
             revision=revision,
             opening=partial(tell_open, cls),
+            draft=(draft._model or draft) if isinstance(draft, Engine) else draft,
         )
-        return cls._over(loaded, seed, given.loop)
+        return cls._over(loaded, seed)
 
     @classmethod
     async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
@@ -153,7 +156,7 @@ class Engine:
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
         seed: int | None = None,
-        draft_max: int = 0,
+        draft: "str | Path | Engine | None" = None,
         preflight: bool = True,
         trust_template: bool = False,
         **options: Unpack[ContextLoadOptions],
@@ -167,15 +170,15 @@ class Engine:
         check_arguments(
             chat_template=chat_template, family=family, seed=seed, preflight=preflight, trust_template=trust_template
         )
-        given = {"n_ctx": n_ctx, "draft_max": draft_max, **options}
         reading = Reading(chat_template, family, trust_template)
-        loaded = loading.adopt(llama, given, reading, preflight=preflight)
-        return cls._over(loaded, seed, settings(given).loop)
+        guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
+        loaded = loading.adopt(llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=guesser)
+        return cls._over(loaded, seed)
 
     @classmethod
-    def _over(cls, loaded: Loaded, seed: int | None, options: LoopOptions) -> Self:
-        weights, backend, template = loaded.weights, loaded.backend, loaded.template
-        return cls(backend, template, model=weights, seed=seed, options=options)
+    def _over(cls, loaded: Loaded, seed: int | None) -> Self:
+        weights, options = loaded.weights, loaded.loop
+        return cls(loaded.backend, loaded.template, model=weights, seed=seed, options=options, draft=loaded.draft)
 
     @overload
     def chat(
@@ -593,7 +596,4 @@ class Engine:
 
     def _facts(self) -> list[tuple[str, str]]:
         """Returns what a notebook shows of the engine, as names and values."""
-        info = None if self._model is None else self._model.info
-        closed = [("state", "closed: load it again")] if self.closed else []
-        context = ("context", f"{self.n_ctx:,} tokens a conversation")
-        return [*model_facts(info), ("family", self.family.title), context, *closed]
+        return engine_facts(self._model and self._model.info, self.family.title, self.n_ctx, closed=self.closed)

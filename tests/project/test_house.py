@@ -33,7 +33,7 @@ MAX_ROOM_LINES = {
     "openai/": 2_600,
     "parsing/": 5_400,
     "remote/": 1_300,
-    "runtime/": 4_050,
+    "runtime/": 4_450,
     "template/": 4_750,
     "tools/": 1_450,
     "modules outside rooms": 5_300,
