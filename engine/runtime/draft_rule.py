@@ -44,7 +44,7 @@ class DraftRule:
     """
 
     def __init__(self, sizes: Iterable[int], longest_rest: int) -> None:
-        self._sizes = sorted(sizes)
+        self.sizes = sorted(sizes)
         self._longest_rest = longest_rest
         self._rest = _REST
         self._right, self._tested = _PRIOR, _PRIOR_TESTED
@@ -53,7 +53,7 @@ class DraftRule:
     def size(self, record: DraftRecord, room: int, sequences: int, cost: float) -> int:
         """Returns how many tokens to guess, at most `room`. `sequences` are decoded together; to make one guess for
         each of them takes `cost` seconds."""
-        if room < 1 or not self._sizes or not self._times.covers(sequences):
+        if room < 1 or not self.sizes or not self._times.covers(sequences):
             return 0
         if not record.wait:
             if size := self._best(record, room, sequences, cost):
@@ -62,7 +62,7 @@ class DraftRule:
                 return size
             if record.tries:
                 record.tries = False
-                return self._sizes[0]
+                return self.sizes[0]
             record.wait = record.rest or self._rest
             record.rest = self._rest = min(2 * record.wait, self._longest_rest)
         record.wait -= 1
@@ -74,7 +74,7 @@ class DraftRule:
         prior = self._right / self._tested
         chance = min((record.right + _PRIOR_TESTED * prior) / (record.tested + _PRIOR_TESTED), _SURE)
         best, best_speed = 0, 0.0
-        for size in (0, *self._sizes):
+        for size in (0, *self.sizes):
             if size > room:
                 break
             tokens = (1 - chance ** (size + 1)) / (1 - chance)

@@ -60,7 +60,8 @@ class Runner:
         draft: Backend | None = None,
     ) -> None:
         self._deliver = deliver
-        self._backends = [backend] if draft is None else [draft, backend]
+        self._backend = backend
+        self._draft = draft
         self._loop = Loop(backend, options, draft=draft)
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._gate = threading.Lock()
@@ -142,8 +143,9 @@ class Runner:
             self._deliver(loop.drain())
         finally:
             try:
-                for backend in self._backends:
-                    backend.close()
+                self._backend.close()
+                if self._draft is not None:
+                    self._draft.close()
             finally:
                 self._ended.set()
 
