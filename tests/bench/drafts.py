@@ -4,11 +4,12 @@
     python tests/bench/drafts.py --only equal --prompts 500
     python tests/bench/drafts.py --only chi --samples 2000
 
-`speed`: decodes, and processor seconds of the one thread per token, beside no draft, in rounds. The built-in model itself is hardly slower than its
-draft, so guesses do not pay there, and the rule is to say so. The slow model is the built-in one with 49 further layers
-that add nothing: eight times the work for the same answers. "always" guesses whatever decodes take. `equal`: greedy
-answers with and without drafts. Those that part are counted as close where the two best log-probabilities lie closer
-than the same answer's differ between one row at a time and many. `chi`: whether sampled tokens are distributed alike.
+`speed`: decodes, and processor seconds of the one thread per token, beside no draft, in rounds. The built-in model
+itself is hardly slower than its draft, so guesses do not pay there, and the rule is to say so. The slow model is the
+built-in one with 49 further layers that add nothing: eight times the work for the same answers. "always" guesses
+whatever decodes take. `equal`: greedy answers with and without drafts. Those that part are counted as close where the
+two best log-probabilities lie closer than the same answer's differ between one row at a time and many. `chi`: whether
+sampled tokens are distributed alike.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from measuring import by_turns, ratio, words  # noqa: E402
 from model_files import copied  # noqa: E402
 
 from engine import Completion, Engine, _data  # noqa: E402
+from engine.many import Row  # noqa: E402
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95}
@@ -115,7 +117,8 @@ def equal(draft: object, count: int) -> None:
         guess_always(patch)
         same = close = 0
         plain = [bare.chat(text, **options) for text in texts]
-        for text, one, other in zip(texts, plain, drafting.generate(texts, **options), strict=True):
+        drafted: list[Completion] = drafting.generate(texts, **options)
+        for text, one, other in zip(texts, plain, drafted, strict=True):
             tokens = [[entry.token for entry in each.logprobs or ()] for each in (one, other)]
             at = next((place for place, pair in enumerate(zip(*tokens, strict=True)) if pair[0] != pair[1]), None)
             same += at is None
@@ -131,15 +134,14 @@ def equal(draft: object, count: int) -> None:
 def chi(draft: object, samples: int) -> None:
     """Print the chi-square of the tokens at a place of sampled answers, with drafts against without, by other seeds."""
     builtin = _data.builtin_model()
+    options: dict[str, Any] = {**SAMPLED, "temperature": 1.2, "max_tokens": 10, "ignore_eos": True, "logprobs": 1}
     places = (1, 4, 8)
     counts: list[list[Counter[int]]] = []
     for number, guesser in enumerate((None, draft)):
         with loaded(builtin, guesser, 8) as llm, pytest.MonkeyPatch.context() as patch:
             guess_always(patch)
-            rows = [("Tell me about blue.", {"seed": number * samples + seed}) for seed in range(samples)]
-            answers = llm.generate(
-                rows, max_tokens=10, ignore_eos=True, logprobs=1, reasoning=False, **{**SAMPLED, "temperature": 1.2}
-            )
+            rows: list[Row] = [("Tell me about blue.", {"seed": number * samples + seed}) for seed in range(samples)]
+            answers: list[Completion] = llm.generate(rows, **options)
             counts.append([Counter((each.logprobs or ())[place].token for each in answers) for place in places])
             print(f"  {llm.metrics.accepted_tokens} of {llm.metrics.drafted_tokens} guesses accepted")
     for place, one, other in zip(places, *counts, strict=True):

@@ -57,7 +57,11 @@ WISHES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def expected(bare: Engine) -> dict[str, list[Completion]]:
     """What is answered without guesses, one question at a time."""
-    return {name: [bare.chat(text, **{"max_tokens": 60, **wish}) for text in ASKED] for name, wish in WISHES.items()}
+    answers: dict[str, list[Completion]] = {}
+    for name, wish in WISHES.items():
+        options: dict[str, Any] = {"max_tokens": 60, **wish}
+        answers[name] = [bare.chat(text, **options) for text in ASKED]
+    return answers
 
 
 @pytest.mark.parametrize("kind", ["ngram", "model", "engine", "child"])
