@@ -35,7 +35,7 @@ class _Worker:
 
     def run(self) -> None:
         """Serve until the orders end."""
-        from engine.llama.draft import check_draft
+        from engine.llama.draft import check_draft, load_draft
         from engine.llama.model import Model
         from engine.runtime.runner import Runner
 
@@ -47,7 +47,7 @@ class _Worker:
             model = loaded.enter_context(Model.load(load.path, load.options, progress=told))
             draft: Model | None = None
             if load.draft is not None:
-                draft = loaded.enter_context(Model.load(load.draft, load.options))
+                draft = loaded.enter_context(load_draft(load.draft, load.options))
                 check_draft(model, draft)
             self._answers.send(encoded(model.info))
             order: Open = self._next()

@@ -2,6 +2,8 @@
 
 import re
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from engine.errors import ModelLoadError, shown
@@ -28,7 +30,13 @@ class DraftModel(NamedTuple):
 
     def load(self, options: ModelOptions) -> Model:
         """Load the file, or share the weights that are loaded. Raises ModelLoadError."""
-        return Model.load(self.file.path, options) if self.model is None else self.model.lend()
+        return load_draft(self.file.path, options) if self.model is None else self.model.lend()
+
+
+def load_draft(path: Path, options: ModelOptions) -> Model:
+    """Load a draft model as the model itself was: with all of its layers on devices, if that has any there. Raises
+    ModelLoadError."""
+    return Model.load(path, replace(options, n_gpu_layers=-1 if options.n_gpu_layers else 0))
 
 
 def check_draft(model: Model, draft: Model) -> None:

@@ -117,7 +117,7 @@ def equal(draft: object, count: int) -> None:
         guess_always(patch)
         same = close = 0
         plain = [bare.chat(text, **options) for text in texts]
-        drafted: list[Completion] = drafting.generate(texts, **options)
+        drafted = drafting.generate(texts, on_error="raise", **options)
         for text, one, other in zip(texts, plain, drafted, strict=True):
             tokens = [[entry.token for entry in each.logprobs or ()] for each in (one, other)]
             at = next((place for place, pair in enumerate(zip(*tokens, strict=True)) if pair[0] != pair[1]), None)
@@ -141,7 +141,7 @@ def chi(draft: object, samples: int) -> None:
         with loaded(builtin, guesser, 8) as llm, pytest.MonkeyPatch.context() as patch:
             guess_always(patch)
             rows: list[Row] = [("Tell me about blue.", {"seed": number * samples + seed}) for seed in range(samples)]
-            answers: list[Completion] = llm.generate(rows, **options)
+            answers = llm.generate(rows, on_error="raise", **options)
             counts.append([Counter((each.logprobs or ())[place].token for each in answers) for place in places])
             print(f"  {llm.metrics.accepted_tokens} of {llm.metrics.drafted_tokens} guesses accepted")
     for place, one, other in zip(places, *counts, strict=True):

@@ -27,7 +27,7 @@ MAX_ROOM_LINES = {
     "families/": 900,
     "hub/": 1_500,
     "isolated/": 850,
-    "llama/": 4_400,
+    "llama/": 4_550,
     "mcp/": 1_150,
     "notebook/": 200,
     "openai/": 2_600,
@@ -36,7 +36,7 @@ MAX_ROOM_LINES = {
     "runtime/": 4_450,
     "template/": 4_750,
     "tools/": 1_450,
-    "modules outside rooms": 5_300,
+    "modules outside rooms": 5_450,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
