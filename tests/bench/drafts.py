@@ -134,8 +134,9 @@ def equal(draft: object, count: int) -> None:
 def chi(draft: object, samples: int) -> None:
     """Print the chi-square of the tokens at a place of sampled answers, with drafts against without, by other seeds."""
     builtin = _data.builtin_model()
-    options: dict[str, Any] = {**SAMPLED, "temperature": 1.2, "max_tokens": 10, "ignore_eos": True, "logprobs": 1}
-    places = (1, 4, 8)
+    sampling: dict[str, Any] = {"temperature": 2.0, "top_k": 12, "top_p": 1.0, "min_p": 0.0}
+    options: dict[str, Any] = {**sampling, "max_tokens": 24, "ignore_eos": True, "logprobs": 1, "reasoning": False}
+    places = (2, 8, 16, 23)
     counts: list[list[Counter[int]]] = []
     for number, guesser in enumerate((None, draft)):
         with loaded(builtin, guesser, 8) as llm, pytest.MonkeyPatch.context() as patch:
