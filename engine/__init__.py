@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from engine.agent.agent import Agent
     from engine.agent.run import Run, RunStream, Step
     from engine.agent.transcript import Transcript
+    from engine.conversation import Conversation
     from engine.diagnose.explain import Explanation
     from engine.diagnose.inspect import Inspection
     from engine.engine import Engine
+    from engine.engines import EngineHandle, Engines, Waiting
     from engine.errors import (
         BatchInputError,
         CallbackError,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         QueueFullError,
         RequestError,
         TemplateError,
+        WaitTimeoutError,
     )
     from engine.events import (
         ContentDelta,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from engine.runtime.metrics import Metrics
     from engine.runtime.request import TurnRequest
     from engine.runtime.service import PinnedPrefix, Service, Stream
+    from engine.runtime.state_store import StateStore, StoreSizes
     from engine.scoring import Classification, Score
     from engine.template.chat_template import ChatTemplate
     from engine.template.prompt import Prompt
@@ -92,11 +96,14 @@ __all__ = [
     "Completion",
     "ContentDelta",
     "ContextOverflowError",
+    "Conversation",
     "DecodeError",
     "DiskFullError",
     "Engine",
     "EngineError",
+    "EngineHandle",
     "EngineWarning",
+    "Engines",
     "Event",
     "Explanation",
     "Families",
@@ -133,7 +140,9 @@ __all__ = [
     "SamplingParams",
     "Score",
     "Service",
+    "StateStore",
     "Step",
+    "StoreSizes",
     "Stream",
     "TemplateError",
     "TextPart",
@@ -152,6 +161,8 @@ __all__ = [
     "TurnOptions",
     "TurnRequest",
     "Usage",
+    "WaitTimeoutError",
+    "Waiting",
     "as_tool",
     "as_tools",
     "fold",
@@ -163,11 +174,13 @@ _MODULES = {
     "engine.agent.transcript": "Transcript",
     "engine.template.chat_template": "ChatTemplate",
     "engine.engine": "Engine",
+    "engine.engines": "EngineHandle Engines Waiting",
     "engine.errors": "BatchInputError CallbackError ContextOverflowError DecodeError DiskFullError EngineError "
     "EngineWarning FamilyError ForgedPromptError MissingTemplateError ModelLoadError QueueFullError RequestError "
-    "TemplateError",
+    "TemplateError WaitTimeoutError",
     "engine.events": "ContentDelta Event Finished ReasoningDelta ToolCallDelta ToolCallEnd ToolCallStart ToolResult "
     "fold",
+    "engine.conversation": "Conversation",
     "engine.diagnose.explain": "Explanation",
     "engine.families": "Families Family Format",
     "engine.diagnose.inspect": "Inspection",
@@ -177,6 +190,7 @@ _MODULES = {
     "engine.runtime.metrics": "Metrics",
     "engine.runtime.request": "TurnRequest",
     "engine.runtime.service": "PinnedPrefix Service Stream",
+    "engine.runtime.state_store": "StateStore StoreSizes",
     "engine.scoring": "Classification Score",
     "engine.template.prompt": "Prompt",
     "engine.tools": "ToolContext ToolLike as_tool as_tools",

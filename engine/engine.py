@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from engine import loading, many
 from engine.agent import Run, RunInput, RunStream, Transcript, run_options, stream_run
+from engine.conversation import Conversation
 from engine.diagnose.explain import Explanation, explain_turn
 from engine.diagnose.inspect import Inspection, engine_facts, inspect_model
 from engine.display import page_markdown, table_html, visible
 from engine.errors import EngineError, MissingTemplateError, RequestError
-from engine.families import Family, FamilyLike
+from engine.families import Family, FamilyLike, ResponseTemplateLike
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.model import Model, ModelInfo
 from engine.loading import Loaded, Reading
 from engine.many import OnError, Row
+from engine.measures import Measures
 from engine.notebook.reload import tell_open
 from engine.offloop import off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
@@ -23,11 +25,9 @@ from engine.options import (
     AgentOptions,
     ChoicesArguments,
     ContextLoadOptions,
-    EmbedOptions,
     FreeTurnOptions,
     LoadOptions,
     RawOptions,
-    RerankOptions,
     TurnOptions,
     check_arguments,
     checked,
@@ -37,27 +37,22 @@ from engine.parsing import Piece
 from engine.runtime.backend import Backend
 from engine.runtime.config import LoopOptions
 from engine.runtime.metrics import Metrics
-from engine.runtime.pending import PendingVectors
 from engine.runtime.raw import detokenize, tokenize
 from engine.runtime.service import PinnedPrefix, Service, Stream
-from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
 from engine.template.chat_template import ChatTemplate
 from engine.template.conversation import check_last, conversation_of
 from engine.template.prompt import Prompt
 from engine.tools import RunTool, Toolbox, ToolLike, as_tools
 from engine.turns import Turns
 from engine.types import Completion, Message, MessagesLike
-from engine.vectors import Embedder, Ranked, matrix, ranking
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from engine.types import ParsedCompletion
 
 Answer = TypeVar("Answer")
 
 
-class Engine:
+class Engine(Measures):
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
@@ -77,10 +72,7 @@ class Engine:
         self._service = Service(backend, options, draft)
         self._turns = Turns(self._service, template, seed)
         self._model = model
-        self.scorer = Scorer(self._service)
-        """What `score` and `classify` ask for log-probabilities."""
-        self.embedder = Embedder.of(self._service, None if model is None else model.info)
-        """What `embed` and `rerank` ask for vectors."""
+        super().__init__(self._service, self._turns, None if model is None else model.info)
 
     @classmethod
     def load(
@@ -92,6 +84,7 @@ class Engine:
         n_gpu_layers: int | None = None,
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
+        response_template: ResponseTemplateLike | None = None,
         seed: int | None = None,
         draft: "str | Path | Engine | None" = None,
         preflight: bool = True,
@@ -110,28 +103,29 @@ class Engine:
         is less, and less if memory is short; the log reports the choice, with the numbers. n_gpu_layers: layers to
         offload, -1 for all; None: as many as fit into the devices' free memory. chat_template: its text, or the path of
         a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
-        of models.toml, or a record), or `Families` in which to find it. seed: the seed of every turn that gives none.
-        draft: who guesses the next tokens, which are verified in one decode, so the answer is the same except for
-        rounding: "ngram" copies them from the conversation so far; a smaller model of the same vocabulary (a path, a
-        Hub name, or an open Engine, whose weights are shared) writes them. preflight: try these options in a child
-        process first, and the file too where its header does not show that it is safe, so that a native fault does not
-        end this process; both results are remembered. trust_template: render the model's own chat template in this
-        process instead of a child with limits. isolated: run the model in a child process: a later native fault ends
-        only that process (requests fail with EngineError), and Python threads that compute in this process do not hold
-        its interpreter lock; logits processors must then be module-level functions. progress: called with 0.0 to 1.0,
-        in another thread; it stops the load by returning False.
+        of models.toml, or a record), or `Families` in which to find it. response_template: Hugging Face's
+        `response_template`, which states that format (a dictionary, or the path of a JSON file or tokenizer_config.json
+        that holds one). seed: the seed of every turn that gives none. draft: who guesses the next tokens, which are
+        verified in one decode, so the answer is the same except for rounding: "ngram" copies them from the conversation
+        so far; a smaller model of the same vocabulary (a path, a Hub name, or an open Engine, whose weights are shared)
+        writes them.
+        preflight: try these options in a child process first, and the file too where its header does not show that it
+        is safe, so that a native fault does not end this process; both results are remembered. trust_template: render
+        the model's own chat template in this process instead of a child with limits. isolated: run the model in a child
+        process: a later native fault ends only that process (requests fail with EngineError), and Python threads that
+        compute in this process do not slow it; logits processors must then be module-level functions.
+        progress: called with 0.0 to 1.0, in another thread; it stops the load by returning False.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
         FamilyError for a template or family that cannot be used; RequestError for invalid options.
         """
-        check_arguments(chat_template=chat_template, family=family, seed=seed, progress=progress, revision=revision)
-        check_arguments(preflight=preflight, trust_template=trust_template, isolated=isolated)
+        check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight, isolated=isolated)
         given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
         loaded = loading.load(
             model,
             given,
-            Reading(chat_template, family, trust_template),
+            Reading(chat_template, family, trust_template, response_template),
             preflight=preflight,
             isolated=isolated,
             progress=progress,
@@ -155,6 +149,7 @@ class Engine:
         n_ctx: int | None = None,
         chat_template: str | Path | None = None,
         family: FamilyLike | None = None,
+        response_template: ResponseTemplateLike | None = None,
         seed: int | None = None,
         draft: "str | Path | Engine | None" = None,
         preflight: bool = True,
@@ -163,14 +158,12 @@ class Engine:
     ) -> Self:
         """Make an engine over the weights of an open `llama_cpp.Llama`, which stays usable and must stay open.
 
-        The context is a new one, by default with the Llama's length and number of threads; LoRA adapters of the Llama's
-        context are not used. The options are those of `load`. Raises what `load` raises, and EngineError if this build
-        of llama.cpp would end the process: weights that are already loaded cannot be fixed.
+        The context is a new one, by default with the Llama's length, RoPE scaling and number of threads; LoRA adapters
+        of the Llama's context are not used. The options are those of `load`. Raises what `load` raises, and EngineError
+        if this build of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
-        check_arguments(
-            chat_template=chat_template, family=family, seed=seed, preflight=preflight, trust_template=trust_template
-        )
-        reading = Reading(chat_template, family, trust_template)
+        check_arguments(seed=seed, preflight=preflight)
+        reading = Reading(chat_template, family, trust_template, response_template)
         guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
         loaded = loading.adopt(llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=guesser)
         return cls._over(loaded, seed)
@@ -230,6 +223,22 @@ class Engine:
         """
         _ = checked({"n": n, "offline": offline}, ChoicesArguments)
         return self._turns.start(messages, tools, options, n, offline=offline)
+
+    def conversation(
+        self,
+        messages: "MessagesLike | None" = None,
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Conversation:
+        """Returns a conversation that begins with these messages (a system message, for example), keeps what is said,
+        and can be forked: `llm.conversation().chat("Hello")`. `tools` and `options` are those of its turns. Raises
+        RequestError for what is not valid."""
+        _ = self._turns.check(options)
+
+        def start(messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream:
+            return self._turns.start(messages, tools, options, 1, claims=True)[0]
+
+        return Conversation(start, messages, tools, options)
 
     def pin(
         self, messages: MessagesLike, tools: Sequence[ToolLike] | None = None, **options: Unpack[TurnOptions]
@@ -388,70 +397,6 @@ class Engine:
         """`restore` for an event loop."""
         return await off_loop(lambda: self.restore(path), PinnedPrefix.release)
 
-    def embed(self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
-        """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
-        embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for what
-        is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
-        numbers = matrix(self.embedder.start(texts, options).result(), options)
-        return numbers[0] if isinstance(texts, str) else numbers
-
-    async def aembed(
-        self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]
-    ) -> "NDArray[Any]":
-        """`embed` for an event loop; cancelling the task cancels the request."""
-        pending = await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)
-        numbers = matrix(await pending, options)
-        return numbers[0] if isinstance(texts, str) else numbers
-
-    def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
-        """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
-        Needs a reranking model. Raises what `embed` raises."""
-        return ranking(self.embedder.start_rank(query, documents, options).result(), options)
-
-    async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
-        """`rerank` for an event loop; cancelling the task cancels the request."""
-        pending = await off_loop(lambda: self.embedder.start_rank(query, documents, options), PendingVectors.cancel)
-        return ranking(await pending, options)
-
-    def score(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
-    ) -> list[Score]:
-        """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
-        `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
-        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
-        RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
-        ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
-        return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special))
-
-    async def ascore(
-        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
-    ) -> list[Score]:
-        """`score` for an event loop."""
-        return await off_loop(lambda: self.score(prompt, continuations, special=special), bool)
-
-    def classify(
-        self,
-        messages: MessagesLike,
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Classification:
-        """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
-        generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
-        other, the shorter wins. Raises what `score` and `stream` raise."""
-        place = self._turns.answer_place(messages, tools, options)
-        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels)))
-
-    async def aclassify(
-        self,
-        messages: MessagesLike,
-        labels: Sequence[str],
-        tools: Sequence[ToolLike] | None = None,
-        **options: Unpack[TurnOptions],
-    ) -> Classification:
-        """`classify` for an event loop."""
-        return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
-
     def tokenize(self, text: str, *, special: bool = True, add_bos: bool = False) -> list[int]:
         """Returns the tokens of a text. `special`: control-token text becomes control tokens; `add_bos`: put the BOS
         token first, if this model's prompts have one."""
@@ -525,7 +470,8 @@ class Engine:
 
     def inspect(self) -> Inspection:
         """Returns what the engine knows about the model."""
-        return inspect_model(self.template, self.info, self._service.info, self._service.vocab.size)
+        context, template = self._service.info, self.template if self._service.info.generates else None
+        return inspect_model(template, self.info, context, self.embedder.facts, self._service.vocab.size)
 
     @property
     def template(self) -> ChatTemplate:

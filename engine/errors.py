@@ -106,6 +106,10 @@ class QueueFullError(EngineError):
     """More requests wait than `max_waiting` allows; try again later."""
 
 
+class WaitTimeoutError(EngineError, TimeoutError):
+    """The memory for a model of `Engines` was not free in time; try again later."""
+
+
 class FamilyError(EngineError):
     """A family is unknown, or a family table (models.toml, or a user's own) is incomplete or contradicts itself."""
 

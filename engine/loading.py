@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -13,33 +13,49 @@ from engine import _data, screens
 from engine.diagnose import preflight as checks
 from engine.diagnose.file_trial import try_file
 from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError, shown
-from engine.families import Families, FamilyLike
+from engine.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
+from engine.families.response_template import template_in
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.context import LlamaBackend
 from engine.llama.draft import DraftModel, check_draft
-from engine.llama.gguf import read_gguf
+from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.lib import library
 from engine.llama.machine import available_memory
 from engine.llama.model import Model
-from engine.llama.plan import Machine, draft_context, plan, this_machine
+from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_machine
+from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
-from engine.options import NGRAM, Settings, settings
+from engine.options import NGRAM, Settings, check_arguments, settings
 from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
 from engine.template import renderer
 from engine.template.chat_template import ChatTemplate
 
 _SMALL = 16 << 20
+_ALL = 1 << 62
 _log = logging.getLogger("engine.llama")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The caller's choices for the chat template and family: see `ChatTemplate.for_model`."""
+    """The caller's choices for the chat template and the output's format: see `ChatTemplate.for_model`. Raises
+    RequestError for one of a wrong type."""
 
     chat_template: str | Path | None = None
     family: FamilyLike | None = None
     trust_template: bool = False
+    response_template: ResponseTemplate | ResponseTemplateLike | None = None
+
+    def __post_init__(self) -> None:
+        check_arguments(chat_template=self.chat_template, family=self.family, trust_template=self.trust_template)
+        if not isinstance(self.response_template, ResponseTemplate):
+            check_arguments(response_template=self.response_template)
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the caller states the output's format."""
+        named = self.family is not None and not isinstance(self.family, Families)
+        return named or self.response_template is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +86,15 @@ def load(
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
     devices that are available; `opening` is called with the file before that. `draft`: a model that guesses ahead.
     Raises what `Engine.load` raises."""
-    path = _file(model, revision)
+    path = located(model, revision)
     if opening is not None:
         opening(path)
     _warn_without_gpu(options.model)
     _prepare(reading, builtin=model is None)
-    file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
-    context = vector_options(file, options.context) if file.embeds else options.context
     guessing = _draft_model(draft, options.loop.draft_max, isolated=isolated)
-    made = plan(file, options.model, context, machine(), draft=None if guessing is None else guessing.planned)
+    file, made = planned(path, options, machine(), guessing)  # what is no model, or does not fit, is refused first
+    if not file.embeds and not reading.is_chosen:
+        reading = replace(reading, response_template=_published(path, file.base_models))
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
     beside = draft_context(options.context, made.n_ctx, made.cells.sequences)
@@ -92,10 +108,28 @@ def load(
             try_file(guessing.file, load_options, beside)
     apart = guessing.file.path if guessing is not None and isolated else None
     weights = _weights(path, load_options, progress, isolated=isolated, draft=apart)
-    planned = replace(context, check_memory=False)  # `plan` has checked it
+    checked = replace(context, check_memory=False)  # `plan` has checked it
     beside = replace(beside, check_memory=False)
-    planned = _few_threads(planned, weights.info.size_bytes)
-    return _completed(weights, planned, options.loop, reading, guessing, beside)
+    checked = _few_threads(checked, weights.info.size_bytes)
+    return _completed(weights, checked, options.loop, reading, guessing, beside)
+
+
+def planned(
+    path: Path, options: Settings, machine: Machine, guessing: DraftModel | None = None
+) -> tuple[GgufFile, Plan]:
+    """Read a file's header, and plan its load on a machine, beside a draft model. Raises what `Engine.load` raises for
+    a file that is not a chat model, or does not fit."""
+    file = read_gguf(path)
+    context = vector_options(file, options.context) if file.embeds else options.context
+    draft = None if guessing is None else guessing.planned
+    return file, plan(file, options.model, context, machine, draft=draft)
+
+
+def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
+    """Returns what the context for vectors takes that a chat model makes beside its own. Raises ContextOverflowError if
+    not even that fits on this machine."""
+    weights = replace(loaded.model, n_gpu_layers=loaded.model.n_gpu_layers or 0)
+    return plan(file, weights, vector_options(file, loaded.context), machine, held=_ALL).need
 
 
 def _draft_model(draft: object, longest: int, *, isolated: bool = False) -> DraftModel | None:
@@ -104,7 +138,7 @@ def _draft_model(draft: object, longest: int, *, isolated: bool = False) -> Draf
     if draft is None or draft == NGRAM or not longest:
         return None
     if isinstance(draft, str | Path):
-        return DraftModel(read_gguf(_file(draft, None)))
+        return DraftModel(read_gguf(located(draft, None)))
     if isinstance(draft, Model) and not isolated:
         return DraftModel(draft.file, draft)
     raise RequestError(
@@ -140,8 +174,8 @@ def adopt(
     preflight: bool = True,
     draft: object = None,
 ) -> Loaded:
-    """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length and number of
-    threads. Raises what `Engine.from_llama` raises."""
+    """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length, scaling of
+    positions and number of threads. Raises what `Engine.from_llama` raises."""
     of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
     if given := sorted(of_weights.intersection(options)):
         raise RequestError(
@@ -151,6 +185,8 @@ def adopt(
     _prepare(reading)
     weights = Model.adopt(llama)
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
+    if options.get("rope_scaling_type") is None:
+        same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
     given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
     guessing = _draft_model(draft, given.loop.draft_max)
     if preflight:
@@ -206,6 +242,7 @@ def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate 
             name=info.name,
             control_tokens=weights.vocab.control_tokens,
             trust_template=reading.trust_template,
+            response_template=reading.response_template,
         )
     except MissingTemplateError as error:
         if reading.family is None or isinstance(reading.family, Families):
@@ -213,7 +250,21 @@ def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate 
         raise
 
 
-def _file(model: object, revision: str | None) -> Path:
+def _published(path: Path, bases: Sequence[str]) -> ResponseTemplate | None:
+    """Returns the response template of a model in the Hub's cache: its repository's, otherwise its base model's."""
+    if not any(part.startswith("models--") for part in path.parts):
+        return None
+    from engine import hub
+
+    for name, data in hub.companions(path, bases):
+        if (spec := template_in(data)) is not None:
+            return ResponseTemplate(spec, f"the response template of {name}")
+    return None
+
+
+def located(model: object, revision: str | None, memory: Callable[[], int | None] = available_memory) -> Path:
+    """Returns the file that a model's name means; one of the Hub is downloaded unless it is in the cache. `memory`
+    returns the bytes into which a quantisation is to fit. Raises RequestError and ModelLoadError."""
     if model is None:
         path = _data.builtin_model()
     elif not isinstance(model, str | Path):
@@ -228,7 +279,7 @@ def _file(model: object, revision: str | None) -> Path:
     else:
         from engine import hub  # imports huggingface_hub, which a file does not need
 
-        return hub.located(str(model), revision, available_memory)
+        return hub.located(str(model), revision, memory)
     if revision is not None:
         raise RequestError(f"revision={revision!r} is for models on the Hub, but {path} is a file; leave it out.")
     return path

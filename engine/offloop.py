@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
-from threading import Event
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -12,19 +13,40 @@ _cancelled: ContextVar[Event | None] = ContextVar("cancelled", default=None)
 
 
 async def off_loop(work: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """Run `work` in a worker thread with this context's variables, and return its result. If the caller is cancelled
-    meanwhile, `undo` is called with the result once there is one, and `is_unwanted` returns True in the worker, so that
-    it may give up early. Raises what `work` raises."""
+    """Run `work` in a thread of its own with this context's variables, and return its result. If the caller is
+    cancelled meanwhile, `undo` is called with the result once there is one, and `is_unwanted` returns True in the
+    thread, so that it may give up early. Raises what `work` raises.
+
+    The event loop's own few threads do not serve: who waits there for memory would keep who has it from going on.
+    """
     context, cancelled = copy_context(), Event()
     context.run(_cancelled.set, cancelled)
-    done = asyncio.get_running_loop().run_in_executor(None, context.run, work)
+    result = _started(lambda: context.run(work))
+    done = asyncio.wrap_future(result)
     keep_awake(done)
     try:
-        return await asyncio.shield(done)
+        return await done
     except asyncio.CancelledError:
         cancelled.set()
-        done.add_done_callback(lambda late: None if late.cancelled() or late.exception() else undo(late.result()))
+        result.add_done_callback(lambda late: None if late.exception() else undo(late.result()))
         raise
+
+
+def _started(work: Callable[[], T]) -> "Future[T]":
+    """Start a thread, and return its result to come, which cannot be cancelled."""
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            value = work()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            result.set_exception(error)
+        else:
+            result.set_result(value)
+
+    Thread(target=run, name="llama-engine-call", daemon=True).start()
+    return result
 
 
 def keep_awake(future: "asyncio.Future[Any]") -> None:

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from engine.agent.limits import RunArguments
 from engine.errors import RequestError
-from engine.families import FamilyLike
+from engine.families import FamilyLike, ResponseTemplateLike
 from engine.hints import unknown_option
 from engine.runtime.config import (
     CacheType,
@@ -22,11 +22,13 @@ from engine.runtime.config import (
     LoopOptions,
     ModelOptions,
     Pooling,
+    RopeScaling,
     SplitMode,
     check_value,
     refusal,
     shown,
 )
+from engine.runtime.state_store import StateStore
 from engine.template.overflow import PromptOptions
 from engine.types import (
     AllowedChoice,
@@ -67,6 +69,12 @@ class ContextLoadOptions(TypedDict, total=False):
     swa_full: bool
     rope_freq_base: float
     rope_freq_scale: float
+    rope_scaling_type: RopeScaling | None
+    yarn_ext_factor: float | None
+    yarn_attn_factor: float | None
+    yarn_beta_fast: float | None
+    yarn_beta_slow: float | None
+    yarn_orig_ctx: int | None
     device_sampling: bool
     checkpoint_mib: int
     pooling: Pooling | None
@@ -74,6 +82,7 @@ class ContextLoadOptions(TypedDict, total=False):
     draft_max: int | None
     max_waiting: int
     prefill_seconds: float
+    states: StateStore | None
 
 
 class LoadOptions(ContextLoadOptions, total=False):
@@ -130,6 +139,7 @@ class LoadArguments(TypedDict, total=False):
 
     chat_template: str | Path | None
     family: FamilyLike | None
+    response_template: ResponseTemplateLike | None
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None
     preflight: bool
     trust_template: bool

@@ -210,6 +210,7 @@ class ScriptedBackend:
         dimensions: int = 256,
     ) -> None:
         self.vocab: ByteVocab = vocab if vocab is not None else ByteVocab()
+        self._vectors = ScriptedVectors(self.vocab, dimensions, n_ctx)
         self.info = ContextInfo(
             n_ctx=n_ctx,
             n_sequences=n_sequences,
@@ -218,6 +219,7 @@ class ScriptedBackend:
             n_outputs=n_batch,
             can_share=trimmable,
             checkpoint_bytes=0 if trimmable else 1 << 20,
+            vectors=self._vectors.info,
         )
         self.before_decode = before_decode
         self.delay = delay
@@ -235,7 +237,6 @@ class ScriptedBackend:
         self._cells: list[list[_Cell]] = [[] for _ in range(self.info.n_sequences)]
         self._rows: Sequence[Row] = ()
         self._aborted = threading.Event()
-        self._vectors = ScriptedVectors(self.vocab, dimensions, n_ctx)
 
     def vectors(self) -> ScriptedVectors:
         return self._vectors
@@ -379,6 +380,9 @@ class ScriptedBackend:
         del cells[position:]
         return True
 
+    def state_size(self, sequence: int) -> int:
+        return len(self.save(sequence))
+
     def save(self, sequence: int) -> bytes:
         return json.dumps(self.tokens(sequence)).encode()
 
@@ -409,7 +413,7 @@ class ScriptedBackend:
 
     @property
     def origin(self) -> Origin:
-        return Origin("scripted", "testing", "none", "none", "off", 0.0, 0.0, swa_full=True, buffers=1)
+        return Origin("scripted", "testing", "none", "none", "off", "", swa_full=True, buffers=1)
 
     def copy(self, source: int, target: int, positions: int) -> None:
         if self._cells[target]:

@@ -14,7 +14,7 @@ from engine.constraint.response import response_of
 from engine.constraint.trial import finished_by
 from engine.diagnose.explain import Asked
 from engine.errors import MissingTemplateError, RequestError
-from engine.events import fold
+from engine.events import Event, fold
 from engine.families import Family, builtin_families
 from engine.options import RawOptions, TurnOptions, checked, parser_choice, prompt_options, sampling_params, until
 from engine.parsing import Piece
@@ -23,12 +23,12 @@ from engine.runtime.request import TurnRequest
 from engine.runtime.service import Service
 from engine.runtime.stream import Stream
 from engine.template.chat_template import ChatTemplate
-from engine.template.conversation import conversation_of, without_inline_reasoning
+from engine.template.conversation import conversation_of, with_answer, without_inline_reasoning
 from engine.template.overflow import Fitted, PromptOptions, Prompts
 from engine.template.prompt import Prompt
 from engine.template.reasoning_memory import ReasoningMemory, Restored
 from engine.tools import ToolLike, as_tools
-from engine.types import AllowedTools, Completion, Message, MessagesLike, SamplingParams, Tool, ToolChoice
+from engine.types import AllowedTools, Message, MessagesLike, SamplingParams, Tool, ToolChoice
 
 
 class Turns:
@@ -38,7 +38,8 @@ class Turns:
         self._service = service
         self._template = template
         self._seed = seed
-        self._memory = ReasoningMemory()
+        self.memory = ReasoningMemory()
+        """The reasoning of earlier turns, by conversation."""
 
     @property
     def template(self) -> ChatTemplate:
@@ -80,8 +81,10 @@ class Turns:
         n: int,
         *,
         offline: bool = False,
+        claims: bool = False,
     ) -> list[Stream]:
-        """Start `n` turns over one prompt. `offline`: only the result is read. Raises what `Engine.stream` raises."""
+        """Start `n` turns over one prompt. `offline`: only the result is read. `claims`: what a turn held stays in the
+        cache while its stream's `claim` is referenced. Raises what `Engine.stream` raises."""
         sampling, given = self.check(options)
         with finished_by(given.until):
             demand = _demand(as_tools(tools), given.tool_choice, sampling, options)
@@ -89,7 +92,15 @@ class Turns:
             fitted = self._prompts.fitted(restored, demand.tools, self._with_schema(given, demand))
             # Remembered with the conversation as the caller has it, before fitting: the caller will send that again.
             return [
-                self._submit(fitted, restored.messages, demand, sampling.of_choice(number), options, offline=offline)
+                self._submit(
+                    fitted,
+                    restored.messages,
+                    demand,
+                    sampling.of_choice(number),
+                    options,
+                    offline=offline,
+                    claims=claims,
+                )
                 for number in range(n)
             ]
 
@@ -102,8 +113,14 @@ class Turns:
         options: TurnOptions,
         *,
         offline: bool,
+        claims: bool,
     ) -> Stream:
-        prompt, memory = fitted.prompt, self._memory
+        prompt, memory = fitted.prompt, self.memory
+
+        def remember(events: Sequence[Event]) -> None:
+            *before, turn = with_answer(conversation, fold(events))
+            memory.remember(before, turn)
+
         parser = self.template.parser_recipe(
             prompt,
             demand.tools,
@@ -128,7 +145,8 @@ class Turns:
                 dropped=fitted.dropped,
                 shortened=fitted.shortened,
                 progress=options.get("progress"),
-                ended=lambda events: memory.remember(*_turn_of(conversation, fold(events))),
+                ended=remember,
+                claims=claims,
                 constraint=constraint_of(demand, parser.format, prompt.prefix, self._cut),
                 reads=self._reader(demand, conversation),
             )
@@ -146,7 +164,7 @@ class Turns:
         """Returns the conversation, with the reasoning that the caller dropped unless the options forbid it."""
         conversation = conversation_of(messages)
         if options.get("restore_reasoning", True):
-            return self._memory.restore(conversation)
+            return self.memory.restore(conversation)
         return Restored(tuple(conversation), ())
 
     def start_raw(self, prompt: str | Sequence[int], options: RawOptions) -> Stream:
@@ -263,14 +281,6 @@ def _demand(
 
 def _parser_choice(demand: Demand) -> ToolChoice:
     return parser_choice(demand.choice, calls=bool(demand.tools) or demand.response is None)
-
-
-def _turn_of(conversation: Sequence[Message], completion: Completion) -> tuple[Sequence[Message], Message]:
-    """Returns the messages before a finished turn, and the turn as it will be in the next conversation."""
-    last = conversation[-1]
-    if last.role != "assistant":
-        return conversation, completion.message
-    return conversation[:-1], last.continued(completion)
 
 
 def _salt(prompt: Prompt, sampling: SamplingParams) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import exp
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, cast
 
 from engine.errors import RequestError
 from engine.families.embedding import Prefixes, prefixes
@@ -32,6 +32,29 @@ class Ranked:
     score: float
 
 
+@dataclass(frozen=True, slots=True)
+class VectorFacts:
+    """On what an engine's vectors or ranks depend beside its weights. `dimensions`: numbers of one vector, or classes
+    of a reranker; `longest`: the most tokens of one text; `positions`: what those are for; `query`, `document`: what
+    `input_type` puts before a text, None if that is not known."""
+
+    pooling: Literal["mean", "cls", "last", "rank"]
+    dimensions: int
+    longest: int
+    positions: str
+    query: str | None
+    document: str | None
+
+    def text(self) -> str:
+        """Returns the facts as one line of text."""
+        if self.pooling == "rank":
+            return f"none: a reranker, for query and document in {self.longest:,} tokens"
+        size = f"{self.dimensions:,} numbers of a text of up to {self.longest:,} tokens, pooling {self.pooling}"
+        if self.query is None:
+            return size
+        return f"{size}; before a query {self.query!r}, before a document {self.document!r}"
+
+
 class _Pairs(NamedTuple):
     """Texts as tokens; a text that is cut keeps its first `head` and its last `tail`."""
 
@@ -56,6 +79,15 @@ class Embedder:
             return cls(service, None, None)
         template = next((each.source for each in info.named_templates if each.name == "rerank"), None)
         return cls(service, prefixes(info.name, info.path.name), template)
+
+    @property
+    def facts(self) -> VectorFacts | None:
+        """How vectors are made; None for a backend that makes none."""
+        info, before = self._service.info.vectors, self._prefixes
+        if info is None:
+            return None
+        query, document = (None, None) if before is None else before
+        return VectorFacts(info.pooling, info.size, info.longest, self._service.info.positions, query, document)
 
     def start(self, texts: str | Iterable[str | Sequence[int]], options: EmbedOptions) -> PendingVectors:
         """Ask for the vectors of texts; tokens in place of a text are used unchanged. Raises RequestError for texts and

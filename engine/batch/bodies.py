@@ -28,7 +28,8 @@ _Response: TypeAlias = Callable[[str, str, Sequence[Completion]], Json]
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One request: `n` answers to `messages`. `options` are those of `Engine.stream`. Of a request that had a body,
-    `names` has the field of each option, and `response(id, model, completions)` returns the body of the response."""
+    `names` has the field of each option, `response(id, model, completions)` returns the body of the response, and
+    `model` is the one that it names."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
@@ -36,6 +37,7 @@ class Turn:
     n: int = 1
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     response: _Response | None = None
+    model: str | None = None
 
     def problem(self, error: EngineError) -> Problem:
         """Returns the problem that an engine's error is for the client of this turn."""
@@ -47,6 +49,10 @@ class Texts:
     """One request for the vectors of texts."""
 
     request: Request
+
+    @property
+    def model(self) -> str | None:
+        return self.request.model
 
     def problem(self, error: EngineError) -> Problem:
         """Returns the problem that an engine's error is for the client of this request."""
@@ -101,7 +107,7 @@ def read_body(
     except Problem as problem:
         raise RequestError(problem.message) from problem
     turn = checked_turn(messages, records or request.tools, {**defaults, **request.options})
-    return replace(turn, n=request.n, names=request.names, response=response)
+    return replace(turn, n=request.n, names=request.names, response=response, model=request.model)
 
 
 def read_texts(body: Mapping[str, Any]) -> Texts:

@@ -100,7 +100,8 @@ class Files:
                 self._replace(self.out, ())
                 self._replace(self.errors, ())
         names = dict.fromkeys([*(before.errors if before else ()), self._errors_name])
-        self._write(Manifest(dict(job), tuple(names)))
+        kept = dict(before.job) if before is not None and not differences else dict[str, Any]()
+        self._write(Manifest({**kept, **job}, tuple(names)))
 
     def _check_unchanged(self, differences: Sequence[str], index: Index) -> None:
         """Raise RequestError if going on would delete answers."""

@@ -22,10 +22,11 @@ _NONE = -1
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The work that an engine is loaded for. `total`: rows of the input, including those that are done already;
-    `vectors`: those that ask for vectors, not for an answer."""
+    `vectors`: those that ask for vectors, not for an answer. `models`: the models that rows name."""
 
     total: int
     vectors: int = 0
+    models: tuple[str, ...] = ()
 
 
 class Digests:
@@ -69,9 +70,10 @@ class Digests:
 
 
 class Index:
-    """Every row of a source: about a hundred bytes each. For one thread at a time."""
+    """Every row of a source: about a hundred bytes each. `several`: rows of one model come together. For one thread at
+    a time."""
 
-    def __init__(self, source: Source, defaults: Defaults) -> None:
+    def __init__(self, source: Source, defaults: Defaults, *, several: bool = False) -> None:
         self._source = source
         self._defaults = defaults
         self._keys = Digests()
@@ -83,6 +85,9 @@ class Index:
         self._offsets = array("Q")
         self._places = array("q")
         self._vectors = 0
+        self._several = several
+        self._models: dict[str | None, int] = {}
+        self._model = array("H")
         self.kind: Kind | None = None
 
     def build(self, *, skip_bad: bool) -> None:
@@ -94,11 +99,11 @@ class Index:
             except BadRowError as error:
                 if len(problems) < _MOST_SHOWN:
                     problems.append(f"line {number}: {error}")
-                self._add(number, offset, bad_key(line, number), error.name, None)
+                self._add(number, offset, bad_key(line, number), error.name, None, None)
             else:
                 self.kind = row.kind
                 self._vectors += isinstance(row.request, Texts)
-                self._add(number, offset, row.key, row.name, sort_key(row.request))
+                self._add(number, offset, row.key, row.name, sort_key(row.request), row.request.model)
         if problems and not skip_bad:
             raise BatchInputError(_list_of(self._source.name, self._valid.count(0), problems))
         if not self._valid:
@@ -122,8 +127,12 @@ class Index:
             )
         return row
 
-    def _add(self, number: int, offset: int, key: bytes, name: str | None, sort: bytes | None) -> None:
+    def _add(
+        self, number: int, offset: int, key: bytes, name: str | None, sort: bytes | None, model: str | None
+    ) -> None:
         """Add a row; `sort` is None for one that is not valid."""
+        if self._several:
+            self._model.append(min(self._models.setdefault(model, len(self._models)), 0xFFFF))
         self._keys.append(key)
         self._names.append(key if name is None else _name_digest(name), over=sort is not None)
         self._sorts += sort or bytes(_SORT)
@@ -135,7 +144,7 @@ class Index:
 
     def plan(self) -> Plan:
         """Returns the numbers of rows."""
-        return Plan(len(self._valid), self._vectors)
+        return Plan(len(self._valid), self._vectors, tuple(name for name in self._models if name is not None))
 
     def count(self, state: State) -> int:
         """Returns how many rows are in this state."""
@@ -178,14 +187,15 @@ class Index:
 
     def work(self, *, group: bool) -> Iterator[Row | bytes]:
         """Yields the rows that are pending now: first the error lines of those that are not valid, then (with `group`)
-        rows with the same beginning together. Raises EngineError if the input has changed."""
+        rows of one model, and of the same beginning, together. Raises EngineError if the input has changed."""
         pending = (row for row, state in enumerate(self._states) if state == _PENDING)
         width = _SORT if group else 0
         order = array("i", sorted(pending, key=lambda row: self._sort(row, width)))
         return (self._read(row) for row in order)
 
     def _sort(self, row: int, width: int) -> bytes:
-        return bytes(self._valid[row : row + 1] + self._sorts[_SORT * row : _SORT * row + width])
+        model = self._model[row].to_bytes(2) if self._several and width else b""
+        return bytes(self._valid[row : row + 1] + model + self._sorts[_SORT * row : _SORT * row + width])
 
     def _read(self, index: int) -> Row | bytes:
         line, number = self._source.line(self._offsets[index]), self._numbers[index]

@@ -23,6 +23,7 @@ from engine.batch.lines import Lines
 from engine.batch.rows import ROW_ERRORS, Defaults, Row, answer_line, body_line, failure_line
 from engine.batch.source import RowsLike, Source, input_identity
 from engine.engine import Engine
+from engine.engines import Engines
 from engine.errors import EngineError, MissingTemplateError, QueueFullError, RequestError
 from engine.openai.embeddings import Embedding
 from engine.openai.projection import no_efforts, without_effort
@@ -107,12 +108,13 @@ class BatchOptions(TurnOptions, total=False):
     quiet: bool
 
 
-def run(rows: RowsLike, out: str | Path, llm: Engine | Loader, **options: Unpack[BatchOptions]) -> Report:
+def run(rows: RowsLike, out: str | Path, llm: Engine | Engines | Loader, **options: Unpack[BatchOptions]) -> Report:
     """Compute every row that `out` does not have yet, and append it there; the same call resumes a batch that died.
 
     rows: a JSONL or Parquet file, "-" for standard input, or an iterable of dictionaries, in OpenAI's batch format or
     with a `prompt` or `messages`. llm: an engine, or a function that loads one, which is called once the rows are known
-    to be valid.
+    to be valid; or several models, of which each row's body names its own: the rows of one model are computed together,
+    and each model that is named is loaded once before, to see whether it is still the same.
 
     After the first KeyboardInterrupt the rows under way are finished, a second one stops at once; both return the
     report, with `interrupted`. Raises BatchInputError for rows that are not valid, DiskFullError, RequestError for
@@ -124,7 +126,7 @@ def run(rows: RowsLike, out: str | Path, llm: Engine | Loader, **options: Unpack
     progress = _Progress(screen, options.get("on_progress"))
     retry, in_order = options.get("retry_failed", False), options.get("in_order", False)
     with Files(out, options.get("errors"), input_identity(rows)) as files, Source(rows) as source:
-        index = Index(source, defaults)
+        index = Index(source, defaults, several=isinstance(llm, Engines))
         index.build(skip_bad=options.get("skip_bad", False))
         engine = llm(index.plan()) if callable(llm) else llm
         files.claim(_fingerprint(engine, defaults, index.plan()), index, force=options.get("force", False))
@@ -165,7 +167,9 @@ def _checked(options: BatchOptions) -> Defaults:
     return Defaults(example.options, example.tools, options.get("system"))
 
 
-def _computed(llm: Engine, files: Files, index: Index, progress: "_Progress", options: BatchOptions) -> Report:
+def _computed(
+    llm: Engine | Engines, files: Files, index: Index, progress: "_Progress", options: BatchOptions
+) -> Report:
     """Run the work in threads until it is over; only this thread receives interrupts."""
     before = Report(index.plan().total, index.count("done"), index.count("failed"))
     work = _Work(llm, index.work(group=options.get("group", True)), files.out, files.errors, before)
@@ -205,9 +209,11 @@ class _Answered(NamedTuple):
 class _Work:
     """What the threads share: the remaining rows, the running requests, the sums."""
 
-    def __init__(self, llm: Engine, rows: Iterator[Row | bytes], out: Lines, errors: Lines, before: Report) -> None:
+    def __init__(
+        self, llm: Engine | Engines, rows: Iterator[Row | bytes], out: Lines, errors: Lines, before: Report
+    ) -> None:
         self._llm = llm
-        self._model = _model_name(llm)
+        self._name = "" if isinstance(llm, Engines) else _model_name(llm)
         self._rows = rows
         self._out = out
         self._errors = errors
@@ -252,8 +258,11 @@ class _Work:
                 self._fail(row)
                 continue
             try:
+                request, model = row.request, self._model(row.request.model)
                 answered = (
-                    self._vectors(row, row.request) if isinstance(row.request, Texts) else self._turn(row, row.request)
+                    self._vectors(row, request, model)
+                    if isinstance(request, Texts)
+                    else self._turn(row, request, model)
                 )
             except ROW_ERRORS as error:
                 self._fail(failure_line(row, error))
@@ -272,9 +281,19 @@ class _Work:
         with self._lock:
             return None if self._stopped else next(self._rows, None)
 
-    def _turn(self, row: Row, turn: Turn) -> _Answered | None:
+    def _model(self, named: str | None) -> tuple[str, Engine]:
+        """Returns the name and the engine that answer a row which names this model. Raises RequestError for one that is
+        not there."""
+        if not isinstance(self._llm, Engines):
+            return self._name, self._llm
+        if named is None or named not in self._llm:
+            raise RequestError(f"model is {named!r}; the models here are {', '.join(map(repr, self._llm))}.")
+        return named, self._llm[named]
+
+    def _turn(self, row: Row, turn: Turn, model: tuple[str, Engine]) -> _Answered | None:
         """Returns a turn's answers; None if the work was cancelled."""
-        streams = self._admitted(lambda: self._started(turn))
+        name, llm = model
+        streams = self._admitted(lambda: self._started(turn, llm))
         if streams is None:
             return None
         with self._under_way(streams):
@@ -282,11 +301,12 @@ class _Work:
         if any(completion.finish_reason == "cancelled" for completion in completions):
             return None
         usages = [completion.usage for completion in completions if completion.usage is not None]
-        return _Answered(answer_line(row, turn, self._model, completions), usages)
+        return _Answered(answer_line(row, turn, name, completions), usages)
 
-    def _vectors(self, row: Row, texts: Texts) -> _Answered | None:
+    def _vectors(self, row: Row, texts: Texts, model: tuple[str, Engine]) -> _Answered | None:
         """Returns the vectors of texts; None if the work was cancelled."""
-        embedding = Embedding(self._llm, texts.request, self._model)
+        name, llm = model
+        embedding = Embedding(llm, texts.request, name)
         pending = self._admitted(embedding.begin)
         if pending is None:
             return None
@@ -300,15 +320,15 @@ class _Work:
         usage = Usage(prompt_tokens=sum(vectors.tokens))
         return _Answered(body_line(row, embedding.whole(vectors)), [usage])
 
-    def _started(self, turn: Turn) -> list[Stream]:
+    def _started(self, turn: Turn, llm: Engine) -> list[Stream]:
         options = dict(turn.options)
         try:
-            return self._llm.choices(turn.messages, turn.n, turn.tools, offline=True, **options)
+            return llm.choices(turn.messages, turn.n, turn.tools, offline=True, **options)
         except RequestError as error:
             if (again := without_effort(options, error)) is None:
                 raise
             self._note(no_efforts(turn.names.get("reasoning", "reasoning")))
-            return self._llm.choices(turn.messages, turn.n, turn.tools, offline=True, **again)
+            return llm.choices(turn.messages, turn.n, turn.tools, offline=True, **again)
 
     def _admitted(self, start: Callable[[], Started]) -> Started | None:
         """Start a request as soon as the engine has room. Returns None if the work was cancelled before."""
@@ -351,29 +371,35 @@ class _Work:
             )
 
 
-def _fingerprint(llm: Engine, defaults: Defaults, plan: Plan) -> dict[str, Any]:
-    """Returns everything besides the rows on which answers depend. Raises MissingTemplateError if no row can be done:
-    all of them ask for an answer, and the model cannot chat."""
-    chat: dict[str, Any]
-    try:
-        chat = {
-            "template": sha256(llm.template.source.encode(errors="surrogatepass")).hexdigest(),
-            "family": llm.family.name,
-            "sampling": dict(llm.family.sampling),
-        }
-    except MissingTemplateError:
-        if not plan.vectors:
-            raise
-        chat = {"template": None, "family": None, "sampling": {}}
+def _fingerprint(llm: Engine | Engines, defaults: Defaults, plan: Plan) -> dict[str, Any]:
+    """Returns everything besides the rows on which answers depend; of several models, those that rows name."""
+    if isinstance(llm, Engines):
+        each = {name: _facts(llm[name], plan) for name in sorted(plan.models) if name in llm}
+        facts = {key: {name: about[key] for name, about in each.items()} for key in next(iter(each.values()), ())}
+    else:
+        facts = _facts(llm, plan)
     fingerprint = {
         "version": _VERSION,
-        "model": _model(llm),
-        **chat,
+        **facts,
         "options": dict(defaults.options),
         "tools": [tool.openai() for tool in as_tools(defaults.tools)],
         "system": defaults.system,
     }
     return json.loads(json.dumps(fingerprint, default=_stand_in))
+
+
+def _facts(llm: Engine, plan: Plan) -> dict[str, Any]:
+    """Returns what answers depend on of one model; how vectors are made only if a row asks for some. Raises
+    MissingTemplateError if no row can be done: all of them ask for an answer, and the model cannot chat."""
+    facts: dict[str, Any] = {"model": _model(llm)}
+    try:
+        facts["template"] = sha256(llm.template.source.encode(errors="surrogatepass")).hexdigest()
+        facts |= {"family": llm.family.name, "sampling": dict(llm.family.sampling)}
+    except MissingTemplateError:
+        if not plan.vectors:
+            raise
+        facts |= {"template": None, "family": None, "sampling": {}}
+    return {**facts, "vectors": llm.embedder.facts} if plan.vectors else facts
 
 
 def _stand_in(value: object) -> object:

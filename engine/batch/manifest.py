@@ -49,5 +49,6 @@ class Manifest:
             file.write(json.dumps({**self.job, _FILES: files}, indent=2, sort_keys=True).encode() + b"\n")
 
     def differences(self, job: Mapping[str, Any]) -> list[str]:
-        """Returns the names of the values in which another job differs."""
-        return sorted(name for name in {*self.job, *job} if self.job.get(name) != job.get(name))
+        """Returns the names of the values in which another job differs. One that only one of them holds concerns rows
+        that the other does not have."""
+        return sorted(name for name in self.job.keys() & job.keys() if self.job[name] != job[name])

@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
     _add_loading(demo, model=False)
 
     chat = commands.add_parser("chat", help="talk to a model")
-    _add_loading(chat)
+    _add_loading(chat, several=True)
     _add_sampling(chat)
     _add_chatting(chat)
     _add_showing(chat)
@@ -306,8 +306,15 @@ def _commands(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
                 yield from _commands(inner)
 
 
-def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> None:
-    if model:
+def _add_loading(command: argparse.ArgumentParser, *, model: bool = True, several: bool = False) -> None:
+    if several:
+        command.add_argument(
+            "models",
+            metavar="MODEL",
+            nargs="*",
+            help="as for the other commands; of several, the first answers, and /model NAME takes another",
+        )
+    elif model:
         command.add_argument(
             "model",
             metavar="MODEL",
@@ -319,6 +326,12 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
         "--family",
         metavar="NAME",
         help="parse the model's output as this family's (`llama-engine families` lists them); FILE.toml adds families",
+    )
+    group.add_argument(
+        "--response-template",
+        metavar="FILE",
+        type=Path,
+        help="parse the output as Hugging Face's response_template in this JSON file (or tokenizer_config.json) states",
     )
     group.add_argument("--chat-template", metavar="FILE", type=Path, help="a .jinja file to use instead of the model's")
     group.add_argument(
@@ -338,6 +351,12 @@ def _add_loading(command: argparse.ArgumentParser, *, model: bool = True) -> Non
     )
     group.add_argument("--threads", metavar="N", type=int, help="CPU threads; by default one per physical core")
     group.add_argument("--seed", metavar="N", type=int, help="seed of the sampling, for reproducible answers")
+    group.add_argument(
+        "--states",
+        metavar="DIR",
+        type=Path,
+        help="keep what the model has read in this folder, at most 4 GiB, so that a later run need not read it again",
+    )
 
 
 def _add_chatting(command: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from engine.cli.prompt import reader
 from engine.cli.screen import Screen
 from engine.cli.tool_files import watched
 from engine.engine import Engine
-from engine.errors import EngineError, RequestError
+from engine.errors import EngineError, RequestError, did_you_mean
 from engine.events import Event, ReasoningDelta
 from engine.options import TurnOptions
 from engine.output_file import write_file
@@ -29,6 +29,7 @@ from engine.types import Completion, Message, Tool, ToolCall
 HELP = {
     "/help": "show these commands",
     "/think on|off|show|hide": "reason or not; show the reasoning, or only its length",
+    "/model NAME": "let another of the given models answer",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "go on with the conversation of a file",
     "/clear": "forget the conversation, but for the system message",
@@ -40,7 +41,8 @@ _MESSAGES = TypeAdapter(list[Message])
 
 class Chat:
     """One conversation. `confirms`: ask before each call of a tool. `file`: the file to read the conversation from, if
-    it exists, and to save it to after each turn. Raises RequestError for a file that cannot be read."""
+    it exists, and to save it to after each turn. `models`: those that may answer, by name. Raises RequestError for a
+    file that cannot be read."""
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class Chat:
         tools: Sequence[Tool] = (),
         confirms: bool = True,
         file: Path | None = None,
+        models: Mapping[str, Engine] | None = None,
     ) -> None:
         self._screen = screen
         self._llm = llm
@@ -61,6 +64,7 @@ class Chat:
         self._confirms = confirms
         self._in_tool = False
         self._file = file
+        self._models = models or {}
         self._shows_reasoning = True
         self._interactive = sys.stdin.isatty()
         self.history: list[Message] = list(head)
@@ -120,6 +124,8 @@ class Chat:
             case "/think", "show" | "hide":
                 self._shows_reasoning = argument == "show"
                 self._note(f"reasoning is {'shown' if self._shows_reasoning else 'hidden'} from now on")
+            case "/model", _ if argument:
+                self._switch(argument)
             case "/save", _ if argument:
                 self._save(Path(argument))
                 self._screen.line(f"{len(self.history)} messages saved to {argument}", "dim")
@@ -134,6 +140,16 @@ class Chat:
             case _:
                 raise RequestError(_misunderstood(name, argument))
         return True
+
+    def _switch(self, name: str) -> None:
+        """Let another model answer from now on. Raises RequestError for one that was not given, and what loading it
+        raises."""
+        if name not in self._models:
+            listed = f"the models are {', '.join(self._models)}" if self._models else "name several after `chat`"
+            raise RequestError(f"There is no model {name!r} here; {did_you_mean(name, self._models, f'{listed}.')}")
+        _ = self._models[name].template  # loads it, and raises if it cannot chat
+        self._llm = self._models[name]
+        self._note(f"{name} answers from now on")
 
     def _note(self, text: str) -> None:
         """Tell who types a command that it was done."""

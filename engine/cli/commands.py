@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -22,13 +22,16 @@ from engine.cli.tool_files import mcp_server, tools_of
 from engine.diagnose.doctor import NAME_WIDTH, diagnose
 from engine.display import figures, visible_json
 from engine.engine import Engine
+from engine.engines import Engines
 from engine.errors import RequestError
 from engine.events import ContentDelta
 from engine.families import Families, builtin_families
 from engine.options import LoadOptions, TurnOptions
+from engine.runtime.state_store import StateStore
 from engine.tools import Toolbox
 from engine.types import JsonSchema, Message, Reasoning
 
+_STATES = 4 << 30
 QUESTION = "What is 127 times 46?"
 _CUT_OFF = (
     "the answer was cut off inside its reasoning; allow more tokens (--max-tokens, --ctx), or less reasoning "
@@ -132,7 +135,7 @@ def chat(options: argparse.Namespace) -> int:
         )
     own = () if options.tools is None else tools_of(options.tools)
     toolbox = Toolbox([*own, *map(mcp_server, options.mcp)])
-    with load(options) as llm, toolbox:
+    with _models(options) as (llm, others), toolbox:
         _ = llm.template  # a model that cannot chat says so before anything is typed
         talk = Chat(
             screen,
@@ -142,9 +145,26 @@ def chat(options: argparse.Namespace) -> int:
             tools=toolbox.tools,
             confirms=not options.yes,
             file=options.resume,
+            models=others,
         )
         talk.run(lambda: greeting(llm))
     return 0
+
+
+@contextlib.contextmanager
+def _models(options: argparse.Namespace) -> Generator[tuple[Engine, Mapping[str, Engine]]]:
+    """Yields the first model, and all by name if there are several: as much of a path as tells them apart."""
+    named: list[str] = options.models
+    if len(named) < 2:
+        options.model = named[0] if named else None
+        with load(options) as llm:
+            yield llm, {}
+        return
+    short = [Path(each).stem if each.endswith(".gguf") else each for each in named]
+    names = short if len(set(short)) == len(short) else named
+    given = _loading(options)
+    with Engines({name: {"model": each, **given} for name, each in zip(names, named, strict=True)}) as engines:
+        yield engines[names[0]], engines
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -214,17 +234,23 @@ def doctor(_: argparse.Namespace) -> int:
 
 def load(options: argparse.Namespace, **more: Unpack[LoadOptions]) -> Engine:
     """Load the engine that the options name; the built-in model for `demo`, which has no model option."""
-    threads: LoadOptions = {} if options.threads is None else {"n_threads": options.threads}
-    return Engine.load(
-        getattr(options, "model", None),
-        n_ctx=options.ctx,
-        n_gpu_layers=options.gpu_layers,
-        chat_template=options.chat_template,
-        family=_family(options.family),
-        seed=options.seed,
-        preflight=options.preflight,
-        **{**threads, **more},
-    )
+    loading: dict[str, Any] = {**_loading(options), **more}
+    return Engine.load(getattr(options, "model", None), **loading)
+
+
+def _loading(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options of loading."""
+    return {
+        "n_ctx": options.ctx,
+        "n_gpu_layers": options.gpu_layers,
+        "chat_template": options.chat_template,
+        "family": _family(options.family),
+        "seed": options.seed,
+        "preflight": options.preflight,
+        "response_template": options.response_template,
+        **({} if options.threads is None else {"n_threads": options.threads}),
+        **({} if options.states is None else {"states": StateStore(path=options.states, disk=_STATES)}),
+    }
 
 
 def _family(named: str | None) -> str | Families | None:

@@ -27,6 +27,12 @@ def add_families(commands: Any) -> None:
     )
     check.add_argument("file", metavar="FILE", type=Path, help="a TOML file like models.toml")
     check.add_argument("--template", metavar="FILE", type=Path, help="a chat template that a row is for (.jinja)")
+    check.add_argument(
+        "--response-template",
+        metavar="FILE",
+        type=Path,
+        help="with --template: a response_template to compare with the row (a JSON file, or a tokenizer_config.json)",
+    )
 
 
 def families(options: argparse.Namespace) -> int:
@@ -36,7 +42,7 @@ def families(options: argparse.Namespace) -> int:
         case "check":
             from engine.diagnose.family_check import check
 
-            found = check(options.file, options.template)
+            found = check(options.file, options.template, options.response_template)
             screen.line(found.text())
             return 0 if found.is_sound else 1
         case "show":

@@ -89,6 +89,10 @@ def _show_fits(screen: Any, found: "Sequence[Fit]", machine: "Machine") -> None:
         f"MEMORY is for {count} of {found[0].n_ctx:,} tokens.\n"
         "LONGEST is the most tokens of one conversation that fit into memory."
     )
+    if found[0].positions:
+        screen.prose(f"The model is {found[0].positions}.")
+    if found[0].warning:
+        screen.prose(f"{found[0].warning}.")
     if machine.available is not None:
         there = f", and {size_text(sum(each.memory_free for each in machine.gpus))} on GPUs" if machine.gpus else ""
         screen.prose(f"{size_text(machine.available)} are free{there}; FITS leaves a tenth to other programs.")

@@ -4,15 +4,16 @@ correctly.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from engine.diagnose.roundtrip import ASKED, MESSAGES, Read, expected, lost, read
-from engine.errors import TemplateError
+from engine.errors import FamilyError, TemplateError
 from engine.families import Families, Family, builtin_families
 from engine.families.detect import tables_of
+from engine.families.response_template import format_of, given_template
 from engine.families.schema import Format, ToolSyntax, fields_of
 from engine.families.table import FamilyTables
 from engine.template import generic
@@ -67,19 +68,21 @@ class RowCheck:
 @dataclass(frozen=True, slots=True)
 class TemplateCheck:
     """The result for a chat template under the file's rows. `recognised`: the row's name, "" if it is not one of the
-    file's; `hint`: what may be wrong if a turn was not read correctly."""
+    file's; `hint`: what may be wrong if a turn was not read correctly; `response_template`: how one compares."""
 
     path: Path
     recognised: str
     reason: str
     tried: tuple[Tried, ...]
     hint: str = ""
+    response_template: str = ""
 
     def text(self) -> str:
         found = self.recognised or "none of this file's rows"
         head = f"{self.path}: recognised as {found}: {self.reason}"
         lines = [head, *_tried_text("rendered by the template, and parsed", self.tried)]
-        return "\n".join([*lines, *([f"    {self.hint}"] if self.hint else [])])
+        lines += [f"    {self.hint}"] if self.hint else []
+        return "\n".join([*lines, *([f"  {self.response_template}"] if self.response_template else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +110,18 @@ class FamilyCheck:
         return "\n\n".join([*parts, f"{_count(len(self.rows))}: {verdict}."])
 
 
-def check(path: Path, template: Path | None = None) -> FamilyCheck:
-    """Read a file of families and try every row, and a chat template under them.
+def check(path: Path, template: Path | None = None, response_template: Path | None = None) -> FamilyCheck:
+    """Read a file of families and try every row, and a chat template under them; compare a response template with the
+    row that the chat template belongs to.
 
-    Raises FamilyError naming every mistake in the file; TemplateError for a template that cannot be read or rendered.
+    Raises FamilyError naming every mistake in the file, and for a response template that cannot be expressed or has no
+    chat template beside it; TemplateError for a template that cannot be read or rendered.
     """
+    if response_template is not None and template is None:
+        raise FamilyError("A response template is compared by what a chat template writes: give it with --template.")
     own = Families.load(path)
     rows = tuple(row_check(own.get(name), tables_of(path)) for name in own.names())
-    return FamilyCheck(rows, None if template is None else _template_check(template, own))
+    return FamilyCheck(rows, None if template is None else _template_check(template, own, response_template))
 
 
 def row_check(family: Family, tables: FamilyTables) -> RowCheck:
@@ -190,19 +197,26 @@ def _bare(found: Read) -> Read:
     return found[0].strip(), found[1].strip(), found[2]
 
 
-def _template_check(path: Path, own: Families) -> TemplateCheck:
+def _template_check(path: Path, own: Families, response_template: Path | None) -> TemplateCheck:
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TemplateError(f"The chat template {path} cannot be read: {error}. Correct the path.") from error
-    made = ChatTemplate(source, family=builtin_families().extended(own))
+    stated = None if response_template is None else given_template(response_template)
+    if stated is not None:
+        format_of(stated.spec)  # refused with its reason
+    made = ChatTemplate(
+        source, family=builtin_families().extended(own), response_template=stated and replace(stated, chosen=False)
+    )
     name = made.family.name
     unlike = lost(made, continues=False)
     shown = made.format.tools is not None or made.format.channels is not None
     turns = [turn for turn, message in MESSAGES.items() if shown or not message.tool_calls]
     tried = tuple(Tried(turn, unlike.get(turn, "")) for turn in turns)
     recognised = name if name in own.names() else ""
-    return TemplateCheck(path, recognised, made.detection.reason, tried, _hint(made) if unlike else "")
+    return TemplateCheck(
+        path, recognised, made.detection.reason, tried, _hint(made) if unlike else "", made.detection.response_template
+    )
 
 
 def _hint(template: ChatTemplate) -> str:

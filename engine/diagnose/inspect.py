@@ -1,7 +1,7 @@
 """Everything that the engine understood about a model, as one record."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from engine import _data
@@ -11,9 +11,10 @@ from engine.families import Format
 from engine.llama.model import ModelInfo
 from engine.runtime.backend import ContextInfo
 from engine.template.chat_template import ChatTemplate
+from engine.vectors import VectorFacts
 
 MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "text"]
-TemplateSource: TypeAlias = Literal["model", "family", "caller"]
+TemplateSource: TypeAlias = Literal["", "model", "family", "caller"]
 
 
 def engine_facts(info: ModelInfo | None, family: str, n_ctx: int, *, closed: bool) -> list[tuple[str, str]]:
@@ -45,8 +46,10 @@ class Marker:
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """The facts. `n_ctx`: maximum number of tokens in one conversation here, `n_ctx_train`: the training length.
-    `n_sequences` conversations are decoded at once; `kv_tokens` is the pool that they share, 0 if each has a buffer of
-    its own."""
+    `positions`: how far the model's positions reach. `n_sequences` conversations are decoded at once; `kv_tokens` is
+    the pool that they share, 0 if each has a buffer of its own. `generates`: False for an embedding model or a
+    reranker, for which the facts about chatting, from `family` on, are empty. `vectors`: how it makes vectors or ranks,
+    None for a backend that makes none."""
 
     path: str
     name: str
@@ -56,20 +59,24 @@ class Inspection:
     size_bytes: int
     n_ctx: int
     n_ctx_train: int
+    positions: str
     n_sequences: int
     kv_tokens: int
     vocabulary: int
-    family: str
-    title: str
-    reason: str
-    template_source: TemplateSource
-    reasoning: str
-    starts_in_reasoning: bool
-    history: str
-    tool_calls: str
-    constraints: str
-    markers: tuple[Marker, ...]
-    capabilities: dict[str, Any]
+    generates: bool
+    vectors: VectorFacts | None
+    family: str = ""
+    title: str = ""
+    reason: str = ""
+    response_template: str = ""
+    template_source: TemplateSource = ""
+    reasoning: str = ""
+    starts_in_reasoning: bool = False
+    history: str = ""
+    tool_calls: str = ""
+    constraints: str = ""
+    markers: tuple[Marker, ...] = ()
+    capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def text(self) -> str:
         """Returns the report as lines `name  value`, without control codes."""
@@ -78,7 +85,7 @@ class Inspection:
         return visible("\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows))
 
     def __repr__(self) -> str:
-        return f"<Inspection: {self.name or self.path}, {self.family}>"
+        return f"<Inspection: {self.name or self.path}, {self.family or self._kind()}>"
 
     def _repr_html_(self) -> str:
         return table_html(self._rows())
@@ -87,7 +94,7 @@ class Inspection:
         return fenced(self.text())
 
     def _rows(self) -> list[tuple[str, str]]:
-        trained = f", trained on {self.n_ctx_train:,}" if self.n_ctx_train else ""
+        trained = f", {self.positions}" if self.positions else ""
         return [
             ("model", f"{self.name or 'unnamed'} at {self.path}"),
             (
@@ -95,9 +102,20 @@ class Inspection:
                 f"{self.parameters / 1e6:,.1f} M parameters, {self.quantization}, {self.size_bytes / 1e6:,.1f} MB",
             ),
             ("architecture", f"{self.architecture}, vocabulary of {self.vocabulary:,}"),
-            ("context", f"{self.n_ctx:,} tokens a conversation{trained}"),
+            ("context", f"{self.n_ctx:,} tokens a {'conversation' if self.generates else 'text'}{trained}"),
+            ("vectors", "none" if self.vectors is None else self.vectors.text()),
+            *(self._chat_rows() if self.generates else [("made for", f"{self._kind()}; it does not chat")]),
+        ]
+
+    def _kind(self) -> str:
+        ranks = self.vectors is not None and self.vectors.pooling == "rank"
+        return "reranking: llm.rerank" if ranks else "embeddings: llm.embed"
+
+    def _chat_rows(self) -> list[tuple[str, str]]:
+        return [
             ("KV cache", self._layout()),
             ("family", f"{self.family} ({self.title}): {self.reason}"),
+            ("response template", self.response_template or "none known"),
             ("chat template", _SOURCES[self.template_source]),
             ("reasoning", self.reasoning),
             ("starts in reasoning", "yes: the prompt leaves it open" if self.starts_in_reasoning else "no"),
@@ -146,11 +164,16 @@ _NEEDS = {
 }
 
 
-def inspect_model(template: ChatTemplate, info: ModelInfo, context: ContextInfo, vocabulary: int) -> Inspection:
-    """Returns the facts about a loaded model. Raises TemplateError if its template cannot render a plain question."""
-    format_ = template.format
-    prompt = template.render("Hello")
-    return Inspection(
+def inspect_model(
+    template: ChatTemplate | None,
+    info: ModelInfo,
+    context: ContextInfo,
+    vectors: VectorFacts | None,
+    vocabulary: int,
+) -> Inspection:
+    """Returns the facts about a loaded model; `template` is None for one that does not chat. Raises TemplateError if
+    its template cannot render a plain question."""
+    known = Inspection(
         path=str(info.path),
         name=info.name,
         architecture=info.architecture,
@@ -159,15 +182,25 @@ def inspect_model(template: ChatTemplate, info: ModelInfo, context: ContextInfo,
         size_bytes=info.size_bytes,
         n_ctx=context.n_ctx,
         n_ctx_train=info.n_ctx_train,
+        positions=context.positions,
         n_sequences=context.n_sequences,
         kv_tokens=context.kv_tokens,
         vocabulary=vocabulary,
+        generates=context.generates,
+        vectors=vectors,
+    )
+    if template is None:
+        return known
+    format_ = template.format
+    return replace(
+        known,
         family=template.family.name,
         title=template.family.title,
         reason=template.detection.reason,
+        response_template=template.detection.response_template,
         template_source=_source(template, info),
         reasoning=_reasoning(format_),
-        starts_in_reasoning=prompt.in_reasoning,
+        starts_in_reasoning=template.render("Hello").in_reasoning,
         history=_HISTORY[format_.reasoning.history] if format_.reasoning else "there is none",
         tool_calls=_tool_calls(format_),
         constraints=_constraints(template),
@@ -183,6 +216,7 @@ def _source(template: ChatTemplate, info: ModelInfo) -> TemplateSource:
 
 
 _SOURCES: dict[TemplateSource, str] = {
+    "": "none",
     "model": "the model's own",
     "family": "the family's, from templates/",
     "caller": "the caller's",

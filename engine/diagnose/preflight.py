@@ -34,6 +34,7 @@ from engine.child import Child, ChildGoneError, signal_name
 from engine.errors import EngineError, EngineWarning
 from engine.llama.lib import tried
 from engine.llama.own_library import TESTED_VERSION, VARIABLE
+from engine.llama.rope import YARN
 from engine.runtime.config import CACHE_TYPES, ContextOptions, ModelOptions
 
 Outcome: TypeAlias = Literal["sound", "remedied", "faulty", "unknown"]
@@ -253,6 +254,7 @@ def reduced(model: ModelOptions, context: ContextOptions) -> tuple[ModelOptions,
         n_threads_batch=1,
         rope_freq_base=0.0,
         rope_freq_scale=0.0,
+        **dict.fromkeys(YARN),
         check_memory=False,
     )
     return replace(model, use_mlock=False, check_tensors=False, check_memory=False), small

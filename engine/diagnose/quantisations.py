@@ -16,6 +16,7 @@ from engine.llama.gguf import GgufFile, described, read_gguf
 from engine.llama.gguf_header import read_header_by_ranges
 from engine.llama.params import position_limit
 from engine.llama.plan import MODEST_CONTEXT, Machine, longest, plan
+from engine.llama.rope import beyond, positions, reach
 from engine.runtime.config import ContextOptions, ModelOptions
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Fit:
     """One quantisation. `name` loads it; `size`: its weights; `memory` and `device`: what it takes here and on devices,
     with a context for conversations of `n_ctx` tokens; `layers`: layers on devices, and all layers (None: there are no
     devices). `longest`: the longest conversations that fit, up to the training length, 0 if none do; `fits`: whether
-    the requested one does. Both are None if the available memory is not known."""
+    the requested one does. Both are None if the available memory is not known. `positions`: how far the model's reach;
+    `warning`: that `n_ctx` is beyond that, and the way out; "" if it is not."""
 
     name: str
     quantization: str
@@ -48,6 +50,8 @@ class Fit:
     layers: tuple[int, int] | None
     longest: int | None
     fits: bool | None
+    positions: str = ""
+    warning: str = ""
 
 
 def fits(model: str, revision: str | None, wanted: Wanted, machine: Machine) -> list[Fit]:
@@ -119,7 +123,7 @@ def _remote(found: "hub.Found") -> GgufFile:
 def _fit(file: GgufFile, name: str, options: ContextOptions, machine: Machine) -> Fit:
     n_sequences = options.n_sequences or 1
     free = plan(file, ModelOptions(check_memory=False), replace(options, check_memory=False), machine)
-    trained = min(file.n_ctx_train or MODEST_CONTEXT, position_limit(file, options) or sys.maxsize)
+    trained = min(reach(file, options) or MODEST_CONTEXT, position_limit(file, options) or sys.maxsize)
     asked = replace(free.context, n_sequences=n_sequences, check_memory=True)
     room = (
         None if machine.available is None else longest(file, ModelOptions(), asked, max(free.n_ctx, trained), machine)
@@ -138,4 +142,6 @@ def _fit(file: GgufFile, name: str, options: ContextOptions, machine: Machine) -
         layers=layers,
         longest=room,
         fits=fitting,
+        positions=positions(file, options),
+        warning=beyond(file, options, free.n_ctx),
     )

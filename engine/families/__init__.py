@@ -1,9 +1,11 @@
 """Model families as data: models.toml as frozen records, and which family a model belongs to.
 
-`schema` has the records, `table` reads files of them, `detect` recognises a model's family.
+`schema` has the records, `table` reads files of them, `detect` recognises a family, `response_template` converts what a
+model's author states.
 """
 
 from engine.families.detect import Detection, Families, FamilyLike, builtin_families, for_vocabulary
+from engine.families.response_template import ResponseTemplate, ResponseTemplateLike
 from engine.families.schema import (
     ChannelSyntax,
     Detect,
@@ -27,6 +29,8 @@ __all__ = [
     "Gate",
     "History",
     "ReasoningSyntax",
+    "ResponseTemplate",
+    "ResponseTemplateLike",
     "Shape",
     "ToolSyntax",
     "builtin_families",

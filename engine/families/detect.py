@@ -18,10 +18,12 @@ from engine.families.table import FamilyTables, Mistake
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """A family, and the sentence that says why it was chosen."""
+    """A family, and the sentence that says why it was chosen. `response_template`: what became of the model's response
+    template; "" if it has none."""
 
     family: Family
     reason: str
+    response_template: str = ""
 
 
 class Families:

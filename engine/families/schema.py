@@ -116,7 +116,8 @@ class ToolSyntax(Record):
     of a declared tool; `code` are the marks around raw code for a tool called `python`; `answers`: a bare `{"response":
     ..}` holds the answer (the generic form). Names and ids: `name_prefix` is not part of the name; `name_is_id`:
     prefix, name and counter together form the id; `id_end` ends an id written before the name, `id_open` begins an id
-    written after it; `attributes_end` ends what follows the name; `call_empty` ends the name of a call without
+    written after it; `server_end` ends the name of the tool's server, written first, and begins the tool's;
+    `attributes_end` ends what follows the name; `call_empty` ends the name of a call without
     arguments, and the call. Arguments: `value_open` stands between key and value; `type_end` ends a type written after
     the key, `text_types` are the types whose values are text; `cdata`: values may be CDATA sections; `json_block` are
     the marks around arguments that come as one JSON text; `escaped`: names and keys are written with HTML's escapes.
@@ -142,6 +143,7 @@ class ToolSyntax(Record):
     names_declared: bool = False
     name_is_id: bool = False
     id_end: str = ""
+    server_end: tuple[str, str] = ("", "")
     id_open: str = ""
     attributes_end: str = ""
     call_empty: str = ""
@@ -207,7 +209,7 @@ _OF_SHAPE: Mapping[str, frozenset[str]] = {
     ),
     "pythonic": frozenset(["bare"]),
     "tagged_json": _OF_CALL.union(
-        ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "arguments_end"]
+        ["name_prefix", "names_declared", "name_is_id", "id_end", "id_open", "server_end", "arguments_end"]
     ),
     "tagged_args": _OF_CALL.union(
         ["attributes_end", "call_empty", "argument", "key_end", "value_open", "type_end", "text_types", "cdata"],

@@ -8,6 +8,7 @@ import warnings
 with warnings.catch_warnings():
     # A warning of tqdm in a notebook without widgets: huggingface_hub imports its progress bars, but we show none.
     warnings.filterwarnings("ignore", message="IProgress not found")
+    from engine.hub.companion import companions
     from engine.hub.fetch import Found, blobs, fetch, find, located, named, read
 
-__all__ = ["Found", "blobs", "fetch", "find", "located", "named", "read"]
+__all__ = ["Found", "blobs", "companions", "fetch", "find", "located", "named", "read"]

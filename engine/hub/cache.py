@@ -14,6 +14,7 @@ from engine.hub.names import Name
 from engine.hub.variants import File, Variant, is_meant, variants_of
 
 MAIN = "main"
+COMPANION = "tokenizer_config.json"
 UNFINISHED = ".incomplete"  # what `hf cache prune` looks for, too
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -46,6 +47,20 @@ def path_of(repo: str, commit: str, file: File) -> Path:
     return _snapshots(repo) / commit / file.path
 
 
+def origin(path: Path) -> tuple[str, str | None]:
+    """Returns the repository and commit of a file in the cache; "" for any other file."""
+    root = api.cache_directory()
+    parts = path.relative_to(root).parts if path.is_relative_to(root) else ()
+    if len(parts) < 4 or not parts[0].startswith("models--") or parts[1] != "snapshots":
+        return "", None
+    return parts[0].removeprefix("models--").replace("--", "/"), parts[2]
+
+
+def absent(repo: str, commit: str) -> Path:
+    """Returns the empty file that says that a commit has no companion; huggingface_hub, too, keeps it there."""
+    return api.repository_directory(repo) / ".no_exist" / commit / COMPANION
+
+
 def is_here(repo: str, commit: str, variant: Variant) -> bool:
     """Whether all files of a variant are in the cache, with the right sizes."""
     return all(is_whole(path_of(repo, commit, file), file.size) for file in variant.files)
@@ -58,7 +73,7 @@ def is_whole(path: Path, size: int | None) -> bool:
 
 def snapshot(repo: str, revision: str | None) -> Listing | None:
     """Returns the cached files at a revision, as far as known without asking the Hub; None if there are none."""
-    commit = revision if is_commit(revision) else _known_commit(repo, revision or MAIN)
+    commit = revision if is_commit(revision) else known_commit(repo, revision or MAIN)
     folder = _snapshots(repo) / (commit or "")
     if commit is None or not folder.is_dir():
         return None
@@ -68,7 +83,7 @@ def snapshot(repo: str, revision: str | None) -> Listing | None:
 
 def remember(repo: str, revision: str | None, commit: str) -> None:
     """Record the commit of a branch or tag, for when the Hub cannot be asked."""
-    if revision == commit or _known_commit(repo, revision or MAIN) == commit:
+    if revision == commit or known_commit(repo, revision or MAIN) == commit:
         return
     path = _reference(repo, revision or MAIN)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +96,7 @@ def models() -> list[CachedModel]:
     """Returns the GGUF models in the cache, and unfinished downloads, sorted by name."""
     found: dict[tuple[Path, ...], CachedModel] = {}
     for repo in _repositories():
-        main = _known_commit(repo, MAIN)
+        main = known_commit(repo, MAIN)
         for folder in sorted(_snapshots(repo).glob("*"), key=lambda folder: folder.name != main):
             here = snapshot(repo, folder.name)
             variants = variants_of(here.files if here else ())
@@ -114,7 +129,7 @@ def models_of(name: Name) -> list[CachedModel]:
 
 
 def _branch(model: CachedModel) -> str | None:
-    return MAIN if model.commit == _known_commit(model.repo, MAIN) else None
+    return MAIN if model.commit == known_commit(model.repo, MAIN) else None
 
 
 def remove(unwanted: Collection[CachedModel]) -> None:
@@ -128,8 +143,9 @@ def remove(unwanted: Collection[CachedModel]) -> None:
         _delete([path for path in _snapshots(model.repo).rglob("*") if path.resolve() in blobs])
     for repo in {model.repo for model in unwanted}:
         folder = api.repository_directory(repo)
+        ours = {path.resolve() for path in _snapshots(repo).rglob(COMPANION)}
         kept = [path for name in ("snapshots", "blobs") for path in (folder / name).rglob("*") if not path.is_dir()]
-        if not kept:
+        if {path.resolve() for path in kept} <= ours:
             shutil.rmtree(folder)
 
 
@@ -163,7 +179,7 @@ def _reference(repo: str, revision: str) -> Path:
     return api.repository_directory(repo) / "refs" / revision
 
 
-def _known_commit(repo: str, revision: str) -> str | None:
+def known_commit(repo: str, revision: str) -> str | None:
     """Returns the commit that a branch or tag was at when the Hub was last asked."""
     path = _reference(repo, revision)
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None

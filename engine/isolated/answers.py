@@ -27,7 +27,7 @@ from engine.runtime.backend import ContextInfo
 from engine.runtime.logprobs import Logprob, TokenLogprobs
 from engine.runtime.request import Reply
 from engine.runtime.state_file import Origin, SavedState
-from engine.runtime.vectors import Vectors
+from engine.runtime.vectors import VectorInfo, Vectors
 from engine.types import Usage
 
 _EVENTS: tuple[type, ...] = get_args(Event)
@@ -36,7 +36,7 @@ _RECORDS: Mapping[str, type[Any]] = {
     for kind in (
         *_EVENTS,
         *(ContextInfo, Failed, Line, Loading, Logprob, ModelInfo, NamedTemplate),
-        *(Opened, Origin, Reply, SavedState, TokenLogprobs, Usage, Vectors),
+        *(Opened, Origin, Reply, SavedState, TokenLogprobs, Usage, VectorInfo, Vectors),
     )
 }
 _SCALARS = frozenset({type(None), bool, int, float, str})

@@ -24,6 +24,7 @@ from engine.llama.lib import (
 )
 from engine.llama.lifetime import made_in_thread
 from engine.llama.params import context_params
+from engine.llama.rope import rope_params
 from engine.llama.sampling import DrySamplers, LlamaSampler
 from engine.llama.state import check_state
 from engine.llama.vectors import LlamaVectors, pool
@@ -312,6 +313,10 @@ class LlamaBackend:
             if positions < held:
                 self._remove(self._memory, target, positions, -1)
 
+    def state_size(self, sequence: int) -> int:
+        """Returns the size in bytes of what `save` would return."""
+        return int(self._lib.llama_state_seq_get_size_ext(self._handle(), sequence, _WHOLE))
+
     def save(self, sequence: int) -> bytes:
         """Returns the state of one sequence, for `restore` in a context of the same model and options."""
         return self._state(sequence, _WHOLE)
@@ -353,7 +358,7 @@ class LlamaBackend:
 
     def _set_state(self, sequence: int, state: bytes, parts: int) -> int:
         """Returns the number of bytes read; 0 on failure."""
-        buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        buffer = ctypes.cast(ctypes.c_char_p(state), ctypes.POINTER(ctypes.c_uint8))
         return int(self._lib.llama_state_seq_set_data_ext(self._handle(), buffer, len(state), sequence, parts))
 
     def _copy_now(self, empty: int) -> None:
@@ -373,8 +378,7 @@ class LlamaBackend:
             type_k=options.type_k,
             type_v=options.type_v,
             flash_attn=options.flash_attn,
-            rope_freq_base=options.rope_freq_base,
-            rope_freq_scale=options.rope_freq_scale,
+            rope=", ".join(f"{name}={value}" for name, value in rope_params(options).items()),
             swa_full=options.swa_full,
             buffers=self._cells.buffers,
         )

@@ -17,6 +17,7 @@ from engine.runtime.config import CACHE_TYPES, ContextOptions
 CELLS = 256
 """llama.cpp rounds a context up to a multiple of this."""
 _F16, _F32 = 2, 4
+_INPUTS = 64  # bytes of a row's token, position and places
 _CHECKPOINTS = 8  # of one conversation, at most (engine.runtime.prefix)
 _FIXED = 4 << 20  # graphs, the allocator, Python modules and threads
 _TOKEN = 480
@@ -78,10 +79,11 @@ class Footprint(NamedTuple):
         return self.cache + self.compute
 
 
-def estimate(model: GgufFile, options: ContextOptions, cells: Cells) -> Footprint:
-    """Estimate the memory of a context with these cells."""
+def estimate(model: GgufFile, options: ContextOptions, cells: Cells, *, vectors: bool = False) -> Footprint:
+    """Estimate the memory of a context with these cells. `vectors`: it makes vectors, as that of an embedding model."""
     cache = sum(layer_caches(model, options, cells)) + checkpoint_bytes(model, options, cells.sequences)
-    return Footprint(cache, _compute(model, options, cells))
+    compute = _pooling if vectors or model.embeds else _compute
+    return Footprint(cache, compute(model, options, cells))
 
 
 def copy_cost(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
@@ -120,27 +122,52 @@ def layer_caches(model: GgufFile, options: ContextOptions, cells: Cells) -> list
 def _compute(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
     """Returns the bytes of compute and output buffers of the largest micro-batch."""
     rows = min(options.rows_at_once, cells.total)
-    outputs = max(min(options.n_outputs(cells.sequences), rows), cells.sequences)
+    mask, widest = _graph(model, options, rows, cells.each)
+    logits = _outputs(options, cells) * model.n_vocab * _F32  # computed in one buffer, read from another
+    return max(mask + widest, logits) + logits
+
+
+def _pooling(model: GgufFile, options: ContextOptions, cells: Cells) -> int:
+    """Returns the same of a context for vectors. An encoder computes no logits, but llama.cpp keeps room for them
+    beside its outputs; a decoder computes those of every row that is pooled."""
+    rows, outputs = min(options.rows_at_once, cells.total), _outputs(options, cells)
+    mask, widest = _graph(model, options, rows, rows if model.is_encoder else cells.each)
+    if not model.is_encoder:
+        anew = rows * model.n_embd * _F32 if options.flash_attn == "off" else 0  # values are laid out anew
+        widest = max(widest + anew, outputs * (model.n_vocab + 5 * model.n_embd) * _F32)
+    inputs = rows * (cells.sequences * _F32 + _INPUTS)  # a matrix of which row counts for which text
+    return mask + widest + inputs + outputs * (model.n_vocab + model.n_embd) * _F32
+
+
+def _outputs(options: ContextOptions, cells: Cells) -> int:
+    rows = min(options.rows_at_once, cells.total)
+    return max(min(options.n_outputs(cells.sequences), rows), cells.sequences)
+
+
+def _graph(model: GgufFile, options: ContextOptions, rows: int, seen: int) -> tuple[int, int]:
+    """Returns the bytes of the masks, and of the widest point of the layers, of rows that attend to `seen` cells."""
     flash = options.flash_attn != "off"
     attends = any(layer.keys for layer in model.layers)
     masks = len({layer.windowed for layer in model.layers if layer.keys})
-    mask = rows * cells.each * (_F16 if flash else _F32) * masks if attends else 0
-    scores = rows * cells.each * model.n_head * _F32 if attends and not flash else 0
-    widest = max(rows * _F32 * max(map(_attending, [model] * len(model.layers), model.layers), default=0) + scores,
-                 rows * _F32 * _feeding(model))  # fmt: skip
-    logits = outputs * model.n_vocab * _F32  # computed in one buffer, read from another
-    return max(mask + widest, logits) + logits
+    mask = rows * seen * (_F16 if flash else _F32) * masks if attends else 0
+    scores = rows * seen * model.n_head * _F32 if attends and not flash else 0
+    widest = max(map(_attending, [model] * len(model.layers), model.layers), default=0)
+    return mask, max(rows * widest * _F32 + scores, rows * _F32 * _feeding(model))
 
 
 def _attending(model: GgufFile, layer: Layer) -> int:
     """Returns the numbers that one row needs at the widest point of attention, without scores, or of a recurrent
     layer."""
     taken = 4 * model.n_embd + layer.queries + layer.keys + layer.values if layer.keys else 0
+    if model.is_encoder:  # rotated queries and keys are copies
+        taken += model.n_embd if model.rope.rotates else -model.n_embd
     return max(taken, 6 * layer.inner + 2 * model.n_embd if layer.inner else 0)
 
 
 def _feeding(model: GgufFile) -> int:
     """Returns the numbers that one row needs at the widest point of the feed-forward layers."""
     dense = 3 * model.n_ff + 4 * model.n_embd
+    if model.is_encoder and not model.is_gated:
+        dense = model.n_ff + 3 * model.n_embd
     experts = model.n_experts_used * (2 * model.n_embd + model.n_ff_expert)
     return experts if model.n_experts_used and not model.has_dense else max(dense, experts)

@@ -4,11 +4,13 @@ Reads the header only; the tensor table gives the length that the file must have
 """
 
 import hashlib
+import math
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.errors import ModelLoadError
 from engine.llama.gguf_charsmap import check_charsmap
@@ -36,6 +38,7 @@ _MOST_SQUARES = 1 << 27
 _NO_TOKENIZER = ("none", "no_vocab", "test")
 _BOTH_WAYS = ("dream", "llada", "llada-moe", "rnd1")
 """Architectures of diffusion models, which are refused as such once they are loaded."""
+_MOST_BASES = 4
 _SAMPLES, _SAMPLE = 32, 1 << 16  # the number of samples of a file for its digest, and their length in bytes
 _EMBEDDINGS = "token_embd.weight"
 _OF_LAYER = re.compile(r"blk\.(\d{1,5})\.")
@@ -49,6 +52,12 @@ _WINDOW_PERIODS = {
 }
 """If a file does not say: the period of layers that see all tokens, and whether that is the first layer of each
 period."""
+_WITHOUT_ROPE = frozenset(
+    ("gpt2", "gptj", "mpt", "refact", "bloom", "mamba", "mamba2", "jamba", "jina-bert-v2", "jais", "rwkv6",
+     "rwkv6qwen2", "rwkv7", "arwkv7", "nemotron_h", "nemotron_h_moe", "kimi-linear", "kimi-k3", "glm5-next")
+)  # fmt: skip
+"""Architectures that do not rotate by position (llama-model.cpp, `llama_model_rope_type`); nor do those with learned
+positions."""
 _SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
@@ -76,6 +85,16 @@ class Layer:
     weights: int = 0
 
 
+class Rope(NamedTuple):
+    """How a file encodes positions. `rotates`: by rotary embeddings (RoPE). `scaling`: how those are stretched, by
+    `factor`, and the `original` length in tokens from which they are (0 if the file does not say)."""
+
+    rotates: bool = True
+    scaling: str = "linear"
+    factor: float = 1.0
+    original: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class GgufFile:
     """A checked model file: the facts needed to describe it and to estimate its memory.
@@ -83,10 +102,12 @@ class GgufFile:
     `parts` are all files of a split model, in order. `weights` is bytes, `n_ctx_train` tokens (0 if the file does not
     say). `turns_by_length`: the encoding of positions depends on the length of the context (LongRoPE). `matrices`:
     bytes of matrices by tensor type; `output`: bytes of the output matrix; `tied`: the same if that is also the
-    embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none.
-    `n_positions`: the number of learned position embeddings, beyond which llama.cpp ends the process (0: positions are
-    computed). `pooling`: how an embedding model makes one vector of a text ("" for other models); `is_causal`: each
-    token sees only those before it. `is_verified`: it is certain that llama.cpp survives this header.
+    embedding matrix, else 0. `n_ff_expert`, `n_experts_used`: 0 without experts; `has_dense`: some layers have none;
+    `is_gated`: its feed-forward layers multiply two matrices. `n_positions`: the number of learned position
+    embeddings, beyond which llama.cpp ends the process (0: positions are computed). `pooling`: how an embedding model
+    makes one vector of a text ("" for other models); `is_causal`: each token sees only those before it. `base_models`:
+    the addresses of the repositories that it was made from. `is_verified`: it is certain that llama.cpp survives this
+    header.
     """
 
     path: Path
@@ -117,6 +138,9 @@ class GgufFile:
     is_verified: bool = False
     pooling: str = ""
     is_causal: bool = True
+    base_models: tuple[str, ...] = ()
+    is_gated: bool = True
+    rope: Rope = field(default_factory=Rope)
 
     @property
     def is_encoder(self) -> bool:
@@ -264,6 +288,7 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
     if pooling == "rank":
         _check_classifier(file, header, architecture, tensors)
     is_causal = _is_causal(header, architecture)
+    n_positions = next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0)
     return GgufFile(
         path=file,
         parts=parts,
@@ -287,14 +312,35 @@ def _describe(file: Path, parts: tuple[Path, ...], headers: tuple[Header, ...]) 
         n_ff_expert=header.integer(f"{architecture}.expert_feed_forward_length", n_ff),
         n_experts_used=header.integer(f"{architecture}.expert_used_count", 0),
         has_dense=any(tensor.name.endswith((".ffn_up.weight", ".ffn_gate.weight")) for tensor in tensors),
+        is_gated=any(
+            tensor.name.endswith(".ffn_gate.weight")
+            or (tensor.name.endswith(".ffn_up.weight") and tensor.shape[-1] > n_ff)  # both in one matrix
+            for tensor in tensors
+        ),
         chat_template=header.text("tokenizer.chat_template") or None,
         named_templates=tuple(
             NamedTemplate(key.removeprefix(prefix), header.text(key)) for key in header.keys_under(prefix)
         ),
-        n_positions=next((tensor.shape[-1] for tensor in tensors if tensor.name == "position_embd.weight"), 0),
+        n_positions=n_positions,
         pooling=pooling,
         is_causal=is_causal,
+        base_models=tuple(
+            filter(None, (header.text(f"general.base_model.{number}.repo_url") for number in range(_MOST_BASES)))
+        ),
         is_verified=verified(headers) and is_causal and not pooling,
+        rope=_rope(header, architecture, n_positions),
+    )
+
+
+def _rope(header: Header, architecture: str, n_positions: int) -> Rope:
+    """Returns what a file says of its positions, with llama.cpp's defaults (llama-model.cpp, `load_hparams`)."""
+    key = f"{architecture}.rope.scaling."
+    factor = header.number(f"{key}factor", header.number(f"{architecture}.rope.scale_linear", 0))
+    return Rope(
+        architecture not in _WITHOUT_ROPE and not n_positions,
+        header.text(f"{key}type") or "linear",
+        factor if 0 < factor < math.inf else 1.0,
+        header.integer(f"{key}original_context_length", 0),
     )
 
 

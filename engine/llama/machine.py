@@ -3,10 +3,15 @@
 All sizes are bytes.
 """
 
+import ctypes
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 _THREADS = 256 << 20
+_BLOCK = 4 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
@@ -41,6 +46,17 @@ def address_space(root: Path = Path("/")) -> int | None:
 def anonymous_memory(root: Path = Path("/")) -> int | None:
     """Returns the memory of this process that is not backed by files; None if the system does not report it."""
     return _field(root / "proc/self/status", "RssAnon")
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system, and from now on each block of 4 MiB or more as soon as it is freed; for
+    this whole process, and only where the C library is glibc. Left to itself, glibc raises that limit to 32 MiB at the
+    first large block, and then keeps much of what one thread frees from all others (mallopt(3))."""
+    libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(libc, "malloc_trim"):
+        libc.mallopt(_M_MMAP_THRESHOLD, _BLOCK)
+        libc.mallopt(_M_TRIM_THRESHOLD, _BLOCK)
+        libc.malloc_trim(0)
 
 
 def default_threads(root: Path = Path("/")) -> int:

@@ -22,6 +22,7 @@ from engine.llama.lifetime import Shared, made_in_thread
 from engine.llama.machine import anonymous_memory
 from engine.llama.params import LoadProgress, context_params, model_params
 from engine.llama.plan import Machine, check_weights, plan, this_machine
+from engine.llama.rope import beyond, positions
 from engine.llama.vectors import LlamaVectors, pool, vector_info, vector_options
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.backend import ContextInfo
@@ -195,15 +196,12 @@ class Model:
         layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)  # where they are now
         made = plan(self._file, layers, options, machine, held=self._held)
         ready, n_ctx, cells, n_sequences = made.context, made.n_ctx, made.cells, made.cells.sequences
-        if 0 < self._file.n_ctx_train < n_ctx and not self._file.embeds:
-            _log.warning(
-                "n_ctx=%d is above the training length of %d tokens; beyond it answers get worse",
-                n_ctx,
-                self._file.n_ctx_train,
-            )
+        if warning := beyond(self._file, ready, n_ctx):
+            _log.warning("%s", warning)
         _log.debug("%s", made.summary)
         attends_here = not (options.offload_kqv and layers.n_gpu_layers and machine.gpus)
         is_stateful = self._info.is_recurrent or self._info.is_hybrid
+        vectors = vector_info(library(), handle, self._file, vector_options(self._file, ready))
         info = ContextInfo(
             n_ctx=n_ctx,
             n_sequences=n_sequences,
@@ -215,8 +213,10 @@ class Model:
             copy_cost=copy_cost(self._file, ready, cells),
             checkpoint_bytes=checkpoint_bytes(self._file, ready, n_sequences) if is_stateful else 0,
             generates=not self._file.embeds,
+            vectors=vectors,
+            positions=positions(self._file, ready),
         )
-        made_for = vector_info(library(), handle, self._file, ready) if self._file.embeds else None
+        made_for = vectors if self._file.embeds else None
         window, causal = self._file.sliding_window, self._file.is_causal
         backend = LlamaBackend(self, ready, cells, info, window=window, vectors=made_for, causal=causal)
         self._backends.add(backend)
@@ -239,7 +239,7 @@ class Model:
         lib, handle, file = library(), self.handle, self._file
         wanted = vector_options(file, options)
         layers = replace(self._options, n_gpu_layers=self._options.n_gpu_layers or 0)
-        made = plan(file, layers, wanted, self._machine(), held=self._held)
+        made = plan(file, layers, wanted, self._machine(), held=self._held, vectors=True)
         info = vector_info(lib, handle, file, made.context)
         abort = ctypes.create_string_buffer(2)
         params = pool(context_params(lib, made.context, made.cells, abort), info)

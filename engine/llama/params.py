@@ -18,6 +18,7 @@ from engine.errors import RequestError
 from engine.llama.footprint import CELLS, Cells
 from engine.llama.gguf import GgufFile
 from engine.llama.machine import batch_threads, default_threads
+from engine.llama.rope import rope_params
 from engine.runtime.config import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, ContextOptions, ModelOptions
 
 _ROWS, _FEWER_ROWS = 256, 64
@@ -129,8 +130,8 @@ def context_params(lib: Any, options: ContextOptions, cells: Cells, abort: Any) 
     params.op_offload = options.op_offload
     params.swa_full = options.swa_full
     params.kv_unified = cells.buffers == 1
-    params.rope_freq_base = options.rope_freq_base
-    params.rope_freq_scale = options.rope_freq_scale
+    for name, value in rope_params(options).items():
+        setattr(params, name, value)
     params.no_perf = True
     # ggml asks after every node, from its own threads. A Python callback would take the GIL each time, so a C
     # function answers: strlen of a one-character buffer is 0 until abort() writes into it.

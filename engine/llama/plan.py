@@ -17,6 +17,7 @@ from engine.llama.gguf import GgufFile
 from engine.llama.lib import Device, devices, repacked_types
 from engine.llama.machine import address_space, available_memory
 from engine.llama.params import check, on_cpu, position_limit
+from engine.llama.rope import positions, reach, rope_options
 from engine.runtime.config import ContextOptions, ModelOptions
 
 RESERVE = 0.1
@@ -32,20 +33,21 @@ _MIB = 1 << 20
 class Machine:
     """The machine on which to load a model. `available`: the memory that may be used, None if unknown. `repacked`: the
     tensor types that llama.cpp repacks for this CPU. `gpus`: devices to which layers can be offloaded. `address_space`:
-    the address space left, None if it is not limited."""
+    the address space left, None if it is not limited. `reserve`: the share of the memory that is left free."""
 
     available: int | None
     repacked: frozenset[str] = frozenset()
     gpus: tuple[Device, ...] = ()
     address_space: int | None = None
+    reserve: float = RESERVE
 
     @property
     def room(self) -> int | None:
-        return None if self.available is None else int(self.available * (1 - RESERVE))
+        return None if self.available is None else int(self.available * (1 - self.reserve))
 
     @property
     def device_room(self) -> int:
-        return int(sum(device.memory_free for device in self.gpus) * (1 - RESERVE))
+        return int(sum(device.memory_free for device in self.gpus) * (1 - self.reserve))
 
 
 def this_machine() -> Machine:
@@ -125,15 +127,17 @@ def plan(
     *,
     held: int | None = None,
     draft: DraftFile | None = None,
+    vectors: bool = False,
 ) -> Plan:
     """Plan the load of a model on this machine. `held`: the bytes of the weights that are already loaded, and so no
     longer part of the available memory; None before the load. `draft`: a draft model that must fit beside it.
+    `vectors`: for a context that makes vectors.
 
     Raises ModelLoadError for weights that do not fit, ContextOverflowError if only the context does not fit,
     RequestError for options that this model does not support; all before anything is read.
     """
     check(file, context)
-    return _Planner(file, model, context, machine, held, draft).plan()
+    return _Planner(file, model, rope_options(file, context), machine, held, draft, vectors=vectors).plan()
 
 
 def longest(file: GgufFile, model: ModelOptions, context: ContextOptions, limit: int, machine: Machine) -> int:
@@ -148,7 +152,8 @@ def check_weights(file: GgufFile, model: ModelOptions, machine: Machine) -> None
 
 def default_context(file: GgufFile, options: ContextOptions) -> int:
     """Returns the default length of a conversation, regardless of memory."""
-    limits = (file.n_ctx_train or _FALLBACK_CONTEXT, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
+    trained = reach(file, options) or _FALLBACK_CONTEXT
+    limits = (trained, position_limit(file, options), options.kv_tokens, MODEST_CONTEXT)
     return min(limit or sys.maxsize for limit in limits)
 
 
@@ -163,8 +168,11 @@ class _Planner:
         machine: Machine,
         held: int | None,
         draft: DraftFile | None = None,
+        *,
+        vectors: bool = False,
     ) -> None:
         self._file, self._model, self._context, self._machine, self._held = file, model, context, machine, held
+        self._vectors = vectors
         repacked = machine.repacked if model.use_extra_bufts else frozenset[str]()
         self._weights = weights(file, repacked, mapped=model.use_mmap)
         self._most = len(file.layers) + 1 if machine.gpus else 0  # the output matrix counts as a layer
@@ -268,7 +276,7 @@ class _Planner:
         (llama-model.cpp, `load_tensors`)."""
         file, options = self._file, self._ready(n_ctx, n_sequences, layers)
         cells = cells_of(options, n_ctx, n_sequences)
-        context = estimate(file, options, cells)
+        context = estimate(file, options, cells, vectors=self._vectors)
         if not layers:
             return Need(self._weights, context, self.to_come + context.total, 0)
         moved = file.layers[len(file.layers) + 1 - layers :]
@@ -290,10 +298,11 @@ class _Planner:
         return size if self._held is None else max(0, size - self._held)
 
     def _refusal(self, n_ctx: int, n_sequences: int) -> str:
-        options = self._context
+        file, options, vectors = self._file, self._context, self._vectors
         _, need = self._need(n_ctx, n_sequences)
         fits = _Planner(
-            self._file, self._model, replace(options, kv_tokens=None), self._machine, self._held, self._beside
+            file, self._model, replace(options, kv_tokens=None), self._machine, self._held, self._beside,
+            vectors=vectors,
         ).longest(n_sequences, options.kv_tokens or n_ctx)  # fmt: skip
         name = "kv_tokens" if options.kv_tokens else "n_ctx"
         fewer = f" with n_sequences={n_sequences}" if n_sequences > 1 and not options.kv_unified else ""
@@ -331,5 +340,5 @@ class _Planner:
             f"{'one pool for all' if ready.kv_unified else 'a KV buffer for each'}: {need.host / _MIB:,.0f} MiB "
             f"{room} (weights {need.weights.total / _MIB:,.0f}, KV cache {need.context.cache / _MIB:,.0f}, compute "
             f"{need.context.compute / _MIB:,.0f}{drafting}){devices}; flash attention {ready.flash_attn}, "
-            f"{ready.rows_at_once} rows at once"
+            f"{ready.rows_at_once} rows at once; positions {positions(self._file, ready) or 'without a length'}"
         )

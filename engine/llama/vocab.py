@@ -15,7 +15,7 @@ a text is refused.
 import ctypes
 import re
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from engine.errors import EngineError, RequestError
 from engine.llama.lib import library
@@ -142,8 +142,10 @@ class LlamaVocab:
         return self.token_bytes(token).decode("utf-8", "replace") if token >= 0 else ""
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Tokenize a text that continues another: nothing is added at either end, not even a space."""
-        return self._continue(text, special=special)
+        """Tokenize a text that continues another: nothing is added at either end, not even a space. Without `special`
+        it forms neither control nor user-defined tokens."""
+        segments = [text] if special else self._segments([Piece(text, False)])
+        return [token for segment in segments for token in self._continue(segment, special=special)]
 
     def encode(self, pieces: Sequence[Piece], *, add_bos: bool) -> list[int]:
         """Tokenize a prompt. If no callers' text spells a token, this is the same as tokenising the whole text."""
@@ -151,16 +153,18 @@ class LlamaVocab:
             Piece("".join(piece.text for piece in group), special)
             for special, group in groupby((piece for piece in pieces if piece.text), key=lambda piece: piece.special)
         ]
-        text = "".join(piece.text for piece in joined)
-        tokens: list[int] = []
-        start = 0
-        for cut in (*self._forgeable.cuts(text, joined), len(text)):
-            segment = text[start:cut]
-            tokens += self._continue(segment, special=True) if start else self._raw(segment, special=True)
-            start = cut
+        first, *others = self._segments(joined)
+        tokens = self._raw(first, special=True)
+        for segment in others:
+            tokens += self._continue(segment, special=True)
         if add_bos and self._bos >= 0 and tokens[:1] != [self._bos]:
             tokens.insert(0, self._bos)
         return tokens
+
+    def _segments(self, pieces: Sequence[Piece]) -> list[str]:
+        """Returns the pieces' text, cut inside every spelling of a token that is not all in pieces with `special`."""
+        text = "".join(piece.text for piece in pieces)
+        return [text[start:end] for start, end in pairwise((0, *self._forgeable.cuts(text, pieces), len(text)))]
 
     def _raw(self, text: str, *, special: bool) -> list[int]:
         first, *others = self._parts(text, special=special)

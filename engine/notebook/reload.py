@@ -15,7 +15,7 @@ def tell_open(kind: type, path: Path) -> None:
         return
     names: dict[str, Any] = sys.modules["IPython"].get_ipython().user_ns
     for name, value in list(names.items()):
-        if not name.startswith("_") and isinstance(value, kind) and _has(value, path):
+        if not name.startswith("_") and type(value) is kind and _has(value, path):
             size = value.info.size_bytes / 1e6
             screen.line(
                 f"{name} is open already and keeps {path.name} in memory ({size:,.0f} MB) until the new one is loaded. "

@@ -84,7 +84,10 @@ class _InProcess:
     async def handle_async_request(self, request: Any) -> Any:
         timer = _Timer(request)
         try:
-            turn = self._api.handle(request.method, request.url.path, request.url.params, await request.aread())
+            content = await request.aread()
+            turn = await off_loop(  # a model that is not there may have to be loaded
+                lambda: self._api.handle(request.method, request.url.path, request.url.params, content), lambda _: None
+            )
             if isinstance(turn, Embedding):
                 with timer.limit(), turn.problems():
                     async with asyncio.timeout(timer.seconds):

@@ -11,7 +11,7 @@ from engine.constraint.matcher import Mask
 from engine.parsing.reader import Piece
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import Origin
-from engine.runtime.vectors import VectorContext
+from engine.runtime.vectors import VectorContext, VectorInfo
 from engine.types import SamplingParams
 
 
@@ -39,6 +39,7 @@ class ContextInfo:
     - `copy_cost`: number of tokens whose evaluation takes about as long as one `copy`; 0 if sequences share cells.
     - `checkpoint_bytes`: maximum size of all checkpoints together; 0 if none are needed.
     - `generates`: it can continue a text. False for embedding models, which only make vectors.
+    - `vectors`: the vectors that it makes of texts. `positions`: how far the model's positions reach, in words.
     """
 
     n_ctx: int
@@ -51,6 +52,8 @@ class ContextInfo:
     copy_cost: int = 0
     checkpoint_bytes: int = 0
     generates: bool = True
+    vectors: VectorInfo | None = None
+    positions: str = ""
 
     @property
     def cells(self) -> int:
@@ -190,6 +193,10 @@ class Backend(Protocol):
 
     def copy(self, source: int, target: int, positions: int) -> None:
         """Let `target` (empty) hold the first `positions` positions of `source` too, without evaluating anything."""
+        ...
+
+    def state_size(self, sequence: int) -> int:
+        """Returns the size in bytes of what `save` would return."""
         ...
 
     def save(self, sequence: int) -> bytes:

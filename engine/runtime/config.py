@@ -11,11 +11,13 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from engine.errors import RequestError, shown
+from engine.runtime.state_store import StateStore
 
 SplitMode: TypeAlias = Literal["none", "layer", "row", "tensor"]
 FlashAttention: TypeAlias = Literal["auto", "on", "off"]
 Pooling: TypeAlias = Literal["mean", "cls", "last"]
 """How the vectors of a text's tokens become one: their mean, the first token's, or the last token's."""
+RopeScaling: TypeAlias = Literal["none", "linear", "yarn"]
 CacheType: TypeAlias = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 # The values of enum ggml_type (ggml.h), and the bytes that one element takes, for the types a KV cache may have.
@@ -41,6 +43,7 @@ MAX_THREADS = 512  # GGML_MAX_N_THREADS of ggml.h
 Count: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 Threads: TypeAlias = Annotated[int, Field(ge=1, le=MAX_THREADS)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
+Positive: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e9)]
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
@@ -116,7 +119,13 @@ class ContextOptions:
     - `flash_attn`: "auto" leaves the choice to llama.cpp on a GPU. On the CPU it means "off", which makes answers after
       long prompts faster and prefill slower, but "on" for a shared pool and for quantised values.
     - `swa_full`: sliding-window layers keep every cell; without it a sequence cannot be trimmed far.
-    - `rope_freq_*`: 0 is the model's own.
+    - `rope_scaling_type`: how rotary positions are stretched; None is the model's own. With "yarn" and an `n_ctx` above
+      the training length, `yarn_orig_ctx` (the length before stretching) and `rope_freq_scale` (that length through
+      `n_ctx`) are filled in. `rope_freq_*`: 0 is the model's own.
+    - `yarn_*`: YaRN's parameters; None is the model's own. `yarn_ext_factor`: the share of extrapolation; with 0, and
+      only then, `yarn_attn_factor` scales attention, which llama.cpp otherwise takes from the factor. `yarn_beta_fast`,
+      `yarn_beta_slow`: rotations in the original length above which a dimension is kept, and below which it is
+      stretched whole.
     - `device_sampling`: tokens are drawn on the device that computes the output layer, if the parameters do not need
       all the logits; one decode then holds at most one output of each sequence.
     - `checkpoint_mib`: MiB for checkpoints of recurrent and hybrid models, with which a prompt that was edited or is
@@ -144,6 +153,12 @@ class ContextOptions:
     swa_full: bool = True
     rope_freq_base: Share = 0.0
     rope_freq_scale: Share = 0.0
+    rope_scaling_type: RopeScaling | None = None
+    yarn_ext_factor: Annotated[float, Field(ge=0, le=1)] | None = None
+    yarn_attn_factor: Positive | None = None
+    yarn_beta_fast: Positive | None = None
+    yarn_beta_slow: Positive | None = None
+    yarn_orig_ctx: Count | None = None
     device_sampling: bool = False
     checkpoint_mib: Annotated[int, Field(ge=0, lt=2**31)] = 256
     check_memory: bool = True
@@ -188,12 +203,15 @@ class LoopOptions:
     `draft_max`: maximum number of tokens guessed at once for a conversation and verified in one decode; 0 for none. A
     draft model guesses, if the loop has one, else they are copied from the conversation so far. `max_waiting`: maximum
     number of requests that wait for a sequence; further ones are refused. `prefill_seconds`: about how long the prompt
-    rows of one step may take, during which running answers and cancellations wait.
+    rows of one step may take, during which running answers and cancellations wait. `states`: where the states of
+    conversations are kept that the cache forgets, and found again; None: in memory, at most 256 MiB, until the engine
+    is closed.
     """
 
     draft_max: Annotated[int, Field(ge=0, lt=2**31)] = 0
     max_waiting: Annotated[int, Field(ge=0, lt=2**63)] = 1024
     prefill_seconds: Annotated[float, Field(gt=0, le=3600)] = 0.1
+    states: StateStore | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

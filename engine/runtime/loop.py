@@ -23,11 +23,14 @@ from engine.runtime.request import Reply, TurnRequest, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler
 from engine.runtime.sequence import SequenceState
 from engine.runtime.state_file import SavedState
+from engine.runtime.state_store import Shelf, StateStore
 from engine.runtime.vectors import Embed, VectorQueue, Vectors
 from engine.types import FinishReason
 
 _STRIKES = 3
 """Failed decodes in a row after which a request ends with the error."""
+_STATES = 256 << 20
+"""Bytes for the states of idle conversations, without a store of the caller's."""
 _RESERVE = 512
 """Tokens of a shared pool that are reserved for an answer without `max_tokens`."""
 
@@ -127,7 +130,8 @@ class Loop:
         """Compiles grammars; may be used from any thread."""
         self._n_ctx = backend.info.n_ctx
         self._tokens = TokenTable(backend.vocab)
-        self._cache = PrefixCache(backend)
+        self._store = options.states
+        self._cache = PrefixCache(backend, shelf=Shelf(options.states or StateStore(_STATES), lambda: backend.origin))
         self._pins = Pins(backend, self._cache)
         self._scheduler = Scheduler(backend.info, options.prefill_seconds)
         self._drafts = drafter_for(backend, draft, options.draft_max, options.prefill_seconds, clock)
@@ -178,7 +182,8 @@ class Loop:
         self._replies.refuse(id_, error)
 
     def unpin(self, id_: int) -> None:
-        """Allow the cache to forget what this request pinned when it needs the cells."""
+        """Allow the cache to forget what this request pinned or claimed when it needs the cells."""
+        self._cache.disclaim(id_)
         self._admit_again |= self._pins.release(id_)
 
     def save(self, id_: int, pin: int) -> None:
@@ -222,6 +227,12 @@ class Loop:
             self._finish(state, "cancelled")
         for id_ in self._vectors.clear():
             self._replies.refuse(id_, EngineError("The engine was closed before the vectors were made."))
+
+    def keep_states(self) -> None:
+        """Keep the states of all sequences in the caller's store, if there is one, because the context is closed."""
+        if self._store is not None:
+            self._cache.keep_all()
+            self._store.flush()
 
     def abandon(self, error: Exception) -> None:
         """End every request with this error, because the loop is broken. Uses neither the backend nor the cache."""
@@ -506,8 +517,12 @@ class Loop:
             self._cache.drop(state.sequence)
         elif state.request.pin and reason == "stop":
             self._pins.keep(state.request.id, state.sequence)
+            if self._store is not None and self._store.durable:
+                self._cache.keep(state.sequence)
         else:
-            self._cache.release(state.sequence)
+            if state.request.claims:
+                self._cache.claim(state.request.id, tuple(self._cache.held(state.sequence)))
+            self._cache.release(state.sequence, continued=not state.request.offline)
 
     def _recover(self, chunks: Sequence[Chunk], error: DecodeError) -> None:
         """Handle a failed decode: read back what the sequences hold, then find the request that caused it."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from engine.errors import DecodeError, RequestError
 from engine.runtime.backend import Backend
 from engine.runtime.state_file import SavedState
+from engine.runtime.state_store import Shelf, Stored
 
 _log = logging.getLogger("engine.runner")
 _CUT = 256
@@ -51,7 +52,7 @@ class Checkpoint(NamedTuple):
 class _Slot:
     """One sequence. `cells[i]` is the cell of `tokens[i]`. `plan`: the tokens that its user is evaluating (None: the
     sequence is idle); the user will hold at most `limit` tokens and take checkpoints at `marks`. A pinned sequence is
-    copied from, never changed."""
+    copied from, never changed. `continued`: a conversation may go on from it, so that its state is worth keeping."""
 
     tokens: list[int] = field(default_factory=list)
     cells: list[int] = field(default_factory=list)
@@ -61,6 +62,7 @@ class _Slot:
     marks: Sequence[int] = ()
     used: int = 0
     pinned: bool = False
+    continued: bool = True
 
     @property
     def idle(self) -> bool:
@@ -78,9 +80,11 @@ class PrefixCache:
     `patience`: a prompt waits if another request is about to hold at least `patience` more of its tokens than can be
     reused now, unless copying them costs more; for an identical prompt two tokens suffice. That is how requests with
     one system prompt, or several answers to one prompt, share its prefill.
+    `shelf`: where the states of idle sequences are kept before they are forgotten, and found again, if that saves the
+    evaluation of at least `worth` tokens.
     """
 
-    def __init__(self, memory: Backend, *, patience: int = 32) -> None:
+    def __init__(self, memory: Backend, *, patience: int = 32, shelf: Shelf | None = None, worth: int = 64) -> None:
         self._memory = memory
         self._info = memory.info
         self._slots = [_Slot() for _ in range(self._info.n_sequences)]
@@ -90,6 +94,9 @@ class PrefixCache:
         self._unused: list[int] = []
         self._clock = 0
         self._capacity = self._info.cells
+        self._shelf = shelf
+        self._worth = max(worth, self._info.copy_cost)
+        self._claims: dict[int, Sequence[int]] = {}
 
     @property
     def used(self) -> int:
@@ -129,9 +136,10 @@ class PrefixCache:
         `tokens` is kept, and read while the sequence is in use: the caller appends what it generates, up to `limit`
         tokens in all (0: one more). An idle sequence whose tokens are mostly a prefix of the prompt is continued in
         place. Otherwise the prefix is copied, if that is worth it or the caller pinned it, into an empty or the least
-        recently used sequence. The user will call `checkpoint` when the sequence holds as many tokens as one of
-        `marks`. `anew`: return a sequence to `load` a state into; nothing is reused. `waits`: prefer to wait for a
-        sequence that will soon hold much more of the prompt.
+        recently used sequence; or a kept state that holds more of the prompt is loaded there. The user will call
+        `checkpoint` when the sequence holds as many tokens as one of `marks`. `anew`: return a sequence to `load` a
+        state into; nothing is reused. `waits`: prefer to wait for a sequence that will soon hold much more of the
+        prompt.
         """
         spare = self._spare()
         if not spare:
@@ -142,9 +150,12 @@ class PrefixCache:
         if copies and reuse < self._info.copy_cost:
             source, reuse = self._best(tokens, whole_pins=True)
             copies = source is not None
+        stored = None if anew else self._kept(tokens, reuse + self._worth)
+        if stored is not None:
+            source, copies, reuse = None, False, stored[1]
         if waits and not anew and self._worth_waiting(tokens, reuse):
             return Blocked.SHARED
-        if not self._affordable(limit, source, reuse):
+        if not self._affordable(limit, source, 0 if stored else reuse):
             return Blocked.CELLS
         if source is not None and copies:
             target = self._place([index for index in spare if index != source])
@@ -154,10 +165,15 @@ class PrefixCache:
             target = source
             if reuse == len(self._slots[source].tokens):
                 self.checkpoint(source)  # where a turn ended: the next prompt may part from this one there
+            self._keep(source, reuse)
             reuse = self._cut(source, reuse)
+        elif stored is not None:
+            target = self._place(spare)
+            reuse = self._loaded(target, *stored)
         else:
             target = self._place(spare)
             reuse = 0 if anew else common_prefix(self._slots[target].tokens, tokens, len(tokens) - 1)
+            self._keep(target, reuse)
             reuse = self._cut(target, reuse)  # its own beginning costs nothing
         slot = self._slots[target]
         slot.plan, slot.limit, slot.marks = tokens, limit, marks
@@ -203,10 +219,29 @@ class PrefixCache:
             for each in self._slots:
                 each.checkpoints = [point for point in each.checkpoints if point.made != oldest.made]
 
-    def release(self, sequence: int) -> None:
-        """Mark the sequence as idle; what it holds stays for others until its cells are needed."""
-        self._slots[sequence].plan = None
+    def release(self, sequence: int, *, continued: bool = True) -> None:
+        """Mark the sequence as idle; what it holds stays for others until its cells are needed, then its state is kept
+        if it is likely to be `continued`."""
+        slot = self._slots[sequence]
+        slot.plan, slot.continued = None, continued
         self._touch(sequence)
+
+    def claim(self, id_: int, tokens: Sequence[int]) -> None:
+        """Keep these tokens in a sequence or as a state, until `disclaim`, as far as there is room."""
+        self._claims[id_] = tokens
+
+    def disclaim(self, id_: int) -> None:
+        self._claims.pop(id_, None)
+
+    def keep(self, sequence: int) -> None:
+        """Keep the state of an idle sequence now, if it can be kept."""
+        self._keep(sequence, 0)
+
+    def keep_all(self) -> None:
+        """Keep the states of all idle sequences, because the memory is about to be freed."""
+        for index, slot in enumerate(self._slots):
+            if slot.idle and slot.continued:
+                self._keep(index, 0)
 
     def pin(self, sequence: int) -> None:
         """Mark the sequence as idle, and keep what it holds until `unpin`."""
@@ -259,6 +294,7 @@ class PrefixCache:
             if not filled:
                 return False
             oldest = self._oldest(filled)
+            self._keep(oldest, 0)
             self._cut(oldest, max(0, len(self._slots[oldest].tokens) - max(cells - self.free, _CUT)))
         return True
 
@@ -310,6 +346,59 @@ class PrefixCache:
         beside = self._slots[max(index - 1, 0) : index] + self._slots[index + 1 : index + 2]
         return sum(not slot.idle for slot in beside)
 
+    def _kept(self, tokens: Sequence[int], least: int) -> tuple[Stored, int] | None:
+        """Returns the kept state that holds most of the prompt, and how much, if that is at least `least` tokens."""
+        if self._shelf is None or len(tokens) <= least:
+            return None
+
+        def shared(entry: Stored) -> int:
+            fits = len(entry.tokens) <= self._info.n_ctx
+            return common_prefix(entry.tokens, tokens, len(tokens) - 1) if fits else 0
+
+        return self._shelf.find(shared, least, whole=self._whole_only)
+
+    def _loaded(self, sequence: int, entry: Stored, length: int) -> int:
+        """Load a kept state and cut it to `length` tokens; returns how many the sequence then holds, 0 if the state is
+        gone or was refused."""
+        assert self._shelf is not None, "an entry comes from the shelf"
+        self._forget(sequence)
+        state = self._shelf.read(entry)
+        if state is None:
+            return 0
+        try:
+            return self._cut(sequence, length) if self.load(sequence, entry.tokens, state) else 0
+        except DecodeError as error:
+            _log.warning("A kept state of %d tokens was refused: %s", len(entry.tokens), error)
+            self._shelf.discard(entry)
+            return 0
+
+    def _keep(self, sequence: int, left: int) -> None:
+        """Keep the state of an idle sequence that is about to lose all but `left` tokens, if much of it is lost or a
+        conversation claims what is, and nothing else holds it."""
+        slot = self._slots[sequence]
+        tokens = slot.tokens
+        lost = len(tokens) - left
+        if self._shelf is None or not slot.continued or lost < self._worth:
+            return
+        if lost <= left and not self._claimed(tokens, left):
+            return
+        others = (other for other in self._slots if other is not slot)
+        if any(common_prefix(other.tokens, tokens, len(tokens)) > len(tokens) - self._worth for other in others):
+            return
+        try:
+            self._shelf.keep(tokens, self._memory, sequence, whole=self._whole_only)
+            turn = max((point for point in slot.checkpoints if left < point.position < len(tokens)), default=None)
+            if self._whole_only and turn is not None:
+                self._cut(sequence, turn.position)  # where the last turn began, from which a prompt may go on
+                if slot.tokens:
+                    self._shelf.keep(slot.tokens, self._memory, sequence, whole=True)
+        except (DecodeError, MemoryError) as error:
+            _log.warning("the state of %d tokens was not kept: %s", len(tokens), error)
+
+    def _claimed(self, tokens: Sequence[int], left: int) -> bool:
+        """Whether a conversation claims more than the first `left` of these tokens."""
+        return any(common_prefix(claimed, tokens, len(tokens)) > left for claimed in self._claims.values())
+
     def _best(self, tokens: Sequence[int], *, whole_pins: bool = False) -> tuple[int | None, int]:
         """Returns the sequence that shares most with the prompt (spare ones win ties), and how many of its tokens can
         be reused. `whole_pins`: consider only pinned sequences that the prompt begins with."""
@@ -359,8 +448,8 @@ class PrefixCache:
     def _in_place(self, source: int, reuse: int, spare: Sequence[int]) -> bool:
         """Whether to continue the sequence itself: not if that loses more tokens than are shared and another sequence
         is available."""
-        tail = len(self._slots[source].tokens) - reuse
-        return tail <= reuse or len(spare) == 1
+        held = self._slots[source].tokens
+        return len(spare) == 1 or (len(held) - reuse <= reuse and not self._claimed(held, reuse))
 
     def _share(self, source: int, target: int, reuse: int) -> int:
         """Copy the whole sequence, then cut the copy: this finds out whether the memory can be cut before anything
@@ -396,6 +485,8 @@ class PrefixCache:
 
     def _forget(self, sequence: int) -> None:
         slot = self._slots[sequence]
+        if slot.idle:
+            self._keep(sequence, 0)
         if self._memory.positions(sequence):
             self._memory.trim(sequence, 0)
         self._release_cells(slot, 0)

@@ -38,6 +38,7 @@ class TurnRequest:
     - `progress` is called with the number of prompt tokens evaluated so far and the number of all, in the engine's
       thread: it must be quick, and must not wait for this engine. If it returns False the turn stops; an exception ends
       the turn too.
+    - `claims`: what the turn held stays in the cache, or is kept as a state, until `Unpin` with the request's id.
     - `constraint`: the grammar that the answer, or the calls, must match. `reads` reads the finished answer.
     - `ended` is called in the engine's thread with all events of a turn that was neither cut off nor cancelled.
 
@@ -64,6 +65,7 @@ class TurnRequest:
     shortened: int = 0
     progress: Progress | None = None
     ended: Ended | None = None
+    claims: bool = False
     constraint: Constraint | None = None
     reads: Callable[[str], object] | None = None
     tokens: tuple[int, ...] = ()
@@ -149,7 +151,7 @@ class EndReasoning(NamedTuple):
 
 
 class Unpin(NamedTuple):
-    """Allow what this request pinned to be forgotten."""
+    """Allow what this request pinned or claimed to be forgotten."""
 
     id: int
 

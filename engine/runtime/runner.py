@@ -137,6 +137,7 @@ class Runner:
                 if replies := loop.drain():
                     self._deliver(replies)
             loop.cancel_all()
+            loop.keep_states()
         except BaseException as fault:  # noqa: BLE001 - whatever broke the loop, its readers must be told
             self._break(fault)
         try:

@@ -24,7 +24,7 @@ from engine.runtime.pending import PendingVectors
 from engine.runtime.process import Home
 from engine.runtime.raw import known_tokens, raw_parser, tokens_of
 from engine.runtime.request import Reply, TurnRequest, check_fits
-from engine.runtime.runner import RemoteContext, Runner
+from engine.runtime.runner import LoopHandle, RemoteContext, Runner
 from engine.runtime.state_file import read_state, write_state
 from engine.runtime.stream import OutputQueue, Stream
 from engine.runtime.token_memory import TurnMemory
@@ -108,6 +108,21 @@ class Service:
         """Whether the service refuses requests: it was closed, or its loop broke."""
         return self._runner.closed
 
+    @property
+    def running(self) -> int:
+        """The requests that are not over."""
+        return self._post.open_requests
+
+    @property
+    def pinned(self) -> int:
+        """The prefixes that are pinned."""
+        return len(self._post.pins)
+
+    def when_idle(self, function: Callable[[], object]) -> None:
+        """Call `function` whenever the last request is over or a pinned prefix is released: in any thread, so it must
+        be quick and raise nothing. It must not refer to this service, which would then never be collected."""
+        self._post.idle = function
+
     def check(self) -> None:
         """Raise EngineError in a fork of the process that the context belongs to."""
         self._home.check()
@@ -144,7 +159,11 @@ class Service:
             turn.constraint.check(self._controls)
         limits = self._limits(turn, self._info.n_ctx - len(tokens))
         request = turn.crossing(next(self._ids), tokens, limits, self._turn_starts(tokens, turn.prompt))
-        return self._start(request, OutputQueue(turn, tokens))
+        stream = self._start(request, OutputQueue(turn, tokens))
+        if turn.claims:
+            runner = self._runner
+            stream.claim = Claim(lambda: runner.unpin(request.id))
+        return stream
 
     @cached_property
     def _controls(self) -> Controls:
@@ -182,8 +201,10 @@ class Service:
             raise EngineError(
                 "The prefix was not pinned: progress() stopped it, or the engine was closed. Pin it again."
             )
-        runner = self._runner
-        return PinnedPrefix(len(tokens), lambda path: self._save(id_, path), lambda: runner.unpin(id_))
+        self._post.pins.add(id_)
+        return PinnedPrefix(
+            len(tokens), lambda path: self._save(id_, path), partial(_unpin, self._runner, self._post, id_)
+        )
 
     def restore(self, path: str | Path) -> "PinnedPrefix":
         """Pin a prefix that was saved. Raises RequestError for a file that is not a saved prefix, or that belongs to
@@ -288,6 +309,14 @@ class Service:
         self.close()
 
 
+class Claim:
+    """What a turn held stays in the cache, as far as there is room, until `release` or garbage collection."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self.release = weakref.finalize(self, release)
+        self.release.atexit = False
+
+
 class PinnedPrefix:
     """A prefix of `tokens` tokens that stays in the KV cache until `release`, the end of a `with`, or garbage
     collection."""
@@ -330,12 +359,18 @@ class _Deliveries:
         self._n_ctx = info.n_ctx
         self._max_waiting = max_waiting
         self.most = info.n_sequences + max_waiting
+        self.pins: set[int] = set()
+        self.idle: Callable[[], object] = int
         self._checkpoints = (0, 0)
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._queues)
 
     @property
     def metrics(self) -> Metrics:
         count, size = self._checkpoints
-        return replace(self._tally.sums, running=len(self._queues), checkpoints=count, checkpoint_bytes=size)
+        return replace(self._tally.sums, running=self.open_requests, checkpoints=count, checkpoint_bytes=size)
 
     def open(self, id_: int, queue: OutputQueue) -> OutputQueue:
         """Register the queue of a request. Raises QueueFullError if too many are open."""
@@ -349,6 +384,8 @@ class _Deliveries:
 
     def shut(self, id_: int) -> None:
         self._queues.pop(id_, None)
+        if not self._queues:
+            self.idle()
 
     def deliver(self, replies: Sequence[Reply]) -> None:
         waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
@@ -408,6 +445,12 @@ def _close(home: Home, close: Callable[[], None]) -> None:
         except BaseException as error:  # noqa: BLE001 - a signal handler's
             _log.debug("%r while the engine was closed", error)
     return None
+
+
+def _unpin(runner: LoopHandle, post: _Deliveries, id_: int) -> None:
+    runner.unpin(id_)
+    post.pins.discard(id_)
+    post.idle()
 
 
 def _wake(futures: Sequence["asyncio.Future[None]"]) -> None:

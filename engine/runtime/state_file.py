@@ -19,21 +19,22 @@ from engine.errors import RequestError
 from engine.output_file import write_file
 
 _MAGIC = b"llama-engine state 2\n"
+_HEAD = len(_MAGIC) + 4
 _DIGEST = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `buffers`: one
-    for all sequences, or one for each; llama.cpp loads a state only into as many as it was saved from."""
+    """What a state belongs to: the weights (a digest), the library, and the settings that shape a cache. `rope`: the
+    options for positions that were given. `buffers`: one for all sequences, or one for each; llama.cpp loads a state
+    only into as many as it was saved from."""
 
     model: str
     library: str
     type_k: str
     type_v: str
     flash_attn: str
-    rope_freq_base: float
-    rope_freq_scale: float
+    rope: str
     swa_full: bool
     buffers: int
 
@@ -65,19 +66,40 @@ def read_state(path: Path, origin: Origin) -> SavedState:
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
         raise RequestError(f"{path} cannot be read ({error}); save a state there first.") from error
-    start = len(_MAGIC) + 4
+    end = _start(path, data)
+    if hashlib.sha256(memoryview(data)[:-_DIGEST]).digest() != data[-_DIGEST:]:
+        raise RequestError(f"{path} is cut off or damaged; save the state again.")
+    return SavedState(_tokens(path, data[_HEAD:end], origin), data[end:-_DIGEST])
+
+
+def read_head(path: Path, origin: Origin) -> tuple[int, ...]:
+    """Returns the tokens of a state file, without reading its state and without proof that it is not damaged. Raises
+    what `read_state` raises."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_HEAD)
+            head = file.read(_start(path, data) - _HEAD)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path} cannot be read ({error}); save a state there first.") from error
+    return _tokens(path, head, origin)
+
+
+def _start(path: Path, data: bytes) -> int:
+    """Returns where the state begins in a file that begins with `data`."""
     if not data.startswith(_MAGIC):
         raise RequestError(f"{path} is not a state file of this version; save the state again.")
-    if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
-        raise RequestError(f"{path} is cut off or damaged; save the state again.")
-    end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
+    return _HEAD + int.from_bytes(data[len(_MAGIC) : _HEAD], "little")
+
+
+def _tokens(path: Path, data: bytes, origin: Origin) -> tuple[int, ...]:
+    """Returns the tokens in a file's head, after comparing the origin in it."""
     try:
-        head: Any = json.loads(data[start:end])
+        head: Any = json.loads(data)
         found, tokens = Origin(**head["origin"]), tuple(map(index, head["tokens"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RequestError(f"{path} is a state file whose head cannot be read; save the state again.") from error
     _check_origin(path, found, origin)
-    return SavedState(tokens, data[end:-_DIGEST])
+    return tokens
 
 
 def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:

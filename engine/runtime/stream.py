@@ -97,6 +97,8 @@ class Stream(TwoWayStream[Completion]):
         self._completion: Completion | None = None
         self._final = False
         self._cancelled = False
+        self.claim: object = None
+        """What keeps the turn's tokens in the cache while it is referenced, if the turn claims them."""
 
     def __iter__(self) -> Iterator[Event]:
         return _Reader(self)

@@ -14,7 +14,18 @@ from typing import Any, Self
 from engine import _data
 from engine.errors import EngineWarning, MissingTemplateError, RequestError, TemplateError
 from engine.events import fold
-from engine.families import Detection, Families, Family, FamilyLike, Format, builtin_families, for_vocabulary
+from engine.families import (
+    Detection,
+    Families,
+    Family,
+    FamilyLike,
+    Format,
+    ResponseTemplate,
+    ResponseTemplateLike,
+    builtin_families,
+    for_vocabulary,
+)
+from engine.families.response_template import given_template
 from engine.parsing import Parser
 from engine.parsing.parser import ParserRecipe
 from engine.template.capabilities import Capabilities, probe
@@ -29,6 +40,7 @@ from engine.template.prompt import Prompt, with_tail
 from engine.template.reasoning import Switch, switch
 from engine.template.renderer import SECONDS, TemplateStoppedError
 from engine.template.rendering import Asked, Held, Rendering, Setting
+from engine.template.stated_format import stated
 from engine.template.tool_forms import ToolForms
 from engine.tools import ToolLike, as_tools
 from engine.types import (
@@ -69,6 +81,8 @@ class ChatTemplate:
         looks like a control token is guarded.
     trust_template: render it in this process. Otherwise a template that did not come with this package is rendered in
         a child process with limits on memory and time.
+    response_template: Hugging Face's `response_template` (a dictionary, or a JSON file that holds one), which states
+        the output's format; the family then says only what prompts show.
 
     Raises TemplateError for a broken or missing template, FamilyError for an unknown family.
     """
@@ -83,6 +97,7 @@ class ChatTemplate:
         control_tokens: frozenset[str] | None = None,
         now: Callable[[], datetime] = datetime.now,
         trust_template: bool = False,
+        response_template: ResponseTemplate | ResponseTemplateLike | None = None,
     ) -> None:
         self.detection = _detection(source, family, control_tokens or ())
         self.family = self.detection.family
@@ -100,9 +115,18 @@ class ChatTemplate:
         template = Template(source, now, trusted=trust_template or _data.is_own_template(source))
         probed = template.hurried(_PROBING)
         self.capabilities: Capabilities = probe(probed, fixed)
-        if _recognises(family) and not _is_known(self.detection):
-            self.detection = _derived(probed, fixed, self.capabilities) or self.detection
-            self.family = self.detection.family
+        known, complaint = _is_known(self.detection), ""
+        if _recognises(family) and not known:
+            derived, complaint = _derived(probed, fixed, self.capabilities)
+            self.detection = derived or self.detection
+        if response_template is not None:
+            told = isinstance(response_template, ResponseTemplate)
+            given = response_template if told else given_template(response_template)
+            self.detection = stated(self.detection, given, probed, fixed, self.capabilities, known=known)
+            complaint = "" if self.detection.family.format.tools else complaint
+        if complaint:
+            warnings.warn(complaint, EngineWarning, stacklevel=2)
+        self.family = self.detection.family
         declared = self.family.format
         states = self.capabilities.tools or self.capabilities.tools_in_system
         self.format: Format = declared if states else with_generic_tools(declared)
@@ -131,6 +155,7 @@ class ChatTemplate:
         name: str = "",
         control_tokens: frozenset[str] | None = None,
         trust_template: bool = False,
+        response_template: ResponseTemplate | ResponseTemplateLike | None = None,
     ) -> Self:
         """Choose the template for a model.
 
@@ -138,8 +163,11 @@ class ChatTemplate:
         unless `family` names another family than the template's: then that family's own. Requests with tools use the
         model's template named "tool_use" (`named` holds its further templates), or the family's own if the model's
         cannot state tools; requests with documents use the one named "rag", unless the template for tools can state
-        both.
+        both. A `response_template` beside a `family` that is no `Families` would be a second choice of the format:
+        RequestError.
         """
+        if not _recognises(family):
+            response_template = _unless_chosen(response_template)
         source = embedded if chat_template is None else _text_of(chat_template)
         further = (named or {}) if chat_template is None else {}
         tool_use, rag = further.get("tool_use"), further.get("rag")
@@ -152,19 +180,18 @@ class ChatTemplate:
             wanted = family if isinstance(family, str) else family.name
             if builtin_families().detect(embedded).family.name != wanted and _data.template_source(wanted) is not None:
                 source = tool_use = rag = None
-        made = cls(source, bos_token, eos_token, family, control_tokens=control_tokens, trust_template=trust_template)
 
-        def further_one(text: str) -> Self:
-            return cls(
-                text, bos_token, eos_token, made.family, control_tokens=control_tokens, trust_template=trust_template
-            )
+        def one(text: str | None, family: FamilyLike | None, stated: Any = None) -> Self:
+            more: dict[str, Any] = {"trust_template": trust_template, "response_template": stated}
+            return cls(text, bos_token, eos_token, family, control_tokens=control_tokens, **more)
 
+        made = one(source, family, response_template)
         if tool_use is None and chat_template is None and not made.capabilities.tools:
             tool_use = _data.template_source(made.family.name)
         if tool_use is not None and tool_use != made.source:
-            made._with_tools = further_one(tool_use)
+            made._with_tools = one(tool_use, made.family)
         if rag is not None:  # compiled on first use: few requests have documents
-            made._with_documents = cache(lambda: further_one(rag))
+            made._with_documents = cache(lambda: one(rag, made.family))
         return made
 
     def render(
@@ -399,22 +426,22 @@ def _as_stated(source: str | None, family: FamilyLike | None) -> Detection:
     return Detection(given, "the caller gave its format")
 
 
-def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) -> Detection | None:
-    """Derive the format of a template that no family matches, as a family of its own; None if that fails."""
+def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) -> tuple[Detection | None, str]:
+    """Derive the format of a template that no family matches, as a family of its own; None if that fails. Returns also
+    what to tell the caller if calls will not be found."""
     try:
         found = derivation(template, fixed, can)
     except RecursionError:  # the JSON in its renders nests too deep
-        return None
-    format_ = found.format
+        return None, ""
+    format_, complaint = found.format, ""
     if can.tools and (format_ is None or format_.tools is None):
-        text = (
+        complaint = (
             "No family in models.toml matches this model's chat template, and the syntax of its calls could not be "
             f"derived ({'; '.join(found.missing)}): calls will arrive as content. Name a family of the same syntax "
             "with family=, or add one to models.toml."
         )
-        warnings.warn(text, EngineWarning, stacklevel=2)
     if format_ is None:
-        return None
+        return None, complaint
     marks = format_.reasoning and (format_.reasoning.open.strip(), format_.reasoning.close.strip())
     shown = [
         "no reasoning" if marks is None else f"reasoning between {marks[0]!r} and {marks[1]!r}",
@@ -424,12 +451,18 @@ def _derived(template: Template, fixed: Mapping[str, str], can: Capabilities) ->
         shown[0] = f"no reasoning (text between {' and '.join(map(repr, marks or ()))} is separated all the same)"
     family = Family(name="derived", title="derived from the chat template", verified="its own renders", format=format_)
     reason = f"no family in models.toml matches; comparing renders of its chat template shows {' and '.join(shown)}"
-    return Detection(family, reason)
+    return Detection(family, reason), complaint
 
 
 def _recognises(family: FamilyLike | None) -> bool:
     """Whether the template decides the family."""
     return family is None or isinstance(family, Families)
+
+
+def _unless_chosen(given: ResponseTemplate | ResponseTemplateLike | None) -> None:
+    """Raise RequestError for a response template that the caller gave beside a family."""
+    if given is not None and (not isinstance(given, ResponseTemplate) or given.chosen):
+        raise RequestError("family= and response_template= both state the output's format; leave one out.")
 
 
 def _is_known(detection: Detection) -> bool:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from engine.errors import RequestError
 from engine.families import Format
-from engine.types import DocumentLike, Message, MessagesLike, Reasoning
+from engine.types import Completion, DocumentLike, Message, MessagesLike, Reasoning
 
 
 def conversation_of(messages: MessagesLike) -> tuple[Message, ...]:
@@ -155,6 +155,14 @@ def check_last(
             "The last message is the assistant's, so there is nothing to answer: append a user message or a tool "
             "result, or pass continue_final_message=True to let the model continue it."
         )
+
+
+def with_answer(messages: Sequence[Message], completion: Completion) -> tuple[Message, ...]:
+    """Returns the conversation with an answer, which may continue its last message."""
+    *before, last = messages
+    if last.role == "assistant":
+        return (*before, last.continued(completion))
+    return (*messages, completion.message)
 
 
 def without_inline_reasoning(message: Message, format_: Format) -> Message:

@@ -15,6 +15,8 @@ GENERIC = ToolSyntax(shape="json", section=("\n<tool_call>\n", "\n</tool_call>")
 """The syntax that models without one of their own are asked to write: one JSON object between tags, which most have
 seen."""
 
+_SERVER = "tools"
+"""The server that a call names, in syntaxes that name one."""
 _EXAMPLE = ToolCall(name="NAME", arguments='{"ARGUMENT": "VALUE"}')
 
 
@@ -75,6 +77,8 @@ def _object(call: ToolCall, syntax: ToolSyntax) -> str:
 
 def _tagged(call: ToolCall, syntax: ToolSyntax, arguments: str) -> str:
     name = syntax.name_prefix + call.name
+    if syntax.server_end[0]:
+        name = _SERVER + "".join(syntax.server_end) + name
     if syntax.id_end:
         name = call.id + syntax.id_end + name
     elif syntax.name_is_id:

@@ -12,7 +12,7 @@ from vector_files import KINDS, write
 from engine import BatchInputError, ChatTemplate, Engine, batch
 from engine.batch import job
 from engine.cli import main
-from engine.errors import MissingTemplateError
+from engine.errors import MissingTemplateError, RequestError
 from engine.testing import ScriptedBackend
 
 LONG = "word " * 100  # more tokens than a text may have
@@ -180,3 +180,27 @@ def test_a_batch_of_chats_alone_is_refused_for_an_embedding_model(tmp_path: Path
     with Engine.load(model) as llm, pytest.raises(MissingTemplateError, match="embedding model"):
         run([chat("a")], tmp_path / "out.jsonl", llm)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_vectors_made_otherwise_are_not_mixed(tmp_path: Path, builtin_model_path: Path) -> None:
+    """Another pooling, another longest text: refused, or computed anew; chats do not depend on either."""
+    out, rows = tmp_path / "out.jsonl", [vectors("a", "red"), vectors("b", "green")]
+    with Engine.load(builtin_model_path, n_ctx=512) as llm:
+        run(rows, out, llm)
+        made = read(out)
+        assert run(rows, out, llm).ran == 0
+    others: list[dict[str, Any]] = [{"pooling": "last"}, {"embedding_tokens": 64}]
+    for options in others:
+        with Engine.load(builtin_model_path, n_ctx=512, **options) as llm:
+            with pytest.raises(RequestError, match=r"differs in: vectors\. .*force=True \(--force\)"):
+                run([*rows, vectors("c", "blue")], out, llm)
+            assert read(out) == made
+            chats = tmp_path / f"{next(iter(options))}.jsonl"
+            assert run([chat("a")], chats, llm, max_tokens=2).done == 1
+            assert run([chat("a"), *rows[1:]], chats, llm, max_tokens=2).ran == 1
+    with Engine.load(builtin_model_path, n_ctx=512, pooling="last") as llm:
+        assert run([chat("a")], tmp_path / "embedding_tokens.jsonl", llm, max_tokens=2).ran == 0
+        with pytest.raises(RequestError, match="differs in: vectors"):  # which the chats did not make forgotten
+            run([chat("a"), *rows[1:]], tmp_path / "embedding_tokens.jsonl", llm, max_tokens=2)
+        assert run(rows, out, llm, force=True).ran == 2
+        assert read(out) != made

@@ -5,7 +5,8 @@ or a model fills (messages, arguments whole and malformed, schemas and their key
 prefills): whole, nested in itself, doubled, beside white space, escaped for JSON and for HTML; every proper part of one
 that the template completes, in the field where it does; and split over two fields where they meet. Of a numbered row of
 tokens (`<|reserved_special_token_17|>`) the first and the last stand everywhere, the others whole, each with one
-template in turn. Counted are control tokens too many or too few, prompts that have the text of the unguarded one,
+template in turn. The same tokens, whole and in halves, stand in texts to embed, to rank, to score and to fill in, where
+no template is. Counted are control tokens too many or too few, prompts that have the text of the unguarded one,
 prompts whose tokens spell their text, and prompts with nothing to guard that are token for token the unguarded ones.
 Reads `LLAMA_CPP_MODELS` (`vendor/llama.cpp/models`).
 """
@@ -30,6 +31,7 @@ from forging import (  # noqa: E402
     SOURCES,
     VOCABULARIES,
     Probe,
+    TextProbe,
     Tried,
     families_vocabulary,
     few_of_a_row,
@@ -101,6 +103,7 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=float("inf"), help="stop before the next pair after these")
     given = arguments.parse_args()
     until, total = time.time() + given.seconds, Sums()
+    without = Sums()
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(given.jobs) as pool:
         paths = [families_vocabulary(Path(folder)), *VOCABULARIES]
         for path in (path for path in paths if given.vocabulary in path.name):
@@ -109,10 +112,19 @@ def main() -> None:
             for found in pool.map(_measure, jobs):
                 sums.add(found)
             print(f"{path.stem.removeprefix('ggml-vocab-')}: {sums.line()}", flush=True)
+            texts = Sums()
+            for found in pool.map(_measure_texts, jobs):
+                texts.add(found)
+            print(
+                f"    embed, rerank, score, suffix: forged {texts.forged} of {texts.texts:,}, lost {texts.lost}",
+                flush=True,
+            )
+            sums.odd += texts.odd
+            without.add(texts)
             for text, count in sums.odd.most_common(12):
                 print(f"    {count} x {text}")
             total.add(sums)
-    print(f"in all: {total.line()}")
+    print(f"in all: {total.line()}; embed, rerank, score, suffix: forged {without.forged} of {without.texts:,}")
 
 
 def _measure(job: Job) -> Sums:
@@ -136,6 +148,19 @@ def _measure(job: Job) -> Sums:
                 sums.count(probe.name, tried)
             sums.clean += len(CLEAN)
             sums.clean_same += sum(map(probe.clean, CLEAN))
+    return sums
+
+
+def _measure_texts(job: Job) -> Sums:
+    sums = Sums()
+    with vocabulary(job.path) as vocab:
+        probe = TextProbe(vocab)
+        for token in few_of_a_row(guarded_tokens(vocab))[job.first :: job.step]:
+            if time.time() > job.until:
+                sums.odd[f"stopped before {token}"] += 1
+                break
+            for place, tried in (*probe.whole(token), *probe.halves(token)):
+                sums.count(place, tried)
     return sums
 
 

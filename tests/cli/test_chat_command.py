@@ -464,3 +464,22 @@ def test_run_with_a_schema(scripted: Scripted, capsys: pytest.CaptureFixture[str
         schema.write_text(text, encoding="utf-8")
         assert main(line) == 1
         assert words in capsys.readouterr().err
+
+
+def test_another_model_goes_on_with_the_conversation(
+    types: Types, capsys: pytest.CaptureFixture[str], builtin_model_path: Path, tmp_path: Path
+) -> None:
+    names = [tmp_path / "one.gguf", tmp_path / "two.gguf"]
+    for path in names:
+        path.write_bytes(builtin_model_path.read_bytes())
+    saved, options = tmp_path / "talk.json", ["--ctx", "1024", "--temperature", "0", "--max-tokens", "40"]
+    types("What is 2 + 2?", "/model two", "/model ten", f"/save {saved}", "And 3 + 3?", "/quit")
+    assert main(["chat", *map(str, names), *options]) == 0
+    out = capsys.readouterr().out
+    assert "(two answers from now on)" in out
+    assert "There is no model 'ten' here; the models are one, two." in out
+    assert out.count(" of 1,024 ") == 2, "each of both answers has a line of figures"
+    assert "3 messages saved" in out or "2 messages saved" in out
+    types("/model two", "/quit")
+    assert main(["chat", str(names[0])]) == 0
+    assert "There is no model 'two' here; name several after `chat`." in capsys.readouterr().out

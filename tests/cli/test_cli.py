@@ -487,7 +487,7 @@ def test_run_takes_a_model_and_a_prompt() -> None:
     assert (alone.model, alone.prompt, alone.preflight) == (None, "Hello", True)
 
 
-def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: dict[str, object] = {}
 
     def load(model: object, **options: object) -> Engine:
@@ -496,13 +496,16 @@ def test_options_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(commands.Engine, "load", load)
     line = "inspect m.gguf --ctx 99 --gpu-layers 3 --family hermes --chat-template t.jinja --threads 2 --seed 4"
-    assert main(line.split()) == 1
+    line += " --response-template r.json"
+    assert main([*line.split(), "--states", str(tmp_path)]) == 1
+    assert repr(given.pop("states")) == "<StateStore: StoreSizes(states=0, memory=0, files=0, disk=0)>"
     assert given == {
         "model": "m.gguf",
         "n_ctx": 99,
         "n_gpu_layers": 3,
         "family": "hermes",
         "chat_template": Path("t.jinja"),
+        "response_template": Path("r.json"),
         "n_threads": 2,
         "seed": 4,
         "preflight": True,

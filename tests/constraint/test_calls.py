@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from parsing_cases import CASES, FAMILIES, TOOLS
+from response_templates import SHAPES
 from walking import as_text, byte_compiler, walk
 
 from engine.constraint.lark import GrammarText
@@ -15,6 +16,7 @@ from engine.constraint.matcher import Matcher
 from engine.constraint.turn_grammar import calls
 from engine.events import fold
 from engine.families import Format, builtin_families
+from engine.families.response_template import format_of
 from engine.parsing import Parser
 from engine.parsing.grammar import Rules
 from engine.template.generic import with_generic_tools
@@ -127,6 +129,19 @@ def test_what_the_grammar_accepts_is_read_as_valid_calls(part: int) -> None:
                 found.append(f"{family}: {why}\n    {text!r}")
     assert walks > len(FAMILIES) // 4
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_calls_in_a_stated_format_are_constrained_alike(name: str) -> None:
+    """A response template's format is a format: its grammar writes calls that its parser reads."""
+    format_, rng = format_of(SHAPES[name].template), random.Random(name)
+    found = list(filter(None, (walk(grammar_of(format_, BOUNDED, 3), rng) for _ in range(4))))
+    assert found
+    for text in found:
+        parser = Parser(format_, tools=BOUNDED, tool_choice="required")
+        read = fold([*parser.feed(text), *parser.close()])
+        assert read.tool_calls
+        assert not [call for call in read.tool_calls if call.error and not overflows(call.arguments)], text
 
 
 def test_one_call_is_one_call() -> None:

@@ -1,9 +1,11 @@
 """`llama-engine families`: the list, a row shown, a file of one's own tried; what the check finds."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from response_templates import HERMES
 
 from engine import _data
 from engine.cli import main
@@ -139,3 +141,37 @@ def test_a_file_of_families_serves_a_model(
     assert "family" in capsys.readouterr().out
     assert main(["inspect", str(builtin_model_path), "--family", str(changed(file, "title", "titel"))]) == 1
     assert "Did you mean `title`?" in capsys.readouterr().err
+
+
+def test_a_response_template_is_compared(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`families check` tells what it reads otherwise than the row, and refuses what cannot be expressed."""
+    stated = tmp_path / "stated.json"
+    reasoning = {"open": "[[think]]", "close": "[[/think]]"}
+    fields = {"reasoning_content": reasoning, "content": {"close": "<|end|>"}}
+    stated.write_text(json.dumps({"start_anchor": "<|assistant|>", "fields": fields}), encoding="utf-8")
+    command = ["families", "check", str(file)]
+    given = ["--template", str(file.with_suffix(".jinja")), "--response-template", str(stated)]
+    assert main([*command, *given]) == 0
+    out = capsys.readouterr().out
+    assert f"the response template in {stated} reads otherwise: reasoning and an answer is read as content" in out
+    assert main([*command, *given[2:]]) == 1
+    assert "give it with --template" in capsys.readouterr().err
+    stated.write_text(json.dumps({"fields": fields}), encoding="utf-8")
+    assert main([*command, *given]) == 1
+    assert "start_anchor: it is missing" in capsys.readouterr().err
+
+
+def test_a_response_template_on_the_command_line(
+    tmp_path: Path, builtin_model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stated = tmp_path / "tokenizer_config.json"
+    stated.write_text(json.dumps({"response_template": HERMES}), encoding="utf-8")
+    command = ["inspect", str(builtin_model_path), "--ctx", "512", "--response-template"]
+    assert main([*command, str(stated)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"response template +it is used, and reads the chat template's own turns", out)
+    assert f"the response template in {stated} states the output" in out
+    assert main([*command, str(tmp_path / "none.json")]) == 1
+    assert "cannot be read: No such file" in capsys.readouterr().err
+    assert main([*command, str(stated), "--family", "qwen3"]) == 1
+    assert "leave one out" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from engine.runtime.state_file import Origin, SavedState, write_state
 from engine.testing import ByteVocab, ScriptedBackend
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs")
-ORIGIN = Origin("m", "0", "f16", "f16", "auto", 0.0, 0.0, False, 1)
+ORIGIN = Origin("m", "0", "f16", "f16", "auto", "", False, 1)
 
 
 def save_transcript(path: Path) -> None:

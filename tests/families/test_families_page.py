@@ -127,6 +127,73 @@ from its template or its models, which check that writing; and, as `[[case]]`, w
 with what it means: malformed arguments, mistakes, other spellings. A new *shape* of calls is the only thing that needs
 Python: a module in `engine/parsing/shapes/`, and a function in `tests/support/writer.py`.
 
+## A model's own response template
+
+Authors can state the output's format themselves: Hugging Face's `response_template`, a dictionary in
+`tokenizer_config.json`. It is converted into a `Format`, so that the same parser reads it, streams and constraints
+included. Fable's says as much as its row:
+
+```json title="fable.json"
+{
+  "start_anchor": "<|assistant|>",
+  "fields": {
+    "reasoning_content": {"open": "[[reason]]", "close": "[[/reason]]"},
+    "tool_calls": {
+      "open_pattern": "<fn name=\\"(?P<name>[^\\"]+)\\">",
+      "close": "</fn>",
+      "repeats": true,
+      "content": "json",
+      "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+    },
+    "content": {"close": "<|end|>"}
+  }
+}
+```
+
+Where the format of an output comes from, first to last:
+
+1. the caller: `family=`, or `response_template=` (a dictionary, a JSON file or a tokenizer_config.json;
+   `--response-template FILE` on the command line), but not both;
+2. a row of `models.toml`, or of your own file, that recognises the chat template;
+3. the response template of a model that is loaded by its name on the Hub: from its repository, otherwise from that of
+   the base model which the file names. Both are kept in the Hub's cache, and none is not an error;
+4. what the chat template's own renders show.
+
+A response template is compared with the row, or without one with what was rendered, over turns that the chat template
+writes. A row was checked, so it wins over one from the Hub. So does the chat template itself: one from the Hub that
+does not read its turns back is not used. The caller's is used in any case, and an `EngineWarning` tells what it reads
+otherwise. `llama-engine inspect` and `llama-engine families check FILE --template FILE --response-template FILE` tell
+the differences too.
+
+```python
+from engine import ChatTemplate, Families
+
+families = Families.load("fable.toml")
+with open("fable.jinja") as file:
+    template = ChatTemplate(file.read(), family=families, response_template="fable.json")
+print(template.detection.response_template)
+```
+```text
+it is used, and reads the chat template's own turns
+```
+
+What it does not say is taken from the row or the renders: how reasoning is switched and fed back, white space beside
+marks. Patterns are read as marks and never run: text, optional text, alternatives, white space and the groups that a
+transform uses. What a format cannot express is refused by name: other fields than content, tool calls and reasoning;
+`kv-lines`, `merge_duplicates`, bare keys without marks around strings; marks that may be any text. Given by the caller
+that is a `FamilyError`; from the Hub it is left out and told. `defaults` and `optional` change nothing: an output is
+never an error.
+
+## Special cases
+
+- Muse Spark has no row, since no weights of it are known to be published. Its messages to `self`, to `user` and to a
+  tool, with `<atem:..>` calls, are described as those of `muse-glimmer`.
+- MiroThinker was trained on prompts of its own agent, which state tools with their servers. If a file's chat template
+  does not, give `family="mirothinker"` and such a `chat_template=`. A tool may be declared as `server_name`, which is
+  split in the prompt; otherwise the server that a call names is left out.
+- K2 Horizon is not supported: its reasoning is marked in three ways by effort, and the pinned llama.cpp does not have
+  its architecture.
+
 ## What small models spoil
 
 A call may run only if it stands in its wrapper, names a declared tool and is whole. In reasoning that nothing has
@@ -140,21 +207,21 @@ though they were not meant, turns that lost text or say nothing, and turns that 
 
 | class | outputs | executable | lost | shown |
 |---|---|---|---|---|
-| closer missing | 348 | 0 | 0 | 0 |
-| closer doubled | 348 | 0 | 0 | 0 |
-| opener doubled | 286 | 0 | 0 | 3 |
-| closer before | 255 | 0 | 0 | 0 |
-| brace doubled | 192 | 0 | 0 | 0 |
-| brace missing | 192 | 0 | 0 | 0 |
-| in a fence | 297 | 0 | 0 | 4 |
-| another case | 297 | 0 | 0 | 0 |
-| cut | 4988 | 0 | 0 | 0 |
-| quotes | 788 | 5 | 0 | 0 |
-| call in reasoning | 216 | 0 | 0 | 0 |
-| mention | 216 | 0 | 0 | 0 |
-| draft | 3559 | 0 | 0 | 0 |
-| call at the end of reasoning | 216 | 0 | 0 | 0 |
-| call without its wrapper | 70 | 0 | 0 | 0 |
+| closer missing | 354 | 0 | 0 | 0 |
+| closer doubled | 354 | 0 | 0 | 0 |
+| opener doubled | 289 | 0 | 0 | 3 |
+| closer before | 258 | 0 | 0 | 0 |
+| brace doubled | 195 | 0 | 0 | 0 |
+| brace missing | 195 | 0 | 0 | 0 |
+| in a fence | 300 | 0 | 0 | 4 |
+| another case | 300 | 0 | 0 | 0 |
+| cut | 5066 | 0 | 0 | 0 |
+| quotes | 796 | 5 | 0 | 0 |
+| call in reasoning | 219 | 0 | 0 | 0 |
+| mention | 219 | 0 | 0 | 0 |
+| draft | 3633 | 0 | 0 | 0 |
+| call at the end of reasoning | 219 | 0 | 0 | 0 |
+| call without its wrapper | 72 | 0 | 0 | 0 |
 
 The five that are left are calls in JSON that no marker ends (GigaChat 3 and 3.1, Granite 20B, Llama 3): text may
 follow directly, so an unescaped `"}}` inside a string cannot always be told from the end.
@@ -354,6 +421,25 @@ def test_the_example_of_ones_own_families_works(tmp_path: Path) -> None:
     assert parrot.format.tools.section == ("\n<parrot_call>\n", "\n</parrot_call>")
     assert changed.format.stops == ("<|im_end|>", "<|endoftext|>")
     assert changed.detect == builtin_families().get("qwen3").detect
+
+
+def test_the_response_template_on_the_page_says_what_the_row_says(
+    fable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fable.json").write_text(blocks("json")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    example = next(block for block in blocks("python") if "response_template" in block)
+    exec(compile(example, "docs/FAMILIES.md", "exec"), {})
+    assert capsys.readouterr().out in blocks("text")
+    row = Families.load(fable).get("fable").format
+    source = fable.with_suffix(".jinja").read_text(encoding="utf-8")
+    stated = ChatTemplate(source, family=Families([]), response_template="fable.json")
+    assert stated.format.tools is not None
+    assert row.tools is not None
+    assert (stated.format.tools.call, stated.format.tools.name_end) == (row.tools.call, row.tools.name_end)
+    check = ["families", "check", "fable.toml", "--template", "fable.jinja", "--response-template", "fable.json"]
+    assert main(check) == 0
+    assert "the response template in fable.json reads the same; the family's row is used" in capsys.readouterr().out
 
 
 def test_the_page_names_the_bases() -> None:

@@ -42,7 +42,7 @@ EVENTS: tuple[Event, ...] = (
     ToolResult(0, "id", "seen", error=True),
     Finished("tool_calls", Usage(prompt_tokens=3, time_to_first_token=0.25)),
 )
-ORIGIN = Origin("digest", "0.3", "f16", "q8_0", "auto", 1e4, 1.0, False, 1)
+ORIGIN = Origin("digest", "0.3", "f16", "q8_0", "auto", "rope_freq_scale=0.5", False, 1)
 NAMED = (NamedTemplate("rag", "{{ x }}"),)
 INFO = ModelInfo(Path("a/b.gguf"), "qwen3", "", "Q8_0", 10**10, 2**40, 0, None, NAMED, "", "", True, False, False)
 LOGPROBS = TokenLogprobs(Logprob(1, -0.5, b"\xff\0"), (Logprob(2, float("-inf"), b""), Logprob(3, -1e-300, b"ab")))

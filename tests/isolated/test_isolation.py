@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import BaseModel, field_validator
 
-from engine import Engine, EngineError, ModelLoadError, RequestError, Stream, ToolCallEnd, as_tools
+from engine import Engine, EngineError, ModelLoadError, RequestError, StateStore, Stream, ToolCallEnd, as_tools
 from engine.events import ToolCallStart
 from engine.families import builtin_families
 from engine.isolated import parent as isolation
@@ -137,6 +137,19 @@ def test_a_prefix_is_pinned_saved_and_restored(here: Engine, apart: Engine, tmp_
             answer = llm.chat([system, {"role": "user", "content": "Hello!"}], max_tokens=2)
             assert answer.usage is not None
             assert answer.usage.cached_tokens == again.tokens
+
+
+def test_states_on_disk_are_shared_with_a_child(builtin_model_path: Path, tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "You answer at length. " * 20}, {"role": "user", "content": "Hello!"}]
+    told: list[int] = []
+    for isolated in (True, False):
+        states = StateStore(0, tmp_path, 1 << 30)
+        with Engine.load(builtin_model_path, n_ctx=512, isolated=isolated, states=states) as llm:
+            usage = llm.chat(messages, max_tokens=2, temperature=0).usage
+            assert usage is not None
+            told.append(usage.prompt_tokens - usage.cached_tokens)
+    assert told[0] > 100
+    assert told[1] == 1
 
 
 def test_reasoning_that_was_dropped_is_put_back(builtin_model_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import model_files
 import pytest
+import vector_files
 
 from engine.llama.footprint import Cells, cells_of, checkpoint_bytes, copy_cost, estimate
 from engine.llama.gguf import read_gguf
@@ -84,6 +85,41 @@ def test_what_llama_cpp_allocates_was_foreseen(
     rows = max(min(backend.info.n_outputs, backend.options.rows_at_once), sequences) - sequences
     grown = buffers.compute + rows * model.file.n_vocab * 4
     assert grown == pytest.approx(foreseen.compute, rel=0.1, abs=3 * MIB)
+
+
+VECTORS: dict[str, tuple[vector_files.Kind, int, dict[str, Any]]] = {
+    **{name: (kind, 4, {}) for name, kind in (vector_files.KINDS | vector_files.RERANKERS).items()},
+    "bert, no flash attention": (vector_files.KINDS["bert-mean"], 4, {"flash_attn": "off"}),
+    "bert, narrow": (vector_files.KINDS["bert-cls"], 1, {}),
+    "nomic, no flash attention": (vector_files.KINDS["nomic-mean"], 2, {"flash_attn": "off", "n_ctx": 600}),
+    "nomic, narrow": (vector_files.KINDS["nomic-mean"], 1, {}),
+    "qwen3, no flash attention": (vector_files.KINDS["qwen3-mean"], 4, {"flash_attn": "off", "n_ctx": 500}),
+    "qwen3, narrow": (vector_files.KINDS["qwen3-last"], 1, {"flash_attn": "off"}),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_what_a_context_for_vectors_takes_is_foreseen_and_not_much_more(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says the buffers but for that of outputs, which grows with the first decode of many: a row of logits and
+    of an embedding for each (llama-context.cpp, `output_reserve`)."""
+    kind, wider, options = VECTORS[name]
+    path = vector_files.write(
+        tmp_path / "m.gguf", kind, width=256, context=1024, words=4000, wider=wider, classes=len(kind.labels)
+    )
+    with Model.load(path) as model:
+        caplog.set_level(logging.DEBUG, logger="engine.llama")
+        caplog.clear()
+        backend = model.backend(ContextOptions(n_threads=1, **options))
+        made = backend.options
+        lines = [record.getMessage() for record in caplog.records]
+        taken = sum(float(found[2]) for found in map(BUFFER.search, lines) if found and found[1] != "output") * MIB
+        taken += (model.file.n_vocab + model.file.n_embd) * backend.info.n_outputs * 4
+        cells = cells_of(made, made.n_ctx or 0, made.n_sequences or 1)
+        foreseen = estimate(model.file, made, cells).total
+    assert taken > MIB
+    assert taken - 0.01 * MIB <= foreseen <= 1.25 * taken
 
 
 def test_windowed_layers_take_less_when_they_may(tmp_path: Path) -> None:

@@ -334,10 +334,10 @@ def test_without_knowledge_of_the_memory_nothing_is_refused(tiny: Path) -> None:
 def test_a_context_above_the_training_length_is_warned_about(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Model.load(tiny) as model:
         assert model.backend(ContextOptions(n_ctx=1024)).info.n_ctx == 1024
-        assert "n_ctx=1024 is above the training length of 512" in caplog.text
+        assert "n_ctx=1,024 is more than this model's positions reach (trained on 512 tokens)" in caplog.text
         caplog.clear()
         model.backend(ContextOptions(n_ctx=512, kv_unified=True, kv_tokens=2048))
-        assert "above the training length" not in caplog.text
+        assert "more than this model's positions" not in caplog.text
 
 
 def test_weights_beyond_memory_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

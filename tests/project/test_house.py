@@ -15,28 +15,28 @@ import pytest
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 EVERYWHERE = frozenset({"pydantic", "pydantic_core"})  # public records are pydantic models, whoever defines them
-NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "engine.py"})
+NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "measures.py"})
 """Logits, masks and vectors are arrays."""
 LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
 MAX_ROOM_LINES = {
     "agent/": 1_200,
-    "batch/": 1_910,
-    "cli/": 2_350,
+    "batch/": 1_970,
+    "cli/": 2_500,
     "constraint/": 1_650,
-    "diagnose/": 1_950,
-    "families/": 900,
-    "hub/": 1_500,
+    "diagnose/": 2_000,
+    "families/": 1_700,
+    "hub/": 1_600,
     "isolated/": 850,
-    "llama/": 4_550,
+    "llama/": 4_800,
     "mcp/": 1_150,
     "notebook/": 200,
     "openai/": 2_600,
-    "parsing/": 5_400,
+    "parsing/": 5_420,
     "remote/": 1_300,
-    "runtime/": 4_450,
-    "template/": 4_750,
+    "runtime/": 5_050,
+    "template/": 4_980,
     "tools/": 1_450,
-    "modules outside rooms": 5_450,
+    "modules outside rooms": 6_500,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

@@ -54,9 +54,12 @@ class Desk:
         self.loop = Loop(self.backend, LoopOptions(draft_max=draft_max))
         self.replies: dict[int, list[Reply]] = {}
 
-    def submit(self, id_: int, text: str, *, turns: bool = True, logprobs: int | None = None) -> None:
+    def tokens(self, text: str) -> list[int]:
+        return self.backend.vocab.encode([Piece(text, True)], add_bos=True)
+
+    def submit(self, id_: int, text: str | list[int], *, turns: bool = True, logprobs: int | None = None) -> None:
         vocab = self.backend.vocab
-        tokens = vocab.encode([Piece(text, True)], add_bos=True)
+        tokens = self.tokens(text) if isinstance(text, str) else text
         start = vocab.tokenize("<|start|>", special=True)[0]
         sampling = SamplingParams(temperature=0, logprobs=logprobs)
         limits = Limits(max_tokens=16, ignore_eos=True)
@@ -189,3 +192,23 @@ def test_a_next_turn_that_parts_from_the_last_is_continued_at_its_beginning(mode
     assert desk.output(1) == fresh.output(1)
     desk.backend.close()
     fresh.backend.close()
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_conversations_that_were_forgotten_go_on_from_their_states(model: Model, unified: bool) -> None:
+    begun = [f"{SYSTEM}{number} {'hello world ab he ' * 10}<|end|><|start|>assistant\n" for number in "abcd"]
+    answers: dict[int, list[tuple[int, ...]]] = {}
+    for n_sequences in (1, 8):
+        desk = Desk(model, n_sequences=n_sequences, unified=unified)
+        for id_, text in enumerate(begun):
+            desk.submit(id_, desk.tokens(text))
+            desk.run()
+        for id_, text in enumerate(begun):
+            said = desk.tokens("<|end|><|start|>user\nab<|end|><|start|>assistant\n")[1:]
+            desk.submit(id_ + 10, [*desk.tokens(text), *desk.output(id_)[:-1], *said])
+            desk.run()
+            if n_sequences == 1:
+                assert desk.usage(id_ + 10).cached_tokens >= len(desk.tokens(text)) - 10, "it was kept"
+        answers[n_sequences] = [desk.output(id_) for id_ in range(10, 14)]
+        desk.backend.close()
+    assert answers[1] == answers[8]

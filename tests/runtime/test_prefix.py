@@ -1,6 +1,7 @@
 """engine.runtime.prefix: reuse, sharing, forgetting; the books are compared with ScriptedBackend's all the time."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from engine.errors import DecodeError
 from engine.runtime.backend import Row
 from engine.runtime.prefix import Blocked, Lease, PrefixCache, common_prefix
+from engine.runtime.state_store import Shelf, StateStore
 from engine.testing import ScriptedBackend
 
 
@@ -27,6 +29,7 @@ class Bench:
         patience: int = 32,
         copy_cost: int = 0,
         checkpoint_bytes: int = 0,
+        states: int | None = None,
     ) -> None:
         self.backend = ScriptedBackend(
             [],
@@ -42,7 +45,8 @@ class Bench:
             copy_cost=copy_cost,
             checkpoint_bytes=checkpoint_bytes,
         )
-        self.cache = PrefixCache(self.backend, patience=patience)
+        shelf = None if states is None else Shelf(StateStore(states), lambda: self.backend.origin)
+        self.cache = PrefixCache(self.backend, patience=patience, shelf=shelf, worth=2)
 
     def acquire(self, tokens: list[int]) -> Lease:
         lease = self.cache.acquire(tokens)
@@ -433,6 +437,28 @@ def test_common_prefix() -> None:
         assert common_prefix(items, [*items[:at], -1, *items[at + 1 :]], 100) == at
 
 
+@pytest.mark.parametrize("trimmable", [True, False])
+@pytest.mark.parametrize("pool", [True, False])
+@pytest.mark.parametrize("n_sequences", [1, 2])
+def test_states_are_loaded_as_far_as_a_prompt_shares_them(
+    n_sequences: int, pool: bool, trimmable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(n_sequences)
+    bench = Bench(n_sequences, 30, pool=pool, trimmable=trimmable, checkpoint_bytes=0 if trimmable else 500, states=600)
+    restored: list[int] = []
+    restore = bench.backend.restore
+
+    def counted(sequence: int, state: bytes) -> None:
+        restored.append(sequence)
+        restore(sequence, state)
+
+    monkeypatch.setattr(bench.backend, "restore", counted)
+    for _ in range(500):
+        tokens = [random.randrange(2) for _ in range(random.randint(3, 12))]
+        bench.run(tokens)
+    assert len(restored) > 20
+
+
 class Conversations(RuleBasedStateMachine):
     """Random prompts over a tiny alphabet, so that prefixes collide; evaluated in random pieces, left, forgotten."""
 
@@ -442,10 +468,21 @@ class Conversations(RuleBasedStateMachine):
         pool=st.booleans(),
         trimmable=st.booleans(),
         checkpoint_bytes=st.sampled_from([0, 40, 1000]),
+        states=st.sampled_from([None, 0, 60, 1000]),
     )
-    def begin(self, n_sequences: int, n_ctx: int, pool: bool, trimmable: bool, checkpoint_bytes: int) -> None:
+    def begin(
+        self,
+        n_sequences: int,
+        n_ctx: int,
+        pool: bool,
+        trimmable: bool,
+        checkpoint_bytes: int,
+        states: int | None,
+    ) -> None:
         room = 0 if trimmable else checkpoint_bytes
-        self.bench = Bench(n_sequences, n_ctx, pool=pool, trimmable=trimmable, patience=4, checkpoint_bytes=room)
+        self.bench = Bench(
+            n_sequences, n_ctx, pool=pool, trimmable=trimmable, patience=4, checkpoint_bytes=room, states=states
+        )
         self.room = room
         self.users: dict[int, list[int]] = {}
 
@@ -461,6 +498,18 @@ class Conversations(RuleBasedStateMachine):
         assert lease.reused < len(tokens)
         assert self.bench.backend.tokens(lease.sequence) == tokens[: lease.reused]
         self.users[lease.sequence] = tokens
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=4, max_size=12))
+    def turn(self, tokens: list[int]) -> None:
+        """A request from its beginning to its end."""
+        lease = self.bench.cache.acquire(tokens)
+        if isinstance(lease, Blocked):
+            return
+        assert self.bench.backend.tokens(lease.sequence) == tokens[: lease.reused]
+        chunk = tokens[lease.reused :]
+        if self.bench.cache.make_room(len(chunk)):
+            self.bench.evaluate(lease.sequence, chunk)
+        self.bench.cache.release(lease.sequence)
 
     @precondition(lambda self: self.users)
     @rule(data=st.data(), size=st.integers(1, 6))
@@ -479,6 +528,8 @@ class Conversations(RuleBasedStateMachine):
     def leave(self, data: st.DataObject, keep: bool) -> None:
         sequence = data.draw(st.sampled_from(sorted(self.users)))
         del self.users[sequence]
+        if keep and data.draw(st.booleans()):
+            self.bench.cache.claim(sequence, list(self.bench.cache.held(sequence)))
         (self.bench.cache.release if keep else self.bench.cache.drop)(sequence)
 
     @precondition(lambda self: self.users)
@@ -486,6 +537,14 @@ class Conversations(RuleBasedStateMachine):
     def checkpoint(self, data: st.DataObject) -> None:
         self.bench.cache.checkpoint(data.draw(st.sampled_from(sorted(self.users))))
         assert self.bench.cache.checkpoints[1] <= self.room
+
+    @rule(claim=st.integers(0, 3))
+    def disclaim(self, claim: int) -> None:
+        self.bench.cache.disclaim(claim)
+
+    @rule()
+    def keep_all(self) -> None:
+        self.bench.cache.keep_all()
 
     @rule(cells=st.integers(1, 60))
     def make_room(self, cells: int) -> None:

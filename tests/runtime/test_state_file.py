@@ -9,7 +9,7 @@ import pytest
 from engine.errors import RequestError
 from engine.runtime.state_file import Origin, SavedState, read_state, write_state
 
-ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", 0.0, 0.5, True, 1)
+ORIGIN = Origin("abc", "0.3.36", "f16", "f16", "auto", "rope_freq_scale=0.5", True, 1)
 SAVED = SavedState((1, 2, 300_000), bytes(range(256)) * 10)
 
 
@@ -43,8 +43,7 @@ def test_it_is_replaced_whole(written: Path) -> None:
         ({"type_k": "q8_0"}, "saved with type_k='f16'"),
         ({"type_v": "q8_0"}, "saved with type_v='f16'"),
         ({"flash_attn": "off"}, "saved with flash_attn='auto'"),
-        ({"rope_freq_base": 1e6}, "saved with rope_freq_base=0.0"),
-        ({"rope_freq_scale": 1.0}, "saved with rope_freq_scale=0.5"),
+        ({"rope": ""}, "saved with rope='rope_freq_scale=0.5', but this context has ''"),
         ({"swa_full": False}, "saved with swa_full=True"),
         ({"buffers": 4}, "of 1 buffer.s., but this one has 4; load with kv_unified=True"),
     ],

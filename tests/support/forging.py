@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,10 +25,13 @@ from engine.llama.lib import library
 from engine.llama.lifetime import Shared
 from engine.llama.vocab import LlamaVocab
 from engine.runtime.control_tokens import ControlTokens
+from engine.runtime.raw import infill_prompt
+from engine.scoring import Scorer
 from engine.template.chat_template import ChatTemplate
 from engine.template.env import Template
 from engine.template.prompt import Prompt
 from engine.types import Record, Tool
+from engine.vectors import Embedder
 
 FOLDER = os.environ.get("LLAMA_CPP_MODELS", "")
 VOCABULARIES = sorted(Path(FOLDER).glob("ggml-vocab-*.gguf")) if FOLDER else []
@@ -301,7 +304,7 @@ class Probe:
 
     def _expected(self, kind: int) -> Counter[str] | None:
         prompt = self._prompt(self._made(kind, self._harmless))
-        return None if prompt is None else self._specials(self._tokens(prompt))
+        return None if prompt is None else _specials(self._vocab, self._tokens(prompt))
 
     def completions(self, tokens: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
         """What to put into which field (by kind of conversation) so that the template writes the rest of a token beside
@@ -352,7 +355,7 @@ class Probe:
         tokens = self._tokens(guarded)
         if guard:
             self._control.check(guarded.pieces, tokens)
-        specials, expected = self._specials(tokens), self.kinds[kind]
+        specials, expected = _specials(self._vocab, tokens), self.kinds[kind]
         more, fewer = specials - expected, expected - specials
         same_text = guarded.text == plain.text
         same_bytes = self._spells(tokens, guarded.text)
@@ -382,11 +385,6 @@ class Probe:
     def _tokens(self, prompt: Prompt) -> list[int]:
         return self._vocab.encode(prompt.pieces, add_bos=False)
 
-    def _specials(self, tokens: list[int]) -> Counter[str]:
-        """The control tokens of a prompt; white space counts as text, whoever wrote it."""
-        texts = (self._vocab.text(token) for token in tokens if self._vocab.is_special(token))
-        return Counter(text for text in texts if len(text) > 1 and text.strip(_SPACE))
-
     def _spells(self, tokens: list[int], text: str) -> bool:
         """Whether the tokens spell the text.
 
@@ -405,6 +403,84 @@ class Probe:
                 return True
         same = self._vocab.tokenize(text, special=False)
         return spelt.lstrip(b" ") == b"".join(map(self._vocab.token_bytes, same)).lstrip(b" ")
+
+
+def _specials(vocab: LlamaVocab, tokens: Iterable[int]) -> Counter[str]:
+    """The control tokens of a prompt; white space counts as text, whoever wrote it."""
+    texts = (vocab.text(token) for token in tokens if vocab.is_special(token))
+    return Counter(text for text in texts if len(text) > 1 and text.strip(_SPACE))
+
+
+class _Service:
+    """What `Embedder` asks for vectors: remembers the tokens instead."""
+
+    def __init__(self, vocab: LlamaVocab) -> None:
+        self.vocab = vocab
+        self.asked: list[Sequence[int]] = []
+
+    def check_open(self) -> None:
+        """It is never closed."""
+
+    def embed(self, texts: Sequence[Sequence[int]], *_: int, **__: bool) -> None:
+        self.asked += texts
+
+
+class TextProbe:
+    """One vocabulary, and what callers write where there is no chat template: texts to embed and to rank, prompts and
+    continuations to score, gaps to fill in."""
+
+    def __init__(self, vocab: LlamaVocab) -> None:
+        self._vocab = vocab
+        self._service: Any = _Service(vocab)
+        marks = [text for text in guarded_tokens(vocab) if "{" not in text] or [""]
+        self._around = marks[0], marks[-1]  # control tokens of a reranker's own template
+
+    def whole(self, token: str) -> Iterator[tuple[str, Tried]]:
+        """What becomes of a whole token in each of its forms, in every place. Yields the places' names, too."""
+        for form in forms(token):
+            yield from self._tried((form, f"{form} {token}"), ("plain", "words"), self._around)
+
+    def halves(self, token: str) -> Iterator[tuple[str, Tried]]:
+        """What becomes of the parts of a token in two places that meet, of which the first may be the application's."""
+        for cut in range(1, len(token)):
+            parts = token[:cut], token[cut:]
+            yield from self._tried(parts, (parts[0], "words"), (parts[0], parts[1]))
+
+    def _tried(
+        self, texts: tuple[str, str], harmless: tuple[str, str], around: tuple[str, str]
+    ) -> Iterator[tuple[str, Tried]]:
+        expected = dict(self._asked(*harmless, around))
+        for place, tokens in self._asked(*texts, around):
+            found, own = _specials(self._vocab, tokens), _specials(self._vocab, expected[place])
+            more, fewer = found - own, own - found
+            about = f"{place}: {dict(more)} forged, {dict(fewer)} lost by {texts}" if more or fewer else ""
+            yield place, Tried(2, more.total(), fewer.total(), same_text=True, same_bytes=True, about=about)
+
+    def _asked(self, one: str, other: str, around: tuple[str, str]) -> Iterator[tuple[str, list[int]]]:
+        """Yields the tokens of every place that the two texts can stand in."""
+        service, scorer = self._service, Scorer(self._service)
+        embedder = Embedder(service, None, None)
+        template = f"{around[0]}{{document}}{around[1]} {{query}}{around[0]}"
+        calls: dict[str, Callable[[], object]] = {
+            "embed": lambda: embedder.start([one, other], {}),
+            "embed, prefix": lambda: embedder.start([other], {"prefix": one}),
+            "rerank": lambda: embedder.start_rank(one, [other, one], {}),
+            "rerank, template": lambda: embedder.start_rank(other, [other, one], {"template": template}),
+        }
+        for place, call in calls.items():
+            service.asked.clear()
+            call()
+            yield place, [token for tokens in service.asked for token in tokens]
+        for place, prompt, special in (
+            ("score", one, False),
+            ("score, special prompt", around[0], True),
+            ("score, tokens", self._vocab.tokenize(one, special=False), False),
+        ):
+            pairs = scorer.pairs(prompt, [other, one], special=special)
+            yield place, [token for pair in pairs for part in pair for token in part]
+        if (fim := self._vocab.fim) is not None:
+            files = {one: other} if fim.file >= 0 else {}
+            yield "complete, suffix", list(infill_prompt(self._vocab, one, other, files)[1])
 
 
 def _swallows(vocab: LlamaVocab, token: str) -> bool:

@@ -209,6 +209,10 @@ class _Weights:
     def ones(self, name: str, size: int) -> None:
         self._add(name, np.ones(size))
 
+    def decay(self, name: str, inputs: int, outputs: int) -> None:
+        """Add a matrix of negative numbers, with which a recurrent state does not grow without bound."""
+        self._add(name, -np.abs(self._random.normal(0, 0.1, (outputs, inputs))))
+
     def _add(self, name: str, values: Any) -> None:
         self._writer.add_tensor(name, values.astype(np.float32))
 
@@ -272,7 +276,7 @@ def _mamba(weights: _Weights, shape: Shape, n_vocab: int) -> None:
         weights.matrix(f"{block}.ssm_x.weight", inner, rank + 2 * state)
         weights.matrix(f"{block}.ssm_dt.weight", rank, inner)
         weights.ones(f"{block}.ssm_dt.bias", inner)
-        weights.matrix(f"{block}.ssm_a", state, inner)
+        weights.decay(f"{block}.ssm_a", state, inner)
         weights.ones(f"{block}.ssm_d", inner)
         weights.matrix(f"{block}.ssm_out.weight", inner, shape.n_embd)
 

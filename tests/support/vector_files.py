@@ -43,11 +43,11 @@ RERANKERS = {
 
 
 def write(
-    path: Path, kind: Kind, *, width: int = 64, layers: int = 2, context: int = 256, words: int = 0,
+    path: Path, kind: Kind, *, width: int = 64, layers: int = 2, context: int = 256, words: int = 0, wider: int = 2,
     template: str = "", classes: int = 0,
 ) -> Path:  # fmt: skip
-    """Write a model. `words`: more tokens, to make the vocabulary as large as a real one. `classes`: of its classifier,
-    if they are not as many as its labels."""
+    """Write a model. `words`: more tokens, to make the vocabulary as large as a real one. `wider`: how many times the
+    feed-forward layers are. `classes`: of its classifier, if they are not as many as its labels."""
     writer = gguf.GGUFWriter(path, kind.architecture)
     tokens = [*WORDPIECES, *(f"▁word{number}" for number in range(words))]
     _vocabulary(writer, tokens)
@@ -55,14 +55,14 @@ def write(
     writer.add_context_length(context)
     writer.add_embedding_length(width)
     writer.add_block_count(layers)
-    writer.add_feed_forward_length(2 * width)
+    writer.add_feed_forward_length(wider * width)
     writer.add_head_count(4)
     writer.add_pooling_type(kind.pooling)
     if kind.labels:
         writer.add_classifier_output_labels(list(kind.labels))
     if template:
         writer.add_chat_template([{"name": "rerank", "template": template}])
-    weights = _Weights(writer, width, classes or len(kind.labels))
+    weights = _Weights(writer, width, wider * width, classes or len(kind.labels))
     (_qwen3 if kind.architecture == "qwen3" else _bert)(weights, kind, layers, context, len(tokens))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -89,10 +89,11 @@ def _vocabulary(writer: gguf.GGUFWriter, tokens: Sequence[str]) -> None:
 
 
 class _Weights:
-    """Random tensors of a model of this width."""
+    """Random tensors of a model of this width, and of its feed-forward layers' (`inner`)."""
 
-    def __init__(self, writer: gguf.GGUFWriter, width: int, classes: int) -> None:
+    def __init__(self, writer: gguf.GGUFWriter, width: int, inner: int, classes: int) -> None:
         self.width = width
+        self.inner = inner
         self.classes = classes
         self._writer = writer
         self._random = np.random.default_rng(5)
@@ -132,14 +133,14 @@ def _bert(weights: _Weights, kind: Kind, layers: int, context: int, size: int) -
         if nomic:
             weights.matrix(f"{block}attn_qkv.weight", 3 * width, width)
             weights.matrix(f"{block}attn_output.weight", width, width)
-            weights.matrix(f"{block}ffn_gate.weight", 2 * width, width)
-            weights.matrix(f"{block}ffn_up.weight", 2 * width, width)
-            weights.matrix(f"{block}ffn_down.weight", width, 2 * width)
+            weights.matrix(f"{block}ffn_gate.weight", weights.inner, width)
+            weights.matrix(f"{block}ffn_up.weight", weights.inner, width)
+            weights.matrix(f"{block}ffn_down.weight", width, weights.inner)
         else:
             for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
                 weights.linear(f"{block}{name}", width, width)
-            weights.linear(f"{block}ffn_up", 2 * width, width)
-            weights.linear(f"{block}ffn_down", width, 2 * width)
+            weights.linear(f"{block}ffn_up", weights.inner, width)
+            weights.linear(f"{block}ffn_down", width, weights.inner)
         weights.norm(f"{block}attn_output_norm", bias=True)
         weights.norm(f"{block}layer_output_norm", bias=True)
 
@@ -163,8 +164,8 @@ def _qwen3(weights: _Weights, kind: Kind, layers: int, context: int, size: int) 
         for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
             weights.matrix(f"{block}{name}.weight", width, width)
         for name in ("ffn_gate", "ffn_up"):
-            weights.matrix(f"{block}{name}.weight", 2 * width, width)
-        weights.matrix(f"{block}ffn_down.weight", width, 2 * width)
+            weights.matrix(f"{block}{name}.weight", weights.inner, width)
+        weights.matrix(f"{block}ffn_down.weight", width, weights.inner)
 
 
 class _Bare:
@@ -205,8 +206,8 @@ class _Bare:
 class Alone(_Bare):
     """Vectors, each text in a decode of its own: the reference."""
 
-    def __init__(self, path: Path, *, longest: int = 512) -> None:
-        super().__init__(path, longest, embeddings=True)
+    def __init__(self, path: Path, *, longest: int = 512, **options: Any) -> None:
+        super().__init__(path, longest, embeddings=True, **options)
         ranks = self._lib.llama_pooling_type(self._context) == int(gguf.PoolingType.RANK)
         size = self._lib.llama_model_n_cls_out if ranks else self._lib.llama_model_n_embd_out
         self._size: int = size(self._model)

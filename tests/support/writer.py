@@ -162,7 +162,7 @@ def _call(tools: ToolSyntax, call: Call, number: int, turn: Turn, format_: Forma
     id_ = call_id(turn, format_, number)
     if tools.shape == "json":
         return _object(tools, call, id_)
-    name = tools.name_prefix + call.name
+    name = ("tools" if tools.server_end[0] else "") + "".join(tools.server_end) + tools.name_prefix + call.name
     if tools.name_is_id:
         name = id_
     elif tools.id_end:

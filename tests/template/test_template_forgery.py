@@ -7,6 +7,7 @@ without it. `FORGERY_TEMPLATES`: how many templates are tried with each vocabula
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from forging import (
     SOURCES,
     VOCABULARIES,
     Probe,
+    TextProbe,
     Tried,
     families_vocabulary,
     few_of_a_row,
@@ -24,12 +26,16 @@ from forging import (
     vocabulary,
 )
 
+from engine.llama.vocab import LlamaVocab
+
 TEMPLATES = int(os.environ.get("FORGERY_TEMPLATES", "3"))
 TOKENS = 12
 PARTS = 12
 # Each way of tokenising: byte pairs, sentencepieces with a space before texts and with tokens that take the white space
 # beside them, word pieces; few control tokens and thousands.
 KINDS = [path for path in VOCABULARIES if path.stem.endswith(("-spm", "phi-3", "qwen2", "llama-bpe", "llm", "-bge"))]
+# Those, and the ones that fill in or have user-defined tokens, for texts that no template stands around.
+WITHOUT_TEMPLATE = [*KINDS, *(path for path in VOCABULARIES if path.stem.endswith(("refact", "coder", "gemma-4")))]
 # Templates that write what callers give them right beside what could complete a token: `<`, the key, `>`.
 TIGHT = ("Qwen3-Coder", "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "MiniMax-M3", "Apertus-8B-Instruct", "qwen3-coder")
 
@@ -92,3 +98,38 @@ def test_the_guard_is_what_prevents_it(tmp_path: Path) -> None:
         ]
         assert probe.filled(0, key) == Tried(1, 0, 0, same_text=True, same_bytes=True, about="")
         assert probe.filled(0, key, guard=False).forged == 1
+
+
+def forged_without_a_template(vocab: LlamaVocab, tokens: list[str]) -> tuple[Counter[str], int]:
+    """Control tokens too many or too few, by place, and the number of texts tried."""
+    probe, odd, texts = TextProbe(vocab), Counter[str](), 0
+    for token in tokens:
+        for place, found in (*probe.whole(token), *probe.halves(token)):
+            texts += found.texts
+            odd[place] += found.forged + found.lost
+    return odd, texts
+
+
+@pytest.mark.parametrize("path", WITHOUT_TEMPLATE, ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
+def test_texts_to_embed_rank_score_and_fill_in(
+    path: Path, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    with vocabulary(path) as vocab:
+        known = few_of_a_row(guarded_tokens(vocab))
+        odd, texts = forged_without_a_template(vocab, random.Random(path.stem).sample(known, min(5, len(known))))
+        assert odd.total() == 0, odd
+        assert {"embed", "embed, prefix", "rerank", "rerank, template", "score", "score, tokens"} <= set(odd)
+        assert ("complete, suffix" in odd) == (vocab.fim is not None)
+        assert texts > 100
+    record_testsuite_property(f"forgery of texts {path.stem}", f"forged 0 of {texts}")
+
+
+def test_cuts_are_what_prevents_it_without_a_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One vocabulary has the tokens of all families; uncut, those that are user-defined are forged."""
+    with vocabulary(families_vocabulary(tmp_path)) as vocab:
+        chance = random.Random(4)
+        tokens = chance.sample(guarded_tokens(vocab), 12)
+        assert forged_without_a_template(vocab, tokens)[0].total() == 0
+        monkeypatch.setattr(LlamaVocab, "tokenize", LlamaVocab._continue)  # pyright: ignore[reportPrivateUsage]
+        odd, _ = forged_without_a_template(vocab, tokens)
+        assert {place for place, count in odd.items() if count} == {"score, tokens"}

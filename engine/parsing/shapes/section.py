@@ -67,7 +67,7 @@ class Section:
         self.name_end = spelling.word(syntax.name_end)
         if syntax.shape == "tagged_args":
             self.name_end = self.name_end or "\n"
-        ends = (syntax.id_end, syntax.id_open, syntax.argument[0], syntax.call_empty)
+        ends = (syntax.id_end, syntax.server_end[0], syntax.id_open, syntax.argument[0], syntax.call_empty)
         self.name_ends = ["(", "{", *filter(None, [self.name_end, *map(spelling.word, ends)]), *self.closers.literals]
 
     def closed(self) -> Reading[bool]:
@@ -299,9 +299,12 @@ class Section:
             return self._begins(call, behind[len(call) :])
         return _starts(behind, self.is_call.literals)
 
-    def begin(self, written: str, id_: str | None = None) -> CallEmitter:
-        """Begin a call by its name as written: remove the prefix and the counter, if the family writes them."""
+    def begin(self, written: str, id_: str | None = None, server: str | None = None) -> CallEmitter:
+        """Begin a call by its name as written: remove the prefix and the counter, if the family writes them. A tool may
+        be declared as `server_name`, which the family's prompts split."""
         name = written.removeprefix(self.syntax.name_prefix)
+        if server and not self._is_declared(name) and self._is_declared(f"{server}_{name}"):
+            name = f"{server}_{name}"
         if self.syntax.name_is_id:
             id_ = id_ or (written if name != written or ":" in name else None)
             stem, _, counter = name.rpartition(":")

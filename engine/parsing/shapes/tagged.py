@@ -28,7 +28,7 @@ from engine.parsing.grammar import (
     whole_pattern,
 )
 from engine.parsing.json_reader import JsonReader, Outcome
-from engine.parsing.reader import WINDOW, Reader, Reading, Spelling, compiled
+from engine.parsing.reader import WINDOW, Markers, Reader, Reading, Spelling, compiled
 from engine.parsing.shapes.json_calls import JsonShape
 from engine.parsing.shapes.pythonic import PythonNotation
 from engine.parsing.shapes.section import Section
@@ -36,7 +36,7 @@ from engine.types import Tool
 
 
 class TaggedJsonShape:
-    """`open [id id_end] name [id_open id] name_end {json} arguments_end close`."""
+    """`open [id id_end] [server server_end] name [id_open id] name_end {json} arguments_end close`."""
 
     def __init__(self, section: Section, spelling: Spelling) -> None:
         syntax = section.syntax
@@ -46,11 +46,12 @@ class TaggedJsonShape:
         self._is_name_end = compiled(name_end)
         self._arguments_end = compiled(spelling.mark(syntax.arguments_end).text)
         self._id_end = compiled(spelling.mark(syntax.id_end).text)
+        self._server_end, self._is_name = (compiled(spelling.mark(end).text) for end in syntax.server_end)
         self._id_open = compiled(spelling.mark(syntax.id_open).text)
         # A brace also ends a name: no name contains one, and models omit the fence.
         ends = [name_end, "{", *self._id_open.literals, *section.closers.literals]
         self._name_ends = compiled(*ends)
-        self._id_ends = compiled(*ends, *self._id_end.literals)
+        self._leading_ends = compiled(*ends, *self._id_end.literals, *self._server_end.literals)
         self._code_ends = compiled(*section.openers, *section.closers.literals)
         self._json = JsonReader(section.reader, section.closers.literals, section.hard)
         self._objects = JsonShape(section)
@@ -62,14 +63,19 @@ class TaggedJsonShape:
         if section.syntax.id_open and (yield from reader.more()) and reader.buffer[reader.pos] in "[{":
             # The older syntax of the same models: a list of objects after the same marker.
             return (yield from self._objects.read())
-        id_ = yield from self._leading_id()
+        id_ = yield from self._leading(self._id_end)
+        server = yield from self._leading(self._server_end)
+        if server is not None:
+            yield from reader.space()
+            if not (yield from reader.match(self._is_name)) and reader.cut_marker(self._is_name):
+                return ""
         name = yield from section.name(self._name_ends)
         if name is None:
             return ""
         if (yield from reader.match(self._id_open)):
             id_ = yield from section.name(self._name_ends)
         yield from reader.match(self._is_name_end)
-        call = section.begin(name, id_)
+        call = section.begin(name, id_, server)
         yield from reader.space()
         outcome = yield from self._arguments(call)
         if outcome is Outcome.COMPLETE and (self._arguments_end.literals or section.closers.literals):
@@ -82,11 +88,12 @@ class TaggedJsonShape:
             yield from section.call_closed()
         return ""
 
-    def _leading_id(self) -> Reading[str | None]:
-        if not self._id_end.literals:
+    def _leading(self, end: Markers) -> Reading[str | None]:
+        """Read what is written before the name, up to its own end; None if the family writes no such thing."""
+        if not end.literals:
             return None
-        id_ = yield from self._section.name(self._id_ends)
-        return id_ if (yield from self._reader.match(self._id_end)) else None
+        text = yield from self._section.name(self._leading_ends)
+        return text if (yield from self._reader.match(end)) else None
 
     def _arguments(self, call: CallEmitter) -> Reading[Outcome]:
         """Read the arguments and end the call."""
@@ -384,7 +391,8 @@ def json_grammar(syntax: ToolSyntax, tools: Sequence[Tool], _: Rules, most: int 
     """Returns the grammar of one to `most` calls with a name in markup and JSON arguments, with the markers around
     them."""
     call_id = Pattern(rf"[a-zA-Z0-9]{{{syntax.id_length}}}" if syntax.id_length else r"[a-zA-Z0-9_.\-]{1,40}")
-    leading = in_order(call_id, Marker(syntax.id_end)) if syntax.id_end else NOTHING
+    ends = filter(None, (syntax.id_end, "".join(syntax.server_end)))
+    leading = in_order(*(in_order(call_id, Marker(end)) for end in ends))
     later = maybe(in_order(Marker(syntax.id_open), call_id)) if syntax.id_open else NOTHING
     counter = Pattern(":[0-9]{1,3}") if syntax.name_is_id else NOTHING
     prefix = Marker(syntax.name_prefix)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from engine.events import fold
 from engine.families import Format, ReasoningSyntax
@@ -39,7 +39,8 @@ _MOST = 16
 """The most formats without calls that are tried with calls; far more than any template needed."""
 _MOST_TRIES = 1000
 """The most formats without calls that are tried at all; a known template needed at most 195."""
-_Read: TypeAlias = "tuple[str, str, list[tuple[str, object]]]"
+Read: TypeAlias = "tuple[str, str, list[tuple[str, object]]]"
+"""Reasoning, content, calls (each a name, and the arguments or the call's error)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +301,7 @@ def _reads_answers(format_: Format, turns: Turns) -> bool:
     return not turns.why or (WHY, SAID, []) in (_read(format_, turns.why), _read_asked(format_, turns, turns.why))
 
 
-def _left_open(format_: Format, turns: Turns, said: _Read) -> bool:
+def _left_open(format_: Format, turns: Turns, said: Read) -> bool:
     """Whether the template's own answers are inside reasoning that its prompt opens and nothing closes."""
     syntax = format_.reasoning
     opened = syntax is not None and syntax.forced_open and turns.said.startswith(turns.prompt)
@@ -309,28 +310,54 @@ def _left_open(format_: Format, turns: Turns, said: _Read) -> bool:
 
 def _reads_calls(format_: Format, turns: Turns, can: Capabilities) -> bool:
     """Whether the parser reads the turns with calls back as the original messages."""
-    one, two = [(NAME, FIRST)], [(NAME, FIRST), (NAME, SECOND)]
-    wanted = [
-        (turns.one, ("", "", one)),
-        (turns.hard, ("", "", [(NAME, HARD)])),
-        (turns.both, ("", "", [(NAME, BOTH)])),
-        (turns.two if can.parallel_calls else "", ("", "", two)),
-    ]
     opened = turns.prompt and _left_open(format_, turns, _read(format_, turns.said))
-    if turns.beside.find(SAID) < turns.beside.find(NAME) and not opened:
-        wanted.append((turns.beside, ("", SAID, one)))
-    if any(turn and _read(format_, turn) != message for turn, message in wanted):
-        return False
-    why = ("" if WHY not in turns.why_one else WHY, "", one)
-    return not turns.why_one or why in (_read(format_, turns.why_one), _read_asked(format_, turns, turns.why_one))
+    wanted = [shown for shown in shown_turns(turns, can) if shown.read[2] and not (opened and shown.read[1])]
+    return all(shown.read in readings(format_, turns, shown) for shown in wanted)
 
 
-def _read_asked(format_: Format, turns: Turns, turn: str) -> _Read:
+class ShownTurn(NamedTuple):
+    """A turn as the template writes it, and the message that was rendered: its reasoning, content and calls."""
+
+    label: str
+    turn: str
+    read: Read
+
+
+def shown_turns(turns: Turns, can: Capabilities) -> Iterator[ShownTurn]:
+    """Yields the probes' turns that the template shows, with calls and without."""
+    one: list[tuple[str, object]] = [(NAME, FIRST)]
+    two: list[tuple[str, object]] = [*one, (NAME, SECOND)]
+    all_: list[tuple[str, str, str, str, list[tuple[str, object]]]] = [
+        ("an answer", turns.said, "", SAID, []),
+        ("reasoning and an answer", turns.why, WHY, SAID, []),
+        ("a call", turns.one, "", "", one),
+        ("a call with values of several kinds", turns.hard, "", "", [(NAME, HARD)]),
+        ("a call with two arguments", turns.both, "", "", [(NAME, BOTH)]),
+        ("two calls", turns.two if can.parallel_calls else "", "", "", two),
+        ("an answer and a call", turns.beside if _answers_first(turns) else "", "", SAID, one),
+        ("reasoning and a call", turns.why_one, WHY if WHY in turns.why_one else "", "", one),
+    ]
+    for label, turn, why, said, calls in all_:
+        if turn:
+            yield ShownTurn(label, turn, (why, said, calls))
+
+
+def _answers_first(turns: Turns) -> bool:
+    return turns.beside.find(SAID) < turns.beside.find(NAME)
+
+
+def readings(format_: Format, turns: Turns, shown: ShownTurn) -> tuple[Read, ...]:
+    """Returns what the parser reads in a turn; if that holds reasoning, also behind the prompt, which may begin it."""
+    whole = _read(format_, shown.turn)
+    return (whole, _read_asked(format_, turns, shown.turn)) if shown.label.startswith("reasoning") else (whole,)
+
+
+def _read_asked(format_: Format, turns: Turns, turn: str) -> Read:
     """Parse a turn whose beginning the prompt writes and the history omits."""
     return _read(format_, turns.prompt + turn.removeprefix(format_.start))
 
 
-def _read(format_: Format, turn: str) -> _Read:
+def _read(format_: Format, turn: str) -> Read:
     for stop in format_.stops:
         ends = (match.start() for match in re.finditer(re.escape(stop), turn))
         turn = turn[: next((end for end in ends if not _goes_on(turn[end:])), len(turn))]

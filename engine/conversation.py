@@ -1,0 +1,92 @@
+"""`Conversation`: messages that grow turn by turn, and can be forked."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+from engine.offloop import off_loop
+from engine.options import TurnOptions
+from engine.runtime.stream import Stream
+from engine.template.conversation import conversation_of, with_answer
+from engine.tools import ToolLike
+from engine.types import Completion, Message, MessagesLike
+
+
+class Start(Protocol):
+    """Starts a turn whose tokens stay in the cache while its stream's `claim` is referenced."""
+
+    def __call__(self, messages: MessagesLike, tools: Sequence[ToolLike] | None, options: TurnOptions) -> Stream: ...
+
+
+class Conversation:
+    """A conversation with a model; made by `Engine.conversation`. For one thread at a time; its forks are others.
+
+    `chat` and `stream` take what is said next: a user's text, or messages (results of tools, for example). It joins
+    `messages` together with the answer, once that is complete: the next call waits for it. A turn that failed or was
+    cancelled leaves the conversation as it was.
+
+    What the model has read stays evaluated while the conversation or a fork of it is referenced, as far as memory
+    reaches: in the KV cache, then in the engine's store of states.
+    """
+
+    def __init__(self, start: Start, messages: "MessagesLike | None", tools: Any, options: TurnOptions) -> None:
+        self._start = start
+        self._messages = () if messages is None else tuple(conversation_of(messages))
+        self._tools = tools
+        self._options = options
+        self._turn: tuple[tuple[Message, ...], Stream] | None = None
+        self._claim: object = None
+        self._shared = False
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All messages so far; waits for an answer that is under way."""
+        self._settle()
+        return self._messages
+
+    def stream(self, messages: MessagesLike, **options: Any) -> Stream:
+        """Start the next turn and return it as a stream; `options` are those of `Engine.stream`, over the
+        conversation's own. Raises what `Engine.stream` raises."""
+        said = (*self.messages, *conversation_of(messages))
+        if not self._shared:
+            self._claim = None  # no fork goes on from there, so the next turn may take its place
+        given: Any = {**self._options, **options}
+        stream = self._start(said, given.pop("tools", self._tools), given)
+        self._turn = said, stream
+        return stream
+
+    def chat(self, messages: MessagesLike, **options: Any) -> Completion:
+        """Returns the model's answer. Raises what `Engine.chat` raises."""
+        return self.stream(messages, **options).result()
+
+    async def astream(self, messages: MessagesLike, **options: Any) -> Stream:
+        """`stream` for an event loop."""
+        return await off_loop(lambda: self.stream(messages, **options), Stream.cancel)
+
+    async def achat(self, messages: MessagesLike, **options: Any) -> Completion:
+        """`chat` for an event loop; cancelling the task stops the turn."""
+        return await (await self.astream(messages, **options))
+
+    def fork(self) -> Self:
+        """Returns a conversation with the same messages, which goes its own way. Nothing is evaluated again: both
+        continue from what is in the cache. Waits for an answer that is under way."""
+        self._settle()
+        other = type(self)(self._start, None, self._tools, self._options)
+        other._messages, other._claim = self._messages, self._claim
+        self._shared = other._shared = True
+        return other
+
+    def _settle(self) -> None:
+        """Let the last turn join the messages, if it went well; its reader gets the error if it did not."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        said, stream = turn
+        try:
+            completion = stream.result()
+        except Exception:  # noqa: BLE001 - raised where the stream is read
+            return
+        if completion.finish_reason not in ("cancelled", "deadline"):
+            self._messages, self._claim, self._shared = with_answer(said, completion), stream.claim, False
+
+    def __repr__(self) -> str:
+        return f"<Conversation: {len(self._messages)} messages>"

@@ -1,0 +1,93 @@
+"""What can be measured with a model besides letting it answer: vectors, ranks and scores of texts."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from engine.llama.model import ModelInfo
+from engine.offloop import off_loop
+from engine.options import EmbedOptions, RerankOptions, TurnOptions
+from engine.runtime.pending import PendingVectors
+from engine.runtime.service import Service
+from engine.scoring import Classification, Score, Scorer, TextOrTokens, classification
+from engine.tools import ToolLike
+from engine.turns import Turns
+from engine.types import MessagesLike
+from engine.vectors import Embedder, Ranked, matrix, ranking
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Measures:
+    """The methods of `Engine` that generate nothing."""
+
+    def __init__(self, service: Service, turns: Turns, info: ModelInfo | None) -> None:
+        self._turns = turns
+        self.scorer = Scorer(service)
+        """What `score` and `classify` ask for log-probabilities."""
+        self.embedder = Embedder.of(service, info)
+        """What `embed` and `rerank` ask for vectors."""
+
+    def embed(self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]) -> "NDArray[Any]":
+        """Returns the vector of a text, shape (d,), or of several, shape (n, d), as float32; see `EmbedOptions`. An
+        embedding model makes them, or, far worse, a chat model, in a context of its own. Raises RequestError for what
+        is not valid, ContextOverflowError if the context does not fit into memory, EngineError if closed."""
+        numbers = matrix(self.embedder.start(texts, options).result(), options)
+        return numbers[0] if isinstance(texts, str) else numbers
+
+    async def aembed(
+        self, texts: str | Iterable[str | Sequence[int]], **options: Unpack[EmbedOptions]
+    ) -> "NDArray[Any]":
+        """`embed` for an event loop; cancelling the task cancels the request."""
+        pending = await off_loop(lambda: self.embedder.start(texts, options), PendingVectors.cancel)
+        numbers = matrix(await pending, options)
+        return numbers[0] if isinstance(texts, str) else numbers
+
+    def rerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
+        """Returns the places and scores of the documents, the best answer to the query first; see `RerankOptions`.
+        Needs a reranking model. Raises what `embed` raises."""
+        return ranking(self.embedder.start_rank(query, documents, options).result(), options)
+
+    async def arerank(self, query: str, documents: Iterable[str], **options: Unpack[RerankOptions]) -> list[Ranked]:
+        """`rerank` for an event loop; cancelling the task cancels the request."""
+        pending = await off_loop(lambda: self.embedder.start_rank(query, documents, options), PendingVectors.cancel)
+        return ranking(await pending, options)
+
+    def score(
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
+    ) -> list[Score]:
+        """Returns how likely each continuation is after a prompt, in order; texts or tokens. The prompt is read once,
+        `n_sequences` continuations at a time. With `special`, control-token text in the prompt becomes control tokens,
+        as in a prompt that was rendered; else a text stays a text. The model's BOS token is put before a text. Raises
+        RequestError for what is not text or tokens, or if nothing stands before the first token that is scored,
+        ContextOverflowError for more tokens than a conversation holds, EngineError if the engine is closed."""
+        return self.scorer.scores(self.scorer.pairs(prompt, continuations, special=special))
+
+    async def ascore(
+        self, prompt: TextOrTokens, continuations: Sequence[TextOrTokens], *, special: bool = False
+    ) -> list[Score]:
+        """`score` for an event loop."""
+        return await off_loop(lambda: self.score(prompt, continuations, special=special), bool)
+
+    def classify(
+        self,
+        messages: MessagesLike,
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Classification:
+        """Returns which of these labels the model would answer, with their probabilities among one another; nothing is
+        generated, and there is no reasoning. Ask for one of the labels in the messages; of two of which one begins the
+        other, the shorter wins. Raises what `score` and `stream` raise."""
+        place = self._turns.answer_place(messages, tools, options)
+        return classification(labels, self.scorer.scores(self.scorer.labels(place, labels)))
+
+    async def aclassify(
+        self,
+        messages: MessagesLike,
+        labels: Sequence[str],
+        tools: Sequence[ToolLike] | None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Classification:
+        """`classify` for an event loop."""
+        return await off_loop(lambda: self.classify(messages, labels, tools, **options), bool)
