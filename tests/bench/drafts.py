@@ -2,7 +2,7 @@
 
     python tests/bench/drafts.py --rounds 7
     python tests/bench/drafts.py --only equal --prompts 500
-    python tests/bench/drafts.py --only chi --samples 2000
+    python tests/bench/drafts.py --only chi --samples 600
 
 `speed`: decodes, and processor seconds of the one thread per token, beside no draft, in rounds. The built-in model
 itself is hardly slower than its draft, so guesses do not pay there, and the rule is to say so. The slow model is the
@@ -135,8 +135,8 @@ def chi(draft: object, samples: int) -> None:
     """Print the chi-square of the tokens at a place of sampled answers, with drafts against without, by other seeds."""
     builtin = _data.builtin_model()
     sampling: dict[str, Any] = {"temperature": 2.0, "top_k": 12, "top_p": 1.0, "min_p": 0.0}
-    options: dict[str, Any] = {**sampling, "max_tokens": 24, "ignore_eos": True, "logprobs": 1, "reasoning": False}
-    places = (2, 8, 16, 23)
+    options: dict[str, Any] = {**sampling, "max_tokens": 12, "ignore_eos": True, "logprobs": 1, "reasoning": False}
+    places = (2, 5, 8, 11)
     counts: list[list[Counter[int]]] = []
     for number, guesser in enumerate((None, draft)):
         with loaded(builtin, guesser, 8) as llm, pytest.MonkeyPatch.context() as patch:
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=["speed", "equal", "chi"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--prompts", type=int, default=500)
-    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--samples", type=int, default=600)
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         builtin = _data.builtin_model()
