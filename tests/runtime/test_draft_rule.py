@@ -68,7 +68,7 @@ def test_where_guesses_do_not_pay_pauses_grow_up_to_the_longest() -> None:
             pause += 1
         rule.judged(record, size, 0)
         pauses.append(pause)
-    assert pauses == [0, 0, 0, 4, 8, 16, 16]
+    assert pauses == [0, 0, 4, 8, 16, 16, 16]
     assert record.accepted == 0
     assert record.undrafted == sum(pauses)
 
