@@ -58,7 +58,7 @@ class Engine(Measures):
     """A loaded model, ready for turns; made by `Engine.load`. A context manager; thread-safe.
 
     Without a GGUF, for tests: `Engine(ScriptedBackend(...), ChatTemplate(None, family="qwen3"))`; the engine then owns
-    the backend and closes it.
+    the backend and closes it, and so a second one that guesses ahead (`draft=`, with `LoopOptions(draft_max=...)`).
     """
 
     def __init__(
@@ -70,8 +70,9 @@ class Engine(Measures):
         seed: int | None = None,
         options: LoopOptions | None = None,
         adapters: AdapterSource | None = None,
+        draft: Backend | None = None,
     ) -> None:
-        self._service = Service(backend, options)
+        self._service = Service(backend, options, draft)
         self._turns = Turns(self._service, template, seed)
         self._model = model
         super().__init__(self._service, self._turns, None if model is None else model.info)
@@ -89,8 +90,8 @@ class Engine(Measures):
         family: FamilyLike | None = None,
         response_template: ResponseTemplateLike | None = None,
         seed: int | None = None,
-        draft_max: int = 0,
         adapters: Mapping[str, str | Path] | None = None,
+        draft: "str | Path | Engine | None" = None,
         preflight: bool = True,
         trust_template: bool = False,
         isolated: bool = False,
@@ -109,22 +110,22 @@ class Engine(Measures):
         a .jinja file, to use instead of the model's own. family: the family whose format the output is read in (a name
         of models.toml, or a record), or `Families` in which to find it. response_template: Hugging Face's
         `response_template`, which states that format (a dictionary, or the path of a JSON file or tokenizer_config.json
-        that holds one). seed: the seed of every turn that gives none. draft_max: the most tokens to guess at once from
-        the conversation so far and verify in one decode; 0 for none. The answer is the same except for rounding.
-        adapters: LoRA adapters by name, which turns then name. preflight: try these options in a child process first,
-        and adapters, and the file where its header does not show that it is safe, so that a native fault does not end
-        this process; results are remembered. trust_template: render the model's own chat template in this process
-        instead of a child with limits. isolated: run the model in a child process: a later native fault ends only that
-        process (requests fail with EngineError), and Python threads that compute in this process do not slow it; logits
-        processors must then be module-level functions.
-        progress: called with 0.0 to 1.0, in another thread; it stops the load by returning False.
+        that holds one). seed: the seed of every turn that gives none. adapters: LoRA adapters by name, which turns then
+        name. draft: who guesses the next tokens, which are verified in one decode, so the answer is the same except for
+        rounding: "ngram" copies them from the conversation so far; a smaller model of the same vocabulary (a path, a
+        Hub name, or an open Engine, whose weights are shared) writes them. preflight: try these options in a child
+        process first, and adapters, and the file where its header does not show that it is safe, so that a native fault
+        does not end this process; results are remembered. trust_template: render the model's own chat template in this
+        process instead of a child with limits. isolated: run the model in a child: a later native fault ends only that
+        (requests fail with EngineError), and Python threads that compute here do not slow it; logits processors must
+        then be module-level functions. progress: called with 0.0 to 1.0, in another thread; False stops the load.
 
         Raises ModelLoadError for a file that is not a chat model, or a model that does not fit into memory, and
         ContextOverflowError if only its context does not fit, both before the weights are read; TemplateError and
         FamilyError for a template or family that cannot be used; RequestError for invalid options.
         """
         check_arguments(seed=seed, progress=progress, revision=revision, preflight=preflight, isolated=isolated)
-        given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "draft_max": draft_max, **options})
+        given = settings({"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, **options}, draft)
         loaded = loading.load(
             model,
             given,
@@ -135,8 +136,9 @@ class Engine(Measures):
             progress=progress,
             revision=revision,
             opening=partial(tell_open, cls),
+            draft=(draft._model or draft) if isinstance(draft, Engine) else draft,
         )
-        return cls._over(loaded, seed, given.loop)
+        return cls._over(loaded, seed)
 
     @classmethod
     async def aload(cls, model: str | Path | None = None, **options: Any) -> Self:
@@ -154,7 +156,7 @@ class Engine(Measures):
         family: FamilyLike | None = None,
         response_template: ResponseTemplateLike | None = None,
         seed: int | None = None,
-        draft_max: int = 0,
+        draft: "str | Path | Engine | None" = None,
         preflight: bool = True,
         trust_template: bool = False,
         **options: Unpack[ContextLoadOptions],
@@ -166,15 +168,22 @@ class Engine(Measures):
         if this build of llama.cpp would end the process: weights that are already loaded cannot be fixed.
         """
         check_arguments(seed=seed, preflight=preflight)
-        given = {"n_ctx": n_ctx, "draft_max": draft_max, **options}
         reading = Reading(chat_template, family, trust_template, response_template)
-        loaded = loading.adopt(llama, given, reading, preflight=preflight)
-        return cls._over(loaded, seed, settings(given).loop)
+        guesser = (draft._model or draft) if isinstance(draft, Engine) else draft
+        loaded = loading.adopt(llama, {"n_ctx": n_ctx, **options}, reading, preflight=preflight, draft=guesser)
+        return cls._over(loaded, seed)
 
     @classmethod
-    def _over(cls, loaded: Loaded, seed: int | None, options: LoopOptions) -> Self:
-        weights, backend, template = loaded.weights, loaded.backend, loaded.template
-        return cls(backend, template, model=weights, seed=seed, options=options, adapters=loaded.adapters)
+    def _over(cls, loaded: Loaded, seed: int | None) -> Self:
+        return cls(
+            loaded.backend,
+            loaded.template,
+            model=loaded.weights,
+            seed=seed,
+            options=loaded.loop,
+            adapters=loaded.adapters,
+            draft=loaded.draft,
+        )
 
     @overload
     def chat(
@@ -541,4 +550,4 @@ class Engine(Measures):
 
     def _facts(self) -> list[tuple[str, str]]:
         """Returns what a notebook shows of the engine, as names and values."""
-        return engine_facts(self._model and self._model.info, self.family, self.n_ctx, closed=self.closed)
+        return engine_facts(self._model and self._model.info, self.family.title, self.n_ctx, closed=self.closed)

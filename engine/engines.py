@@ -32,7 +32,7 @@ from engine.llama.plan import Machine, Plan, this_machine
 from engine.llama.vocab import LlamaVocab
 from engine.offloop import is_unwanted, off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
-from engine.options import LoadArguments, check_arguments, settings
+from engine.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.runtime.service import Service
 from engine.scoring import Scorer
 from engine.template.reasoning_memory import ReasoningMemory
@@ -168,8 +168,13 @@ class _Model:
             key: options.pop(key) for key in LoadArguments.__annotations__ if key in options
         }
         check_arguments(revision=self._revision, **self._arguments)
+        if (draft := options.get("draft")) not in (None, NGRAM):
+            raise RequestError(
+                f"draft={shown(draft)} is not possible for {name!r}: a draft model is not counted in the budget of "
+                'several models. Write draft="ngram", or load it by Engine.load.'
+            )
         self._options = options
-        self._settings = settings(options)
+        self._settings = settings({key: value for key, value in options.items() if key != "draft"}, draft)
         self._planning = threading.Lock()
         self._planned: tuple[GgufFile, Plan] | None = None
         self._vectors = Size(0)

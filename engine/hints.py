@@ -48,7 +48,8 @@ _GROUPS = {
     "response_format=Regex(...)": "guided_regex",
     "response_format=Choice([...])": "guided_choice",
     "control_vectors=": "control_vector control_vector_scaled",
-    "draft_max=": "num_draft speculative_config prompt_lookup_num_tokens",
+    "draft=": "draft_model model_draft speculative_config",
+    "draft_max=": "num_draft prompt_lookup_num_tokens",
 }
 _SENTENCES = {
     "give the path, or owner/repo:Q4_K_M, as the first argument of Engine.load":
@@ -77,8 +78,6 @@ _SENTENCES = {
         "mmproj mmproj_path clip_model_path images image audio chat_handler modalities",
     "embedding models are loaded like any other; then use embed()": "embedding embeddings",
     "write pooling=": "pooling_type",
-    "this is not there yet: guesses come from the context alone (draft_max=), not from a second model":
-        "draft_model model_draft draft",
     "this is not there yet: a file's header is used as it is": "kv_overrides override_kv",
     "this is not there yet: a model runs on the devices of one machine": "rpc_servers rpc",
     "llama.cpp does not sample like that; see the options of SamplingParams":

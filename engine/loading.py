@@ -13,21 +13,22 @@ from engine import _data, screens
 from engine.adapters import AdapterSource
 from engine.diagnose import preflight as checks
 from engine.diagnose.file_trial import try_file
-from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError
+from engine.errors import EngineWarning, MissingTemplateError, ModelLoadError, RequestError, shown
 from engine.families import Families, FamilyLike, ResponseTemplate, ResponseTemplateLike
 from engine.families.response_template import template_in
 from engine.isolated.parent import IsolatedContext, IsolatedModel
 from engine.llama.adapter_file import read_control_vectors
 from engine.llama.context import LlamaBackend
+from engine.llama.draft import DraftModel, check_draft
 from engine.llama.gguf import GgufFile, read_gguf
 from engine.llama.lib import library
 from engine.llama.machine import available_memory
-from engine.llama.model import Model, ModelInfo
-from engine.llama.plan import Machine, Need, Plan, plan, this_machine
+from engine.llama.model import Model
+from engine.llama.plan import Machine, Need, Plan, draft_context, plan, this_machine
 from engine.llama.rope import adopted
 from engine.llama.vectors import vector_options
-from engine.options import Settings, check_arguments, settings
-from engine.runtime.config import ContextOptions, ModelOptions
+from engine.options import NGRAM, Settings, check_arguments, settings
+from engine.runtime.config import ContextOptions, LoopOptions, ModelOptions
 from engine.runtime.service import NOT_CHAT
 from engine.template import renderer
 from engine.template.chat_template import ChatTemplate
@@ -61,12 +62,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded model with its context and template; `weights` own the backend. `adapters` reads those of the model."""
+    """A loaded model with its context and template; `weights` own the backend, and the draft model's (`draft`), if that
+    is in this process. `loop`: how requests are served. `adapters` reads those of the model."""
 
     weights: Model | IsolatedModel
     backend: LlamaBackend | IsolatedContext
     template: ChatTemplate | MissingTemplateError
+    loop: LoopOptions
     adapters: AdapterSource = field(default_factory=AdapterSource)
+    draft: LlamaBackend | None = None
 
 
 def load(
@@ -81,9 +85,11 @@ def load(
     revision: str | None = None,
     machine: Callable[[], Machine] = this_machine,
     opening: Callable[[Path], None] | None = None,
+    draft: object = None,
 ) -> Loaded:
     """Load a GGUF file, in this process or in a child; None is the built-in model. `machine` returns the memory and
-    devices that are available; `opening` is called with the file before that. Raises what `Engine.load` raises."""
+    devices that are available; `opening` is called with the file before that. `draft`: a model that guesses ahead.
+    Raises what `Engine.load` raises."""
     path = located(model, revision)
     if opening is not None:
         opening(path)
@@ -92,29 +98,38 @@ def load(
     file = read_gguf(path)  # a file that is not a model, or does not fit, is refused before anything else is tried
     _check_steering(file, options.context, adapters)
     files = AdapterSource(file).named(adapters)
-    made = planned(file, options, machine().without(sum(each.size_bytes for each in files.values())))
+    guessing = _draft_model(draft, options.loop.draft_max, isolated=isolated)
+    made = planned(file, options, machine().without(sum(each.size_bytes for each in files.values())), guessing)
     if is_on_hub(model) and not file.embeds and not reading.is_chosen:
         reading = replace(reading, response_template=_published(path, file.base_models))
     _log.info("%s: %s", file.path.name, made.summary)
     load_options, context = made.model, made.context
+    beside = draft_context(options.context, made.n_ctx, made.cells.sequences)
     if preflight:
         if file.embeds:  # with the options of a chat, as the trial generates; only the remedy for the weights matters
             load_options, _ = checks.prepare(load_options, options.context)
         else:
             load_options, context = checks.prepare(load_options, context)
         try_file(file, load_options, context)
+        if guessing is not None and guessing.model is None:
+            try_file(guessing.file, load_options, beside)
         for each in files.values():
             try_file(file, load_options, context, each.path)
-    weights = _weights(path, load_options, progress, isolated=isolated)
+    apart = guessing.file.path if guessing is not None and isolated else None
+    weights = _weights(path, load_options, progress, isolated=isolated, draft=apart)
     source = replace(_source(file, load_options, context, machine, preflight=preflight), first=files)
     checked = replace(context, check_memory=False)  # `plan` has checked it
-    return _completed(weights, _few_threads(checked, weights.info), reading, source)
+    beside = replace(beside, check_memory=False)
+    checked = _few_threads(checked, weights.info.size_bytes)
+    return _completed(weights, checked, options.loop, reading, source, guessing, beside)
 
 
-def planned(file: GgufFile, options: Settings, machine: Machine) -> Plan:
-    """Returns how a file is loaded on a machine. Raises what `Engine.load` raises for one that does not fit."""
+def planned(file: GgufFile, options: Settings, machine: Machine, guessing: DraftModel | None = None) -> Plan:
+    """Returns how a file is loaded on a machine, beside a draft model. Raises what `Engine.load` raises for one that
+    does not fit."""
     context = vector_options(file, options.context) if file.embeds else options.context
-    return plan(file, options.model, context, machine)
+    draft = None if guessing is None else guessing.planned
+    return plan(file, options.model, context, machine, draft=draft)
 
 
 def planned_vectors(file: GgufFile, loaded: Plan, machine: Machine) -> Need:
@@ -145,20 +160,48 @@ def _source(
     return AdapterSource(file, trial, room if context.check_memory else None)
 
 
+def _draft_model(draft: object, longest: int, *, isolated: bool = False) -> DraftModel | None:
+    """Returns the model that guesses, if there is one: a file's, or an open engine's. Raises RequestError for anything
+    else."""
+    if draft is None or draft == NGRAM or not longest:
+        return None
+    if isinstance(draft, str | Path):
+        return DraftModel(read_gguf(located(draft, None)))
+    if isinstance(draft, Model) and not isolated:
+        return DraftModel(draft.file, draft)
+    raise RequestError(
+        f'draft={shown(draft)} cannot guess here; pass "ngram", the path or Hub name of a GGUF file, or, if the model '
+        "is to run in this process, an open engine whose model does."
+    )
+
+
 def _weights(
-    path: Path, options: ModelOptions, progress: Callable[[float], bool | None] | None, *, isolated: bool
+    path: Path,
+    options: ModelOptions,
+    progress: Callable[[float], bool | None] | None,
+    *,
+    isolated: bool,
+    draft: Path | None,
 ) -> Model | IsolatedModel:
-    """Load the weights of a file. In a notebook, show the progress, unless the caller passed `progress`."""
-    kind = IsolatedModel if isolated else Model
+    """Load the weights of a file, and those of a draft model in the same child. In a notebook, show the progress,
+    unless the caller passed `progress`."""
+    load = partial(IsolatedModel.load, draft=draft) if isolated else Model.load
     if progress is not None or (screen := screens.notebook()) is None:
-        return kind.load(path, options, progress=progress)
+        return load(path, options, progress=progress)
     shown = screens.Loading(screen, path.name)
-    weights = kind.load(path, options, progress=shown)
+    weights = load(path, options, progress=shown)
     shown.end()
     return weights
 
 
-def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight: bool = True) -> Loaded:
+def adopt(
+    llama: Any,
+    options: Mapping[str, Any],
+    reading: Reading,
+    *,
+    preflight: bool = True,
+    draft: object = None,
+) -> Loaded:
     """Make a context of our own over the weights of a `llama_cpp.Llama`, by default with its length, scaling of
     positions and number of threads. Raises what `Engine.from_llama` raises."""
     of_weights = {field.name for field in fields(ModelOptions)} - {"check_memory"}
@@ -172,11 +215,12 @@ def adopt(llama: Any, options: Mapping[str, Any], reading: Reading, *, preflight
     same = {"n_ctx": llama.n_ctx(), "n_threads": llama.n_threads, "n_threads_batch": llama.n_threads_batch}
     if options.get("rope_scaling_type") is None:
         same |= {name: value for name, value in adopted(llama.context_params).items() if value is not None}
-    context = settings({**same, **{name: value for name, value in options.items() if value is not None}}).context
+    given = settings({**same, **{name: value for name, value in options.items() if value is not None}}, draft)
+    guessing = _draft_model(draft, given.loop.draft_max)
     if preflight:
-        checks.check_loaded(weights.options, context)
-    source = _source(weights.file, weights.options, context, this_machine, preflight=preflight)
-    return _completed(weights, context, reading, source)
+        checks.check_loaded(weights.options, given.context)
+    source = _source(weights.file, weights.options, given.context, this_machine, preflight=preflight)
+    return _completed(weights, given.context, given.loop, reading, source, guessing)
 
 
 def _prepare(reading: Reading, *, builtin: bool = False) -> None:
@@ -186,15 +230,31 @@ def _prepare(reading: Reading, *, builtin: bool = False) -> None:
 
 
 def _completed(
-    weights: Model | IsolatedModel, context: ContextOptions, reading: Reading, adapters: AdapterSource
+    weights: Model | IsolatedModel,
+    context: ContextOptions,
+    loop: LoopOptions,
+    reading: Reading,
+    adapters: AdapterSource,
+    guessing: DraftModel | None = None,
+    beside: ContextOptions | None = None,
 ) -> Loaded:
+    """Make the contexts and the template. `beside`: the options of the draft model's context, if they are planned."""
     with ExitStack() as undo:
         undo.callback(weights.close)
-        backend = weights.backend(context)
+        draft: LlamaBackend | None = None
+        if isinstance(weights, IsolatedModel):
+            backend = weights.backend(context, beside if guessing is not None else None)
+        else:
+            backend = weights.backend(context)
+            if guessing is not None:
+                guesser = guessing.load(replace(weights.options, check_memory=context.check_memory))
+                weights.own(guesser)
+                check_draft(weights, guesser)
+                beside = beside or draft_context(context, backend.info.n_ctx, backend.info.n_sequences)
+                draft = guesser.backend(_few_threads(beside, guesser.info.size_bytes))
         template = _template(weights, reading) if backend.info.generates else MissingTemplateError(NOT_CHAT)
-        loaded = Loaded(weights, backend, template, adapters)
         undo.pop_all()
-        return loaded
+        return Loaded(weights, backend, template, loop, adapters, draft)
 
 
 def _template(weights: Model | IsolatedModel, reading: Reading) -> ChatTemplate | MissingTemplateError:
@@ -280,8 +340,9 @@ def _warn_without_gpu(options: ModelOptions) -> None:
         )
 
 
-def _few_threads(context: ContextOptions, info: ModelInfo) -> ContextOptions:
-    """Use one thread for weights that fit into a core's own cache: a second would only wait for the first."""
-    if context.n_threads is not None or info.size_bytes > _SMALL:
+def _few_threads(context: ContextOptions, size: int) -> ContextOptions:
+    """Use one thread for weights (of `size` bytes) that fit into a core's own cache: a second would only wait for the
+    first."""
+    if context.n_threads is not None or size > _SMALL:
         return context
     return replace(context, n_threads=1)

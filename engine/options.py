@@ -81,6 +81,7 @@ class ContextLoadOptions(TypedDict, total=False):
     pooling: Pooling | None
     embedding_tokens: int | None
     control_vectors: Mapping[str, float] | Mapping[Path, float]
+    draft_max: int | None
     max_waiting: int
     prefill_seconds: float
     states: StateStore | None
@@ -356,11 +357,16 @@ def until(deadline: float | None) -> float | None:
     return time.monotonic() + deadline if deadline is not None and math.isfinite(deadline) else None
 
 
+NGRAM = "ngram"
+_NGRAM_TOKENS, _MODEL_TOKENS = 15, 8
+"""The most tokens of a draft if the caller does not say: copied ones cost nothing, those of a model a decode each."""
+
+
 _OUTPUTS = 16  # the default limit of rows per conversation that have logits in one decode
 _OF_LOADING = frozenset(name for kind in (LoadArguments, LoadOptions) for name in kind.__annotations__) | {
     "n_ctx",
     "n_gpu_layers",
-    "draft_max",
+    "draft",
     "draft_min",
 }
 _OF_PROMPT = frozenset(field.name for field in fields(PromptOptions))
@@ -375,23 +381,36 @@ class Settings:
     loop: LoopOptions
 
 
-def settings(options: Mapping[str, Any]) -> Settings:
-    """Split the options over their records (`check_memory` is in two). Raises RequestError for an unknown option, for a
-    value that is not valid, and for options that exclude one another."""
+def _longest_draft(draft: object, draft_max: Any) -> Any:
+    """Returns the most tokens of a draft; 0 for none. `draft_max` alone means guesses by n-grams. Raises RequestError
+    for a kind of guesses that there is not."""
+    if isinstance(draft, str) and draft in ("mtp", "auto"):
+        raise RequestError(
+            f"draft={draft!r} is not there yet: a model's own heads for the next tokens (MTP) are not used. Use "
+            'draft="ngram", or pass a smaller model of the same vocabulary.'
+        )
+    if draft_max is not None:
+        return draft_max
+    return 0 if draft is None else _NGRAM_TOKENS if draft == NGRAM else _MODEL_TOKENS
+
+
+def settings(options: Mapping[str, Any], draft: object = None) -> Settings:
+    """Split the options over their records (`check_memory` is in two). `draft`: who guesses ahead. Raises RequestError
+    for an unknown option, for a value that is not valid, and for options that exclude one another."""
     records = (ModelOptions, ContextOptions, LoopOptions)
     names = [{field.name for field in fields(record)} for record in records]
     if unknown := sorted(set(options).difference(*names)):
         known = {*LoadArguments.__annotations__, *chain(*names)}
         turns = unknown[0] in TurnOptions.__annotations__
         raise RequestError(unknown_option(unknown[0], known, "it is one of each turn: llm.chat(...)" if turns else ""))
-    given = dict(options)
+    given: dict[str, Any] = {**options, "draft_max": _longest_draft(draft, options.get("draft_max"))}
     if isinstance(vectors := given.get("control_vectors"), Mapping):
         pairs = cast("Mapping[object, object]", vectors).items()
         given["control_vectors"] = tuple((str(path), scale) for path, scale in pairs)
     if isinstance(given.get("tensor_split"), list):
         given["tensor_split"] = tuple(given["tensor_split"])
     if given.get("outputs_per_sequence") is None:  # one row to sample from, and the drafts to verify with it
-        drafts = given.get("draft_max")
+        drafts = given["draft_max"]
         given["outputs_per_sequence"] = min(1 + drafts, _OUTPUTS) if isinstance(drafts, int) and drafts > 0 else 1
     made: list[Any] = [
         record(**{name: value for name, value in given.items() if name in own})
@@ -400,7 +419,7 @@ def settings(options: Mapping[str, Any]) -> Settings:
     found = Settings(*made)
     if found.loop.draft_max and found.context.device_sampling:
         raise RequestError(
-            "draft_max verifies several tokens of a conversation in one decode, but device_sampling draws only one; "
-            "leave one of them out."
+            "draft (or draft_max) verifies several tokens of a conversation in one decode, but device_sampling draws "
+            "only one; leave one of them out."
         )
     return found

@@ -380,6 +380,11 @@ class ScriptedBackend:
         drawn = Logprob(token, 0.0, self.vocab.token_bytes(token))
         return TokenLogprobs(drawn, (drawn,)[:top])
 
+    def likeliest(self, row: int) -> tuple[int, float]:
+        """A script is certain: its next token, for the text so far, has probability 1."""
+        reply = self._next_reply(self._with_output(row))
+        return (reply[0] if reply else self.vocab.end), 1.0
+
     def _next_reply(self, at: Row) -> list[int]:
         if self._function is not None:
             text = self._function(self.vocab.text(self.tokens(at.sequence)[: at.position + 1]))

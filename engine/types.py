@@ -387,9 +387,9 @@ class SamplingParams(Record):
 class Usage(Record):
     """Counts and times of one request. Times are seconds; a speed is None until there is something to measure.
 
-    `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right. `dropped_messages` were
-    left out of the prompt (`overflow="truncate_oldest"`), `shortened_results` are in it only in part
-    (`overflow="shorten_results"`).
+    `drafted_tokens` were guessed ahead (speculation), of which `accepted_tokens` were right; `undrafted_tokens` were
+    drawn without a guess, because guesses did not pay. `dropped_messages` were left out of the prompt
+    (`overflow="truncate_oldest"`), `shortened_results` are in it only in part (`overflow="shorten_results"`).
     """
 
     prompt_tokens: int = 0
@@ -401,6 +401,7 @@ class Usage(Record):
     decode_seconds: float = 0.0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    undrafted_tokens: int = 0
     dropped_messages: int = 0
     shortened_results: int = 0
 

@@ -72,6 +72,10 @@ class Matcher:
             return False
         return not tokens or self._inner.consume_tokens(tokens)
 
+    def allowed(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Returns the first of these tokens, as far as they may follow one another. Changes nothing."""
+        return tokens[: self._inner.validate_tokens(list(tokens))]
+
     def forced(self) -> list[int]:
         """Consume and return the tokens that must follow, as far as the same text has no other tokenization."""
         tokens: list[int] = self._inner.compute_ff_tokens()

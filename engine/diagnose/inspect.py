@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from engine import _data
 from engine.constraint.demand import closing
 from engine.display import fenced, table_html, visible
-from engine.families import Family, Format
+from engine.families import Format
 from engine.llama.model import ModelInfo
 from engine.runtime.backend import ContextInfo
 from engine.template.chat_template import ChatTemplate
@@ -17,21 +17,17 @@ MarkerKind: TypeAlias = Literal["control token", "text and control tokens", "tex
 TemplateSource: TypeAlias = Literal["", "model", "family", "caller"]
 
 
-def model_facts(info: ModelInfo | None) -> list[tuple[str, str]]:
-    """Returns a few facts about a model as names and values; None is a backend without a file."""
-    if info is None:
-        return [("model", "a backend without a file")]
-    return [
-        ("model", info.name or info.path.name),
-        ("weights", f"{info.parameters / 1e6:,.1f} M parameters, {info.quantization}"),
-        ("path", str(info.path)),
-    ]
-
-
-def engine_facts(info: ModelInfo | None, family: Family, n_ctx: int, *, closed: bool) -> list[tuple[str, str]]:
-    """Returns what a notebook shows of an engine, as names and values."""
-    state = [("state", "closed: load it again")] if closed else []
-    return [*model_facts(info), ("family", family.title), ("context", f"{n_ctx:,} tokens a conversation"), *state]
+def engine_facts(info: ModelInfo | None, family: str, n_ctx: int, *, closed: bool) -> list[tuple[str, str]]:
+    """Returns a few facts about an engine as names and values; None is a backend without a file."""
+    facts = [("model", "a backend without a file")]
+    if info is not None:
+        facts = [
+            ("model", info.name or info.path.name),
+            ("weights", f"{info.parameters / 1e6:,.1f} M parameters, {info.quantization}"),
+            ("path", str(info.path)),
+        ]
+    facts += [("family", family), ("context", f"{n_ctx:,} tokens a conversation")]
+    return [*facts, ("state", "closed: load it again")] if closed else facts
 
 
 @dataclass(frozen=True, slots=True)

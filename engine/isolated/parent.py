@@ -82,13 +82,19 @@ class IsolatedModel:
 
     @classmethod
     def load(
-        cls, path: str | Path, options: ModelOptions, *, progress: Callable[[float], bool | None] | None = None
+        cls,
+        path: str | Path,
+        options: ModelOptions,
+        *,
+        progress: Callable[[float], bool | None] | None = None,
+        draft: Path | None = None,
     ) -> Self:
-        """Load the weights. Raises what `Model.load` raises, and EngineError if the child dies."""
+        """Load the weights, and those of a draft model. Raises what `Model.load` and `check_draft` raise, and
+        EngineError if the child dies."""
         link = _Link()
         try:
             level = min(logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS)
-            link.send(Load(Path(path), options, level, progress is not None))
+            link.send(Load(Path(path), options, level, progress is not None, draft))
             while isinstance(answer := link.receive(), Loading):
                 if progress is not None and progress(answer.fraction) is False:
                     raise ModelLoadError(f"Loading {path} was stopped by its progress callback.")
@@ -106,9 +112,10 @@ class IsolatedModel:
     def vocab(self) -> LlamaVocab:
         return self._vocabulary.vocab
 
-    def backend(self, options: ContextOptions | None = None) -> "IsolatedContext":
-        """Make the child's only context. Raises what `Model.backend` raises, and EngineError if the child dies."""
-        self._link.send(Open(options or ContextOptions()))
+    def backend(self, options: ContextOptions | None = None, draft: ContextOptions | None = None) -> "IsolatedContext":
+        """Make the child's only context, and the draft model's. Raises what `Model.backend` raises, and EngineError if
+        the child dies."""
+        self._link.send(Open(options or ContextOptions(), draft))
         return IsolatedContext(self._link, self.vocab, _expected(Opened, self._link.receive()))
 
     def close(self) -> None:

@@ -20,18 +20,20 @@ from engine.types import FinishReason
 
 class Load(NamedTuple):
     """Load the weights; the reply is their ModelInfo. `level`: minimum level of the log records to send. `tells`:
-    report the progress of loading."""
+    report the progress of loading. `draft`: a draft model to load beside them."""
 
     path: Path
     options: ModelOptions
     level: int
     tells: bool
+    draft: Path | None = None
 
 
 class Open(NamedTuple):
-    """Make a context; the reply is `Opened`."""
+    """Make a context, and one of these options over the draft model; the reply is `Opened`."""
 
     options: ContextOptions
+    draft: ContextOptions | None = None
 
 
 class Start(NamedTuple):

@@ -6,6 +6,7 @@ The process ends when its orders end, so that it never outlives its parent.
 import logging
 import pickle
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, BinaryIO
 
 from engine.child import ends, read_frame
@@ -35,19 +36,27 @@ class _Worker:
 
     def run(self) -> None:
         """Serve until the orders end."""
+        from engine.llama.draft import check_draft, load_draft
         from engine.llama.model import Model
         from engine.runtime.runner import Runner
 
         load: Load = self._next()
         logging.getLogger("engine").addHandler(_Forwarding(self._answers))
         logging.getLogger("engine").setLevel(load.level)
-        with Model.load(load.path, load.options, progress=self._told if load.tells else None) as model:
+        with ExitStack() as loaded:
+            told = self._told if load.tells else None
+            model = loaded.enter_context(Model.load(load.path, load.options, progress=told))
+            draft: Model | None = None
+            if load.draft is not None:
+                draft = loaded.enter_context(load_draft(load.draft, load.options))
+                check_draft(model, draft)
             self._answers.send(encoded(model.info))
             order: Open = self._next()
             backend = model.backend(order.options)
+            guessing = draft.backend(order.draft) if draft is not None else None
             self._answers.send(encoded(Opened(backend.info, backend.origin)))
             start: Start = self._next()
-            runner = Runner(backend, self._deliver, start.options)
+            runner = Runner(backend, self._deliver, start.options, guessing)
             try:
                 self._serve(runner)
             finally:

@@ -35,7 +35,7 @@ from engine.llama.vocab import LlamaVocab
 from engine.runtime.adapters import Scales
 from engine.runtime.backend import ContextInfo, Row, Sampler
 from engine.runtime.config import ContextOptions
-from engine.runtime.logprobs import TokenLogprobs, token_logprobs
+from engine.runtime.logprobs import TokenLogprobs, likeliest, token_logprobs
 from engine.runtime.state_file import Origin
 from engine.runtime.vectors import VectorInfo
 from engine.types import SamplingParams
@@ -293,6 +293,10 @@ class LlamaBackend:
         """Returns log-probabilities of a row, before any filter, bias or temperature: the token's own and the `top`
         best."""
         return token_logprobs(self.logits(row), token, top, self._vocab.token_bytes)
+
+    def likeliest(self, row: int) -> tuple[int, float]:
+        """Returns the most likely token after a row, and its probability."""
+        return likeliest(self.logits(row))
 
     def positions(self, sequence: int) -> int:
         self._handle()

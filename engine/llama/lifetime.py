@@ -31,6 +31,7 @@ class Shared:
         self._home = Home()
         self._lock = threading.RLock()  # a finalizer may call `close` at any point
         self._users = 0
+        self._lent = 0
         self._refusal: EngineError | None = None
         self._all.add(self)
         _leave_at_the_end()
@@ -48,7 +49,25 @@ class Shared:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._users -= 1
-            last = self._refusal is not None and not self._users
+            last = self._is_unused
+        if last:
+            self._free(self._pointer)
+
+    @property
+    def _is_unused(self) -> bool:
+        return self._refusal is not None and not self._users and not self._lent
+
+    def lend(self) -> "Shared":
+        """Returns another holder of the object, which is freed when all of them are closed. Raises what `with` raises
+        after `close`."""
+        with self, self._lock:
+            self._lent += 1
+        return Shared(self._pointer, self._return)
+
+    def _return(self, _pointer: int) -> None:
+        with self._lock:
+            self._lent -= 1
+            last = self._is_unused
         if last:
             self._free(self._pointer)
 
@@ -58,8 +77,9 @@ class Shared:
         if not self._home.is_here:
             return
         with self._lock:
-            last = self._refusal is None and not self._users
+            first = self._refusal is None
             self._refusal = self._refusal or refusal
+            last = first and self._is_unused
         if last:
             self._free(self._pointer)
 

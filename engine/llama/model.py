@@ -60,8 +60,8 @@ class Model:
     """Loaded weights. A context manager. Made by `Model.load`, which owns the llama_model, or by `Model.adopt`.
 
     `held`: the bytes of the weights that are already in this process's memory (the rest is mapped, and counted as used
-    when a context is sized). `owner`: the llama_cpp.Llama whose model this is. `machine` returns the memory and devices
-    for which a context is sized.
+    when a context is sized). `owner`: the llama_cpp.Llama whose model this is. `shared`: holds the weights, if another
+    Model does too. `machine` returns the memory and devices for which a context is sized.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Model:
         *,
         held: int,
         owner: Any = None,
+        shared: Shared | None = None,
         machine: Callable[[], Machine] = this_machine,
     ) -> None:
         lib = library()
@@ -80,10 +81,11 @@ class Model:
         self._handle: int | None = handle
         self._owner = owner
         self._digest: str | None = None
-        self._shared = Shared(handle, lib.llama_model_free if owner is None else int)
+        self._shared = shared or Shared(handle, lib.llama_model_free if owner is None else int)
         self._held = held
         self._machine = machine
         self._backends: weakref.WeakSet[LlamaBackend] = weakref.WeakSet()
+        self._owned: list[Model] = []
         # At interpreter exit finalizers run newest first, so a service's, which joins the engine's thread and frees its
         # context, runs before this one.
         self._end = weakref.finalize(self, _free, self._shared, self._backends)
@@ -220,6 +222,17 @@ class Model:
         self._backends.add(backend)
         return backend
 
+    def lend(self) -> "Model":
+        """Returns another Model over the same weights, which are freed when both are closed. Raises ModelLoadError if
+        this one is closed."""
+        return Model(
+            self._file, self._options, self.handle, held=1 << 62, owner=self._owner, shared=self._shared.lend()
+        )
+
+    def own(self, other: "Model") -> None:
+        """Close another model together with this one."""
+        self._owned.append(other)
+
     def vectors(self, options: ContextOptions) -> LlamaVectors:
         """Make a context for vectors beside one with these options. Raises ContextOverflowError, with the numbers, if
         it would not fit into memory."""
@@ -249,6 +262,8 @@ class Model:
             backend.close()
         self._handle = None
         self._end()
+        for other in self._owned:
+            other.close()
 
     def _describe(self, lib: Any) -> ModelInfo:
         file, handle, vocab = self._file, self.handle, self._vocab

@@ -9,6 +9,7 @@ besides the weights; their length, up to 8,192 tokens or the training length, or
 
 import sys
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from engine.errors import ContextOverflowError, ModelLoadError
 from engine.llama.footprint import CELLS, Cells, Footprint, Weights, cells_of, estimate, layer_caches, weights
@@ -71,12 +72,13 @@ def this_machine() -> Machine:
 @dataclass(frozen=True, slots=True)
 class Need:
     """The `host` and `device` memory that a model and one context need; the two together include the context's `cache`
-    and `compute`."""
+    and `compute`, and `draft`, what a draft model needs."""
 
     weights: Weights
     context: Footprint
     host: int
     device: int
+    draft: int = 0
 
     @property
     def peak(self) -> int:
@@ -102,6 +104,33 @@ class Plan:
         return cells_of(self.context, self.n_ctx, self.context.n_sequences or 1)
 
 
+class DraftFile(NamedTuple):
+    """A draft model to be loaded too: its file, and the bytes of its weights that are already loaded (None: none)."""
+
+    file: GgufFile
+    held: int | None = None
+
+
+def draft_context(options: ContextOptions, n_ctx: int | None, n_sequences: int | None) -> ContextOptions:
+    """Returns the options of a draft model's context beside one with these options and sizes: as many conversations of
+    the same length, of which each has one row of logits."""
+    return replace(
+        ContextOptions(),
+        n_ctx=n_ctx,
+        n_sequences=n_sequences,
+        kv_unified=options.kv_unified,
+        kv_tokens=options.kv_tokens,
+        n_batch=options.n_batch,
+        outputs_per_sequence=1,
+        n_threads=options.n_threads,
+        n_threads_batch=options.n_threads_batch,
+        offload_kqv=options.offload_kqv,
+        op_offload=options.op_offload,
+        checkpoint_mib=0,
+        check_memory=options.check_memory,
+    )
+
+
 def plan(
     file: GgufFile,
     model: ModelOptions,
@@ -109,16 +138,18 @@ def plan(
     machine: Machine,
     *,
     held: int | None = None,
+    draft: DraftFile | None = None,
     vectors: bool = False,
 ) -> Plan:
     """Plan the load of a model on this machine. `held`: the bytes of the weights that are already loaded, and so no
-    longer part of the available memory; None before the load. `vectors`: for a context that makes vectors.
+    longer part of the available memory; None before the load. `draft`: a draft model that must fit beside it.
+    `vectors`: for a context that makes vectors.
 
     Raises ModelLoadError for weights that do not fit, ContextOverflowError if only the context does not fit,
     RequestError for options that this model does not support; all before anything is read.
     """
     check(file, context)
-    return _Planner(file, model, rope_options(file, context), machine, held, vectors=vectors).plan()
+    return _Planner(file, model, rope_options(file, context), machine, held, draft, vectors=vectors).plan()
 
 
 def longest(file: GgufFile, model: ModelOptions, context: ContextOptions, limit: int, machine: Machine) -> int:
@@ -148,6 +179,7 @@ class _Planner:
         context: ContextOptions,
         machine: Machine,
         held: int | None,
+        draft: DraftFile | None = None,
         *,
         vectors: bool = False,
     ) -> None:
@@ -161,6 +193,11 @@ class _Planner:
             rooms.append(max(0, machine.address_space - self._weights.copies))
         known = [room for room in rooms if room is not None]
         self._room = min(known) if known and context.check_memory else None
+        self._beside = draft
+        self._draft: _Planner | None = None
+        if draft is not None:
+            beside = draft_context(context, context.n_ctx, context.n_sequences)
+            self._draft = _Planner(draft.file, model, beside, machine, draft.held)
 
     def plan(self) -> Plan:
         options = self._context
@@ -188,7 +225,7 @@ class _Planner:
     def check_weights(self) -> None:
         if self._room is None or self._held is not None or not self._model.check_memory:
             return
-        size = self._weights.total
+        size = self._weights.total + (self._draft.to_come if self._draft is not None else 0)
         given = self._model.n_gpu_layers
         device = self._machine.device_room if self._most and given != 0 else 0
         if size > self._room + device:
@@ -218,8 +255,8 @@ class _Planner:
         if share == 1.0:
             return need.host <= self._room
         device = self._machine.device_room if layers else 0
-        free = self._room + device - self._to_come(self._weights.total)
-        return need.host <= self._room and need.context.total <= free * share
+        free = self._room + device - self.to_come
+        return need.host <= self._room and need.context.total + need.draft <= free * share
 
     def _need(self, n_ctx: int, n_sequences: int) -> tuple[int, Need]:
         """Returns the layers on devices, as given or as many as fit, and the memory needed in total."""
@@ -237,13 +274,23 @@ class _Planner:
         return low, self._at(n_ctx, n_sequences, low)
 
     def _at(self, n_ctx: int, n_sequences: int, layers: int) -> Need:
-        """Returns the memory needed with `layers` layers on devices: the last ones, the output matrix first
+        """Returns the memory needed with `layers` layers on devices. A draft model, which is small, has all of its
+        layers there unless none are asked for."""
+        need = self._alone(n_ctx, n_sequences, layers)
+        if self._draft is None:
+            return need
+        draft = self._draft._alone(n_ctx, n_sequences, self._draft._most if self._model.n_gpu_layers != 0 else 0)
+        host, device = need.host + draft.host, need.device + draft.device
+        return replace(need, host=host, device=device, draft=draft.host + draft.device)
+
+    def _alone(self, n_ctx: int, n_sequences: int, layers: int) -> Need:
+        """Returns the memory needed without a draft model: on devices are the last layers, the output matrix first
         (llama-model.cpp, `load_tensors`)."""
         file, options = self._file, self._ready(n_ctx, n_sequences, layers)
         cells = cells_of(options, n_ctx, n_sequences)
         context = estimate(file, options, cells, vectors=self._vectors)
         if not layers:
-            return Need(self._weights, context, self._to_come(self._weights.total) + context.total, 0)
+            return Need(self._weights, context, self.to_come + context.total, 0)
         moved = file.layers[len(file.layers) + 1 - layers :]
         device_weights = sum(layer.weights for layer in moved) + file.output
         caches = layer_caches(file, options, cells)
@@ -254,14 +301,20 @@ class _Planner:
         there = device_weights if self._held is None else 0
         return Need(self._weights, context, host, there + device_cache + context.compute)
 
+    @property
+    def to_come(self) -> int:
+        """The bytes of the weights that are not loaded yet."""
+        return self._to_come(self._weights.total)
+
     def _to_come(self, size: int) -> int:
         return size if self._held is None else max(0, size - self._held)
 
     def _refusal(self, n_ctx: int, n_sequences: int) -> str:
-        options = self._context
+        file, options, vectors = self._file, self._context, self._vectors
         _, need = self._need(n_ctx, n_sequences)
         fits = _Planner(
-            self._file, self._model, replace(options, kv_tokens=None), self._machine, self._held, vectors=self._vectors
+            file, self._model, replace(options, kv_tokens=None), self._machine, self._held, self._beside,
+            vectors=vectors,
         ).longest(n_sequences, options.kv_tokens or n_ctx)  # fmt: skip
         name = "kv_tokens" if options.kv_tokens else "n_ctx"
         fewer = f" with n_sequences={n_sequences}" if n_sequences > 1 and not options.kv_unified else ""
@@ -286,6 +339,7 @@ class _Planner:
         length = "as asked for" if asked.n_ctx else "the default" if ready.n_ctx == wanted else "what fits"
         count = "as asked for" if asked.n_sequences else "the default, as far as memory allows"
         room = "memory not known" if self._room is None else f"of {self._room / _MIB:,.0f} MiB"
+        drafting = f", draft model {need.draft / _MIB:,.0f}" if need.draft else ""
         devices = ""
         if self._machine.gpus:
             chosen = "as asked for" if self._model.n_gpu_layers is not None else "what fits"
@@ -297,6 +351,6 @@ class _Planner:
             f"n_ctx={ready.n_ctx:,} tokens a conversation ({length}), n_sequences={ready.n_sequences} ({count}), "
             f"{'one pool for all' if ready.kv_unified else 'a KV buffer for each'}: {need.host / _MIB:,.0f} MiB "
             f"{room} (weights {need.weights.total / _MIB:,.0f}, KV cache {need.context.cache / _MIB:,.0f}, compute "
-            f"{need.context.compute / _MIB:,.0f}){devices}; flash attention {ready.flash_attn}, {ready.rows_at_once} "
-            f"rows at once; positions {positions(self._file, ready) or 'without a length'}"
+            f"{need.context.compute / _MIB:,.0f}{drafting}){devices}; flash attention {ready.flash_attn}, "
+            f"{ready.rows_at_once} rows at once; positions {positions(self._file, ready) or 'without a length'}"
         )

@@ -81,7 +81,7 @@ _OF_CHAT = (
     *_CALLS,
     Field("top_logprobs", "honoured", int, "0 to 20, with `logprobs`"),
     Field("metadata", "ignored", _Metadata, "nothing is stored", ({},)),
-    Field("prediction", "ignored", Json, "load with `draft_max` to guess ahead"),
+    Field("prediction", "ignored", Json, 'load with `draft="ngram"` to guess ahead'),
     *_UNNEEDED,
     Field("store", "ignored", bool, "nothing is stored", (False,)),
     Field("verbosity", "ignored", str, "ask for it in the prompt", ("medium",)),

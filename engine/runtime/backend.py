@@ -179,6 +179,11 @@ class Backend(Protocol):
         tokens."""
         ...
 
+    def likeliest(self, row: int) -> tuple[int, float]:
+        """Returns the most likely token after row `row` of the last decode, and its probability (0 if the logits are
+        not numbers)."""
+        ...
+
     def positions(self, sequence: int) -> int:
         """Returns how many leading positions the sequence holds."""
         ...

@@ -46,6 +46,15 @@ def token_logprobs(
     return TokenLogprobs(found(token), tuple(map(found, ranked)))
 
 
+def likeliest(logits: "NDArray[np.float32]") -> tuple[int, float]:
+    """Returns the most likely token, and its probability; 0 if the logits are not numbers."""
+    import numpy as np
+
+    token = int(logits.argmax())
+    total = float(np.exp(logits - logits[token], dtype=np.float32).sum(dtype=np.float64))
+    return token, 1 / total if total >= 1 else 0.0
+
+
 def described(entry: TokenLogprobs) -> TokenLogprob:
     """Returns the record that callers get."""
     return _described(entry.drawn, tuple(map(_described, entry.top)))

@@ -16,10 +16,10 @@ from engine.events import Finished
 from engine.runtime.adapters import DropAdapter, LoadAdapter
 from engine.runtime.backend import Backend, Row
 from engine.runtime.config import LoopOptions
+from engine.runtime.drafter import drafter_for
 from engine.runtime.generation import Generation, TokenTable
 from engine.runtime.loaded_adapters import LoadedAdapters
-from engine.runtime.ngram import NgramDrafter
-from engine.runtime.prefix import Blocked, Pins, PrefixCache
+from engine.runtime.prefix import Blocked, Pins, PrefixCache, common_prefix
 from engine.runtime.replies import Replies
 from engine.runtime.request import TurnRequest, check_fits
 from engine.runtime.scheduler import Chunk, Scheduler
@@ -37,10 +37,16 @@ _RESERVE = 512
 
 
 class Loop:
-    """Takes requests and produces replies, over one backend. `clock`: seconds, monotonic."""
+    """Takes requests and produces replies, over one backend. `draft`: the context of a smaller model, which guesses for
+    it. `clock`: seconds, monotonic."""
 
     def __init__(
-        self, backend: Backend, options: LoopOptions | None = None, *, clock: Callable[[], float] = perf_counter
+        self,
+        backend: Backend,
+        options: LoopOptions | None = None,
+        *,
+        draft: Backend | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         options = options or LoopOptions()
         self._backend = backend
@@ -53,7 +59,7 @@ class Loop:
         self._pins = Pins(backend, self._cache)
         self._adapters = LoadedAdapters(backend)
         self._scheduler = Scheduler(backend.info, options.prefill_seconds)
-        self._draft_max = options.draft_max
+        self._drafts = drafter_for(backend, draft, options.draft_max, options.prefill_seconds, clock)
         self._clock = clock
         self._states: dict[int, SequenceState] = {}
         self._deadlines: dict[int, float] = {}
@@ -205,7 +211,7 @@ class Loop:
             self._expire()
         if self._admit_again:
             self._admit()
-        if self._draft_max or self._scoring:
+        if self._drafts is not None or self._scoring:
             self._guess()
         while batches := self._scheduler.plan(self._adapters.in_force):
             needed, guesses = 0, 0
@@ -239,6 +245,8 @@ class Loop:
                 prefill += stop - start + len(draft)
         if prefill:
             self._scheduler.budget.took(prefill, self._clock() - began)
+        elif self._drafts is not None:
+            self._drafts.rule.decoded(sum(chunk.size for chunk in chunks), self._clock() - began)
         return True
 
     def _evaluate(self, chunks: Sequence[Chunk]) -> None:
@@ -270,7 +278,8 @@ class Loop:
         masks = self._masks([state for state, _, _ in due]) if constrained else {}
         for state, at, draft in due:
             try:
-                finish = self._draw_along(state, at, draft) if draft else self._draw(state, at, masks.get(state))
+                mask = masks.get(state)
+                finish = self._draw_along(state, at, draft, mask) if draft else self._draw(state, at, mask)
                 if finish is None and len(state.tokens) > self._n_ctx:
                     finish = "length"
                 if finish is not None:
@@ -322,37 +331,34 @@ class Loop:
         state.tokens.append(scored[done])
         return "stop" if done + 1 == len(scored) else None
 
-    def _draw_along(self, state: SequenceState, row: int, draft: tuple[int, ...]) -> FinishReason | None:
+    def _draw_along(
+        self, state: SequenceState, row: int, draft: tuple[int, ...], mask: "Mask | None"
+    ) -> FinishReason | None:
         """Draw one token, and one more for each guess that was right. Each is drawn from the logits after the previous
-        token, so the output is the same as without guesses."""
-        true = 0
-        while (finish := self._draw(state, row + true)) is None and true < len(draft):
-            if state.pending > true + 1 or state.tokens[-1] != draft[true]:
+        token, by the grammar's mask there, so the output is the same as without guesses."""
+        right = 0
+        while True:
+            finish = self._draw(state, row + right, mask)
+            new = state.tokens[state.evaluated + right :]  # the drawn token, and those that it forced
+            same = common_prefix(new, draft[right:], len(new))
+            right += same
+            if finish is not None or same < len(new):
                 break
-            true += 1
-        if state.drafter is not None:
-            state.drafter.judged(len(draft), true)
-        state.evaluated = self._cache.cut(state.sequence, state.evaluated + true)
+            mask = self._masks([state]).get(state)
+        if self._drafts is not None and not state.request.scored:
+            self._drafts.judged(state, len(draft), right)
+        state.evaluated = self._cache.cut(state.sequence, state.evaluated + right)
         return finish
 
     def _guess(self) -> None:
-        """Let each decoding request guess its next tokens, as far as they fit. Wrong guesses are cut off again, so
-        there are none for a memory that cannot be cut. Tokens that are scored are no guesses: all of them are right."""
+        """Let the requests that decode guess their next tokens. Wrong guesses are cut off again, so there are none for
+        a memory that cannot be cut. Tokens that are scored are no guesses: all of them are right."""
         for state in self._scheduler.running:
-            if scored := state.request.scored:
-                state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if state.pending == 1 else ()
-        if not self._draft_max:
-            return
-        for state in self._scheduler.running:
-            if state.request.scored:
-                continue
-            state.draft = ()
-            # Guesses are verified without updating a grammar's mask in between, so a constrained request has none.
-            if state.pending != 1 or self._cache.whole_only or state.request.pin or state.request.constraint:
-                continue
-            if state.drafter is None:
-                state.drafter = NgramDrafter(state.tokens, self._draft_max)
-            state.draft = state.drafter.propose(self._n_ctx - len(state.tokens))
+            scored = state.request.scored if state.pending == 1 else ()
+            state.draft = scored[len(state.tokens) - len(state.request.tokens) : -1] if scored else ()
+        if self._drafts is not None and not self._cache.whole_only:
+            due, rows = self._scheduler.guessing
+            self._drafts.guess([state for state in due if not state.request.scored], rows)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -12,6 +12,7 @@ _COUNTERS = (
     ("reasoning_tokens", "Tokens generated as reasoning."),
     ("drafted_tokens", "Tokens guessed ahead."),
     ("accepted_tokens", "Tokens guessed ahead that came true."),
+    ("undrafted_tokens", "Tokens drawn without a guess, because guesses did not pay."),
     ("prefill_seconds", "Seconds from a request's start to its first token, summed over requests."),
     ("decode_seconds", "Seconds from a request's first token to its end, summed over requests."),
 )
@@ -34,6 +35,7 @@ class Metrics:
     reasoning_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    undrafted_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     time_to_first_token: float = 0.0

@@ -47,18 +47,24 @@ class RemoteContext(Protocol):
 
 
 class Runner:
-    """Runs a loop over a backend in a thread of its own, until `close`; owns the backend.
+    """Runs a loop over a backend in a thread of its own, until `close`; owns the backend and `draft`, which guesses for
+    it.
 
     `deliver` is called in that thread with the replies of one step; it must neither raise nor wait. Every request that
     was accepted gets exactly one final reply, also when the runner is closed or its loop breaks.
     """
 
     def __init__(
-        self, backend: Backend, deliver: Callable[[Sequence[Reply]], None], options: LoopOptions | None = None
+        self,
+        backend: Backend,
+        deliver: Callable[[Sequence[Reply]], None],
+        options: LoopOptions | None = None,
+        draft: Backend | None = None,
     ) -> None:
         self._deliver = deliver
         self._backend = backend
-        self._loop = Loop(backend, options)
+        self._draft = draft
+        self._loop = Loop(backend, options, draft=draft)
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._gate = threading.Lock()
         self._refusal: EngineError | None = None
@@ -146,6 +152,8 @@ class Runner:
         finally:
             try:
                 self._backend.close()
+                if self._draft is not None:
+                    self._draft.close()
             finally:
                 self._ended.set()
 

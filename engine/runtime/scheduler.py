@@ -104,6 +104,14 @@ class Scheduler:
         """In the order of urgency: by priority, then by arrival."""
         return tuple(self._running)
 
+    @property
+    def guessing(self) -> tuple[list[SequenceState], int]:
+        """The requests for whose next tokens guesses are useful, and how many guesses the next step has room for."""
+        due = [state for state in self._running if state.pending == 1 and not state.request.pin]
+        if len(due) < len(self._running) and all(state.request.offline for state in due):
+            return [], 0  # they wait for the prompts of others in most steps
+        return due, self._draft_room(len(due), beside_prompts=len(due) < len(self._running))
+
     def add(self, state: SequenceState) -> None:
         """Add a new request to the queue, behind those of its priority."""
         self._arrivals += 1
@@ -169,9 +177,7 @@ class Scheduler:
             first = self._turn % len(decoding)
             decoding = (decoding[first:] + decoding[:first])[: self._n_batch]
             self._turn = first + self._n_batch
-        room = min(self._n_batch, self._draft_rows) - len(self._running)
-        if beside_prompts:
-            room = min(room, self._n_batch // 2 - len(decoding))  # guesses leave prompts their share of a small batch
+        room = self._draft_room(len(decoding), beside_prompts=beside_prompts)
         chunks: list[Chunk] = []
         rows = self._n_outputs - len(self._running)
         for state in decoding:
@@ -179,6 +185,11 @@ class Scheduler:
             room, rows = room - len(draft), rows - len(draft)
             chunks.append(Chunk(state, state.evaluated, state.evaluated + 1, draft))
         return chunks
+
+    def _draft_room(self, decoding: int, *, beside_prompts: bool) -> int:
+        room = min(self._n_batch, self._draft_rows) - len(self._running)
+        # Guesses leave prompts their share of a small batch.
+        return min(room, self._n_batch // 2 - decoding) if beside_prompts else room
 
     def _prefill(self, prompts: Sequence[SequenceState], room: int) -> list[Chunk]:
         """Returns the budget's rows of prefill, at most `room`, for the first prompts. No chunk crosses a mark."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from engine.events import Event
 from engine.runtime.backend import Sampler
+from engine.runtime.draft_rule import DraftRecord
 from engine.runtime.generation import Generation
 from engine.runtime.logprobs import TokenLogprobs
-from engine.runtime.ngram import NgramDrafter
+from engine.runtime.ngram import Ngrams
 from engine.runtime.request import TurnRequest
 from engine.types import Usage
 
@@ -20,8 +21,8 @@ class SequenceState:
     `tokens` are the prompt, then what was generated; the first `evaluated` of them are in sequence `sequence` (-1 while
     the request waits). At least one token is always left to evaluate: the next token is drawn from the logits of the
     last one. `marks`: the positions for checkpoints, ascending. `draft`: guesses at the next tokens, evaluated along
-    with the last one. `events` and `logprobs` came since the last reply, `prefilled` is the progress that the next
-    reply reports.
+    with the last one; `drafts`: what earlier ones came to. `events` and `logprobs` came since the last reply,
+    `prefilled` is the progress that the next reply reports.
     """
 
     request: TurnRequest
@@ -32,7 +33,8 @@ class SequenceState:
     sequence: int = -1
     evaluated: int = 0
     sampler: Sampler | None = None
-    drafter: NgramDrafter | None = None
+    drafts: DraftRecord = field(default_factory=DraftRecord)
+    ngrams: Ngrams | None = None
     marks: tuple[int, ...] = ()
     draft: tuple[int, ...] = ()
     events: list[Event] = field(default_factory=list[Event])
@@ -81,8 +83,9 @@ class SequenceState:
             time_to_first_token=None if first is None else first - self.submitted,
             prefill_seconds=(now if first is None else first) - started,
             decode_seconds=0.0 if first is None else now - first,
-            drafted_tokens=0 if self.drafter is None else self.drafter.drafted,
-            accepted_tokens=0 if self.drafter is None else self.drafter.accepted,
+            drafted_tokens=self.drafts.drafted,
+            accepted_tokens=self.drafts.accepted,
+            undrafted_tokens=self.drafts.undrafted,
             dropped_messages=self.request.dropped,
             shortened_results=self.request.shortened,
         )

@@ -62,10 +62,13 @@ class Service:
     """One model's context, shared by every caller in this process.
 
     The service owns `backend`, here or in a child process, from now on: `close()` (or leaving a `with`, or the end of
-    the interpreter) frees it.
+    the interpreter) frees it. So it owns `draft`, the context of the model that guesses ahead (in a child process, the
+    child has it).
     """
 
-    def __init__(self, backend: Backend | RemoteContext, options: LoopOptions | None = None) -> None:
+    def __init__(
+        self, backend: Backend | RemoteContext, options: LoopOptions | None = None, draft: Backend | None = None
+    ) -> None:
         options = options or LoopOptions()
         self._home = Home()
         self._vocab = backend.vocab
@@ -79,7 +82,7 @@ class Service:
         self._turns = TurnMemory(backend.vocab)
         self._adapters = AdapterNames()
         self._post = _Deliveries(self._turns, backend.info, options.max_waiting)
-        run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend)
+        run = backend.runner if isinstance(backend, RemoteContext) else partial(Runner, backend, draft=draft)
         self._runner = run(self._post.deliver, options)
         weakref.finalize(self, _close, self._home, self._runner.close)
 

@@ -156,7 +156,7 @@ def _measure(path: str, options: dict[str, Any]) -> dict[str, Any]:
     asked = settings({"n_threads": 1, **options})
     ready = loading.load(path, asked, loading.Reading(trust_template=True), preflight=False)
     weights: Any = ready.weights
-    with Engine._over(ready, None, asked.loop) as llm:  # pyright: ignore[reportPrivateUsage]
+    with Engine._over(ready, None) as llm:  # pyright: ignore[reportPrivateUsage]
         n_ctx = llm.n_ctx
         loaded = _resident("VmHWM") - before
         threads = [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles import guess_always
 
 import engine
 from engine import ChatTemplate, Engine, ModelLoadError, RequestError
@@ -283,7 +284,7 @@ def test_sampling_options_reach_the_backend() -> None:
 def test_every_sampling_parameter_is_an_option() -> None:
     assert set(SamplingParams.model_fields) == SamplingOptions.__optional_keys__
     declared = {field.name for record in (ModelOptions, ContextOptions, LoopOptions) for field in fields(record)}
-    assert declared - {"n_ctx", "n_gpu_layers", "draft_max"} == LoadOptions.__optional_keys__
+    assert declared - {"n_ctx", "n_gpu_layers"} == LoadOptions.__optional_keys__
 
 
 def test_a_reasoning_budget_closes_reasoning() -> None:
@@ -461,7 +462,10 @@ def test_fewer_than_no_drafts_are_refused(builtin_model_path: Path) -> None:
         Engine.load(builtin_model_path, draft_max=-5)
 
 
-def test_drafts_change_nothing_but_the_number_of_decodes(builtin_model_path: Path, llm: Engine) -> None:
+def test_drafts_change_nothing_but_the_number_of_decodes(
+    monkeypatch: pytest.MonkeyPatch, builtin_model_path: Path, llm: Engine
+) -> None:
+    guess_always(monkeypatch)
     asked = "Say one two three one two three one two three one two three"
     with Engine.load(builtin_model_path, n_ctx=512, draft_max=4) as drafting:
         drafted = drafting.chat(asked, temperature=0, max_tokens=60)

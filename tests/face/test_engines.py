@@ -487,7 +487,9 @@ def test_options_are_checked_before_anything_is_loaded(files: dict[str, Path]) -
         Engines({"a": {"model": files["a"], "n_ctxx": 5}})
     with pytest.raises(RequestError, match="isolated"):
         Engines({"a": {"model": files["a"], "isolated": "yes"}})
-    handle = Engines({"a": files["a"]})["a"]
+    with pytest.raises(RequestError, match="draft model is not counted in the budget"):
+        Engines({"a": {"model": files["a"], "draft": files["b"]}})
+    handle = Engines({"a": {"model": files["a"], "draft": "ngram"}})["a"]
     assert isinstance(handle, EngineHandle)
     assert handle.name == "a"
 

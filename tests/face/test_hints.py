@@ -14,7 +14,7 @@ OWN = {
     name
     for kind in (AgentOptions, LoadOptions, LoadArguments, ContextLoadOptions)
     for name in (*kind.__optional_keys__, *kind.__required_keys__)
-} | {"n_ctx", "n_gpu_layers", "draft_max", "tools", "n", "content"}
+} | {"n_ctx", "n_gpu_layers", "draft", "tools", "n", "content"}
 
 
 def test_every_hint_names_options_that_exist() -> None:

@@ -191,7 +191,7 @@ def test_loading(tiny: Path) -> None:
         ("tensor_split", [math.nan]),
         ("tensor_split", "x"),
         ("max_waiting", -1),
-        ("draft_max", None),
+        ("draft_max", "4"),
         ("seed", "x"),
         ("seed", -1),
         ("seed", 2**32),

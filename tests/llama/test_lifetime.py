@@ -28,6 +28,22 @@ def test_what_is_used_is_freed_by_its_last_user() -> None:
     assert freed == [7, 8]
 
 
+@pytest.mark.parametrize("first", ["lender", "borrower"])
+def test_what_is_lent_is_freed_when_both_are_closed(first: str) -> None:
+    freed: list[int] = []
+    lender = Shared(7, freed.append)
+    borrower = lender.lend()
+    one, other = (lender, borrower) if first == "lender" else (borrower, lender)
+    one.close(CLOSED)
+    assert freed == []
+    with other as pointer:
+        other.close(CLOSED)
+        assert (pointer, freed) == (7, [])
+    assert freed == [7]
+    with pytest.raises(EngineError, match="model is closed"):
+        lender.lend()
+
+
 def test_no_use_begins_once_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shared, "_is_leaving", False)
     shared = Shared(7, print)

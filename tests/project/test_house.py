@@ -26,17 +26,17 @@ MAX_ROOM_LINES = {
     "diagnose/": 2_000,
     "families/": 1_700,
     "hub/": 1_600,
-    "isolated/": 850,
-    "llama/": 4_850,
+    "isolated/": 880,
+    "llama/": 5_050,
     "mcp/": 1_150,
     "notebook/": 200,
     "openai/": 2_600,
     "parsing/": 5_420,
     "remote/": 1_300,
-    "runtime/": 5_100,
+    "runtime/": 5_600,
     "template/": 4_980,
     "tools/": 1_450,
-    "modules outside rooms": 6_700,
+    "modules outside rooms": 7_000,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}

@@ -1,13 +1,14 @@
 """Turns under a constraint by a model that knows nothing: it reasons by script, then draws any token that it may."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from parsing_cases import FAMILIES, markers
 
 from engine import ChatTemplate, Completion, Engine
 from engine.families import Format, builtin_families
+from engine.runtime.config import LoopOptions
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import AllowedTools, JsonSchema, ToolName
 
@@ -48,15 +49,19 @@ def callable_families() -> list[str]:
     return [name for name, format_ in formats.items() if format_.tools or format_.channels]
 
 
-def engine_of(turn: Turn, thought: str = THOUGHT) -> Engine:
-    """An engine whose model reasons with this thought, then draws any token that it may."""
+def engine_of(turn: Turn, thought: str = THOUGHT, guess: Callable[[str], str] | None = None) -> Engine:
+    """An engine whose model reasons with this thought, then draws any token that it may. `guess`: the script of a draft
+    model."""
     format_ = builtin_families().get(turn.family).format
     spaced = (marker for marker in markers(turn.family) if not format_.channels and _is_token(marker))
     vocab = ByteVocab(sorted({*format_.control, *spaced}), end=["<|the_end|>"])
     template = ChatTemplate(_source(format_, turn.state), family=turn.family, control_tokens=vocab.control_tokens)
     script = _script(format_, turn.state, thought)
     backend = ScriptedBackend(lambda prompt: _rest(script, prompt, thought), vocab=vocab, n_ctx=16_000, n_batch=4096)
-    return Engine(backend, template)
+    if guess is None:
+        return Engine(backend, template)
+    draft = ScriptedBackend(guess, vocab=vocab, n_ctx=16_000, n_batch=4096)
+    return Engine(backend, template, draft=draft, options=LoopOptions(draft_max=8))
 
 
 def options_of(turn: Turn) -> dict[str, Any]:

@@ -4,10 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from engine.events import fold
 from engine.parsing import Parser, Piece
 from engine.runtime.adapters import BASE, Adapters
 from engine.runtime.config import LoopOptions
+from engine.runtime.draft_rule import DraftRecord, DraftRule
 from engine.runtime.generation import Limits
 from engine.runtime.loop import Loop
 from engine.runtime.request import Reply, TurnRequest
@@ -24,6 +27,15 @@ def plain() -> Parser:
     return Parser("content-only")
 
 
+def guess_always(patch: pytest.MonkeyPatch) -> None:
+    """Let every draft be as long as it may, whatever decodes take on this machine."""
+
+    def size(rule: DraftRule, _record: DraftRecord, room: int, _sequences: int, _cost: float) -> int:
+        return max((size for size in rule.sizes if size <= room), default=0)
+
+    patch.setattr(DraftRule, "size", size)
+
+
 def echo(text: str) -> str:
     """A reply that tells whose prompt it answers."""
     return f"re: {text}"
@@ -31,20 +43,23 @@ def echo(text: str) -> str:
 
 class Bench:
     """A loop over a scripted backend, stepped by hand; its books are checked after every step. `info`: what the backend
-    says of itself beside its sizes."""
+    says of itself beside its sizes. `draft`: the script of a second backend, which guesses ahead."""
 
     def __init__(
         self,
         replies: Sequence[str] | Callable[[str], str] = echo,
         *,
         draft_max: int = 0,
+        draft: Callable[[str], str] | None = None,
         info: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self.backend = ScriptedBackend(replies, **options)
         self.backend.info = replace(self.backend.info, **(info or {}))
         self.now = 0.0
-        self.loop = Loop(self.backend, LoopOptions(draft_max=draft_max), clock=lambda: self.now)
+        sizes = {name: value for name, value in options.items() if name in ("vocab", "n_ctx", "n_batch", "n_sequences")}
+        self.draft = ScriptedBackend(draft, **sizes) if draft is not None else None
+        self.loop = Loop(self.backend, LoopOptions(draft_max=draft_max), draft=self.draft, clock=lambda: self.now)
         self.replies: dict[int, list[Reply]] = {}
         self._next = 0
 

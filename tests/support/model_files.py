@@ -132,6 +132,42 @@ def write(
     return path
 
 
+def copied(source: Path, path: Path, *, layers: int, idle: int = 0, tokens: dict[int, str] | None = None) -> Path:
+    """A copy of a model with its first `layers` layers, and behind them `idle` ones that add nothing but time: a draft
+    model that is often right, or a slow model that says what a fast one does. `tokens`: other texts for some tokens."""
+    read = gguf.GGUFReader(source)
+    architecture = read.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(path, architecture)
+    for name, field_ in read.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        value: Any = field_.contents()
+        kind = field_.types[0]
+        if name == f"{architecture}.block_count":
+            value = layers + idle
+        if name == "tokenizer.ggml.tokens" and tokens:
+            value = [tokens.get(number, text) for number, text in enumerate(value)]
+        inner = field_.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, value, kind, inner)
+    for tensor in read.tensors:
+        block = int(tensor.name.split(".")[1]) if tensor.name.startswith("blk.") else -1
+        if block < layers:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        if block == layers - 1:
+            for number in range(layers, layers + idle):
+                adds = any(
+                    part in tensor.name for part in ("attn_output", "ffn_down")
+                )  # what a layer adds to the stream
+                data = np.zeros_like(tensor.data) if adds else tensor.data
+                name = tensor.name.replace(f"blk.{block}.", f"blk.{number}.")
+                writer.add_tensor(name, data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def _hyperparameters(writer: gguf.GGUFWriter, shape: Shape, architecture: str) -> None:
     writer.add_name("tiny")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
