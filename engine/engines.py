@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -34,6 +34,7 @@ from engine.offloop import is_unwanted, off_loop
 from engine.openai.client import AsyncOpenAI, OpenAI
 from engine.options import NGRAM, LoadArguments, check_arguments, settings
 from engine.runtime.service import Service
+from engine.runtime.state_store import StateStore
 from engine.scoring import Scorer
 from engine.template.reasoning_memory import ReasoningMemory
 from engine.turns import Turns
@@ -42,6 +43,7 @@ from engine.vectors import Embedder
 ModelLike: TypeAlias = str | Path | Mapping[str, Any] | None
 """A model as `Engine.load` takes it, or a dictionary of `model` and further options of `Engine.load`."""
 _log = logging.getLogger("engine.engines")
+_STATES = 256 << 20
 _WAKE_SECONDS = 0.25
 
 
@@ -158,7 +160,7 @@ class _Leased:
 class _Model:
     """A model as the caller described it, and how it is loaded."""
 
-    def __init__(self, name: str, given: ModelLike, machine: Machine) -> None:
+    def __init__(self, name: str, given: ModelLike, machine: Machine, states: StateStore) -> None:
         self.name = name
         self._machine = machine
         options: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"model": given}
@@ -173,6 +175,8 @@ class _Model:
                 f"draft={shown(draft)} is not possible for {name!r}: a draft model is not counted in the budget of "
                 'several models. Write draft="ngram", or load it by Engine.load.'
             )
+        isolated = self._arguments.get("isolated", False)  # in memory, its states would end with its process
+        options = {"states": states.on_disk() if isolated else states, **options}
         self._options = options
         self._settings = settings({key: value for key, value in options.items() if key != "draft"}, draft)
         self._planning = threading.Lock()
@@ -247,19 +251,24 @@ class Engines(Mapping[str, EngineHandle]):
         budget: Bytes | Mapping[str, Bytes] | None = None,
         timeout: float | None = None,
         on_wait: Callable[[Waiting], object] | None = None,
+        states: StateStore | None = None,
     ) -> None:
         """models: `{name: model}`; nothing is loaded yet. budget: bytes of the machine's memory for all of them, such
         as "12GiB" (where there are GPUs, their free memory counts besides); `{"cpu": .., "cuda0": ..}` for each device;
         None: the memory that is available now, but for a tenth. timeout: seconds that a request waits for memory; None
-        waits for ever. on_wait: called in the thread of a request that begins to wait. Raises RequestError for options
-        and budgets that are not valid.
+        waits for ever. on_wait: called in the thread of a request that begins to wait. states: where what models have
+        read is kept while they are unloaded; its memory is part of the budget; None: in memory, an eighth of the budget
+        or 256 MiB. Raises RequestError for options and budgets that are not valid.
         """
         if not models:
             raise RequestError('There are no models; pass {"name": "model.gguf", ..}.')
         machine, size = budgeted(budget, this_machine())
+        states = StateStore(min(_STATES, size.host // 8)) if states is None else states
+        size = size.minus(Size(states.memory))
+        machine = replace(machine, available=size.host)
         self._admission = Admission[LoadedEngine](size)
         return_freed_memory()  # sets the limit before the first load
-        self._models = {name: _Model(name, model, machine) for name, model in models.items()}
+        self._models = {name: _Model(name, model, machine, states) for name, model in models.items()}
         self._handles = {name: EngineHandle(self, name) for name in models}
         self._timeout = timeout
         self._on_wait = on_wait

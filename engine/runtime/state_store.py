@@ -86,6 +86,16 @@ class StateStore:
         return StateStore, self._arguments
 
     @property
+    def memory(self) -> int:
+        """The most bytes in memory."""
+        return self._budget
+
+    def on_disk(self) -> "StateStore":
+        """Returns a store of the same folder without a memory."""
+        _, path, disk = self._arguments
+        return StateStore(0, path, disk)
+
+    @property
     def durable(self) -> bool:
         """Whether states are written to disk."""
         return self._folder is not None

@@ -26,6 +26,7 @@ from engine import (
     Engines,
     ModelLoadError,
     RequestError,
+    StateStore,
     Waiting,
     WaitTimeoutError,
 )
@@ -59,7 +60,7 @@ def several(files: dict[str, Path]) -> Iterator[Callable[..., Engines]]:
     """Makes engines over the files; a budget in models, not bytes, if it is below 100."""
     made: list[Engines] = []
     last = NAMES[-1]
-    with Engines({last: {"model": files[last], **OPTIONS}}) as measured:
+    with Engines({last: {"model": files[last], **OPTIONS}}, states=StateStore(0)) as measured:
         measured.load(last)
         biggest = measured.used.host
 
@@ -67,6 +68,7 @@ def several(files: dict[str, Path]) -> Iterator[Callable[..., Engines]]:
         given = {name: {"model": files[name], **OPTIONS} for name in names}
         if isinstance(budget, int) and budget < 100:
             budget *= biggest
+        options.setdefault("states", StateStore(0))
         made.append(Engines(given if models is None else {**given, **models}, budget=budget, **options))
         return made[-1]
 
@@ -551,3 +553,23 @@ def test_the_least_recently_used_of_those_that_nobody_uses_goes() -> None:
     again, _ = admitted(admission, Ticket("a", Size(1)))
     assert again is loads["a"]
     assert admitted(admission, Ticket("d", Size(1))) == (None, ["b"])
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_what_a_model_has_read_is_found_again_after_an_unload(
+    several: Callable[..., Engines], files: dict[str, Path], tmp_path: Path, isolated: bool
+) -> None:
+    states = StateStore(0, tmp_path / "states", 1 << 26) if isolated else StateStore(1 << 24)
+    models = {name: {"model": files[name], **OPTIONS, "isolated": isolated} for name in "abc"}
+    engines = several("abc", "1GB", models, states=states)
+    talks = {name: engines[name].conversation() for name in "abc"}
+    for talk in talks.values():
+        talk.chat("hello world " * 12, **TURN)
+    for turn in range(2):
+        for name, talk in talks.items():
+            assert engines.unload(name)
+            usage = talk.chat(f"ab {turn}", **TURN).usage
+            assert usage is not None
+            assert usage.prompt_tokens - usage.cached_tokens < 60, "only what is new"
+            assert usage.cached_tokens > 64
+    assert [engines.state(name).loads for name in "abc"] == [3, 3, 3]

@@ -8,9 +8,13 @@ import pytest
 from doubles import echo, plain, prompt
 
 from engine import ChatTemplate, Conversation, DecodeError, Engine, EngineError, StateStore
+from engine.runtime.adapters import BASE, Adapters
+from engine.runtime.backend import Row
 from engine.runtime.config import LoopOptions
+from engine.runtime.prefix import Lease, PrefixCache
 from engine.runtime.request import TurnRequest
 from engine.runtime.service import Service
+from engine.runtime.state_store import Shelf
 from engine.testing import ByteVocab, ScriptedBackend
 from engine.types import Completion
 
@@ -242,3 +246,25 @@ def test_what_nobody_goes_on_from_is_not_kept() -> None:
         fork.chat("One way")
         chat.chat("Another way")
         assert store.sizes.states == before + 1, "the fork can go on"
+
+
+def test_states_belong_to_the_adapters_that_computed_them() -> None:
+    """Each prompt is found again with its own adapters only."""
+    backend = ScriptedBackend(echo, n_ctx=1000, n_sequences=1)
+    cache = PrefixCache(backend, shelf=Shelf(StateStore(), lambda: backend.origin))
+    tokens = list(range(100))
+    other = list(range(200, 300))
+
+    def run(tokens: list[int], adapters: Adapters) -> int:
+        lease = cache.acquire(tokens, adapters=adapters)
+        assert isinstance(lease, Lease)
+        rows = [Row(token, place, 0, False) for place, token in enumerate(tokens)][lease.reused :]
+        backend.decode(rows)
+        cache.extend(0, tokens[lease.reused :])
+        cache.release(0)
+        return lease.reused
+
+    one, late = Adapters((("a", 1.0),)), Adapters((("a", 1.0),), 80)
+    assert [run(tokens, each) for each in (BASE, one, late)] == [0, 0, 80]
+    assert run(other, BASE) == 0
+    assert [run([*tokens, 7], each) for each in (one, BASE, late)] == [100, 100, 80], "its own beginning is enough"
