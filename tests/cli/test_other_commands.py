@@ -60,7 +60,7 @@ def test_bash_completes_commands_options_and_choices(capsys: pytest.CaptureFixtu
     for words, wanted in (
         (["llama-engine", "fam"], {"families"}),
         (["llama-engine", "families", "ch"], {"check"}),
-        (["llama-engine", "chat", "--re"], {"--reasoning", "--resume"}),
+        (["llama-engine", "chat", "--rea"], {"--reasoning"}),
     ):
         line = " ".join(f"'{word}'" for word in words)
         call = f"{script}\nCOMP_WORDS=({line})\nCOMP_CWORD={len(words) - 1}\n_shtab_llama_engine\n"

@@ -52,6 +52,7 @@ class Shape:
     n_ctx: int = N_CTX
     n_vocab: int = 0  # more tokens than the vocabulary has words, to make it as large as a real one
     seed: int = 1
+    decays: bool = True  # False: a recurrent state grows until it is not a number
 
     @property
     def n_rot(self) -> int:
@@ -276,7 +277,7 @@ def _mamba(weights: _Weights, shape: Shape, n_vocab: int) -> None:
         weights.matrix(f"{block}.ssm_x.weight", inner, rank + 2 * state)
         weights.matrix(f"{block}.ssm_dt.weight", rank, inner)
         weights.ones(f"{block}.ssm_dt.bias", inner)
-        weights.decay(f"{block}.ssm_a", state, inner)
+        (weights.decay if shape.decays else weights.matrix)(f"{block}.ssm_a", state, inner)
         weights.ones(f"{block}.ssm_d", inner)
         weights.matrix(f"{block}.ssm_out.weight", inner, shape.n_embd)
 
