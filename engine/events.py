@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from engine.types import CallError, Completion, FinishReason, ReasoningPart, TextPart, ToolCall, Usage
+from engine.parts import CallError
+from engine.types import (
+    Completion,
+    FinishReason,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
 
 
 @dataclass(frozen=True, slots=True)

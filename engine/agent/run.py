@@ -199,7 +199,7 @@ class _Loop:
             return
         self.first -= 1
         message = self.messages[-1]
-        self.completions.append(Completion(parts=message.parts, finish_reason="tool_calls"))
+        self.completions.append(Completion(parts=message.written, finish_reason="tool_calls"))
         self.results.append([])
         self.turn_end = len(self.messages)
         self.records = list(transcript.calls)

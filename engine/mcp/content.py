@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from engine.parts import whole_characters
 from engine.tools import ToolOutcome, error_text
-from engine.types import whole_characters
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, ContentBlock

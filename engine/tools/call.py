@@ -12,10 +12,11 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from engine.errors import RequestError
+from engine.parts import whole_characters
 from engine.tools.check import ModelArguments, described, failed, sentence
 from engine.tools.context import ToolContext
 from engine.tools.json_values import json_value
-from engine.types import Tool, whole_characters
+from engine.types import Tool
 
 
 class ToolOutcome(NamedTuple):

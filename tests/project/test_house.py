@@ -15,9 +15,21 @@ import pytest
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 EVERYWHERE = frozenset({"pydantic", "pydantic_core"})  # public records are pydantic models, whoever defines them
-NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "measures.py"})
-"""Logits, masks and vectors are arrays."""
-LATE = ("llama_cpp", "huggingface_hub", "jinja2", "llguidance", "rich", "numpy", "openai", "llm", "asyncio")
+NUMPY_ROOMS = frozenset({"runtime/", "llama/", "constraint/", "vectors.py", "measures.py", "media/"})
+"""Logits, masks, vectors, pixels and samples are arrays."""
+LATE = (
+    "PIL",
+    "soundfile",
+    "llama_cpp",
+    "huggingface_hub",
+    "jinja2",
+    "llguidance",
+    "rich",
+    "numpy",
+    "openai",
+    "llm",
+    "asyncio",
+)
 MAX_ROOM_LINES = {
     "agent/": 1_200,
     "batch/": 1_910,
@@ -28,15 +40,16 @@ MAX_ROOM_LINES = {
     "hub/": 1_500,
     "isolated/": 850,
     "llama/": 4_400,
+    "media/": 700,
     "mcp/": 1_150,
     "notebook/": 200,
     "openai/": 2_600,
     "parsing/": 5_400,
     "remote/": 1_300,
     "runtime/": 4_600,
-    "template/": 4_750,
+    "template/": 4_850,
     "tools/": 1_450,
-    "modules outside rooms": 5_500,
+    "modules outside rooms": 5_700,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
 TEXT = {".py", ".toml", ".md", ".jinja", ".sh", ".ipynb", ".yml", ".json", ".txt", ""}
