@@ -3,7 +3,7 @@
 All records are immutable pydantic models, validated once, when they are made.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
@@ -19,7 +19,7 @@ from pydantic import (
 from engine import spelling
 from engine.display import Block, ending, figures, page_html, page_markdown, short
 from engine.errors import RequestError
-from engine.media import Media
+from engine.media import Image, Media
 from engine.parts import (
     MediaPart,
     MessagePart,
@@ -91,6 +91,19 @@ class Message(Record):
     def media(self) -> tuple[Media, ...]:
         """The pictures and sounds among the parts, in their order."""
         return tuple(part.media for part in self.parts if isinstance(part, MediaPart))
+
+    def _repr_html_(self) -> str:
+        return page_html(self._blocks())
+
+    def _repr_markdown_(self) -> str:
+        return page_markdown(self._blocks())
+
+    def _blocks(self) -> Iterator[Block]:
+        yield Block("notice", self.role)
+        if not self.media:
+            yield from blocks_of(Completion(parts=self.written or (TextPart(text=self.content or ""),)))
+        for part in self.parts if self.media else ():
+            yield media_block(part.media) if isinstance(part, MediaPart) else Block("content", _text_of(part))
 
     def content_with(self, place: Callable[[Media], str]) -> str:
         """Returns the content with a text of `place` where each picture or sound stands. Texts next to each other are
@@ -484,6 +497,15 @@ if TYPE_CHECKING:
         """A Completion with a type for `parsed`, for type checkers."""
 
         parsed: Answer | None = None
+
+
+def _text_of(part: MessagePart) -> str:
+    return part.text if isinstance(part, TextPart) else ""
+
+
+def media_block(media: Media) -> Block:
+    """Returns a picture, or what a sound is, for display."""
+    return Block("media", media.about, picture=media.preview() if isinstance(media, Image) else "")
 
 
 def blocks_of(completion: Completion) -> list[Block]:

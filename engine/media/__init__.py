@@ -15,10 +15,11 @@ Media: TypeAlias = Image | Audio
 
 @dataclass(frozen=True, slots=True)
 class EncodedMedia:
-    """A picture or sound as base64 of a file, not decoded yet."""
+    """A picture or sound as base64 of a file, not decoded yet. `about`: what it is, in a word."""
 
     kind: MediaKind
     data: str
+    about: str
 
     def decoded(self) -> Media:
         """Returns what it holds. Raises RequestError as `Image` and `Audio` do."""

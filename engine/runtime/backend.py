@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from engine.constraint.matcher import Mask
+from engine.media import MediaKind
 from engine.parsing.reader import Piece
 from engine.runtime.logprobs import TokenLogprobs
 from engine.runtime.state_file import Origin
@@ -39,6 +40,7 @@ class ContextInfo:
     - `copy_cost`: number of tokens whose evaluation takes about as long as one `copy`; 0 if sequences share cells.
     - `checkpoint_bytes`: maximum size of all checkpoints together; 0 if none are needed.
     - `generates`: it can continue a text. False for embedding models, which only make vectors.
+    - `media`: the kinds of media that the model's projector makes rows of; none without a projector.
     """
 
     n_ctx: int
@@ -51,6 +53,7 @@ class ContextInfo:
     copy_cost: int = 0
     checkpoint_bytes: int = 0
     generates: bool = True
+    media: frozenset[MediaKind] = frozenset()
 
     @property
     def cells(self) -> int:

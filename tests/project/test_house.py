@@ -31,9 +31,9 @@ LATE = (
     "asyncio",
 )
 MAX_ROOM_LINES = {
-    "agent/": 1_200,
+    "agent/": 1_230,
     "batch/": 1_910,
-    "cli/": 2_350,
+    "cli/": 2_420,
     "constraint/": 1_650,
     "diagnose/": 1_950,
     "families/": 900,
@@ -41,14 +41,14 @@ MAX_ROOM_LINES = {
     "isolated/": 850,
     "llama/": 4_400,
     "media/": 700,
-    "mcp/": 1_150,
-    "notebook/": 200,
-    "openai/": 2_600,
+    "mcp/": 1_180,
+    "notebook/": 210,
+    "openai/": 2_680,
     "parsing/": 5_400,
     "remote/": 1_300,
     "runtime/": 4_600,
     "template/": 4_850,
-    "tools/": 1_450,
+    "tools/": 1_520,
     "modules outside rooms": 5_700,
 }
 """What each room may have. A room that is cut gets less; one that needs more says why in docs/ARCHITECTURE.md."""
