@@ -116,7 +116,7 @@ def _sound(source: object, rate: int | None) -> "tuple[int, Samples]":
     if (array := array_of(source)) is not None:
         if rate is None:
             raise RequestError("the rate of an array of samples is missing: Audio(array, rate=16000).")
-        return _checked_rate(rate), _mono(_scaled(array))
+        return _checked_sound(_checked_rate(rate), _mono(_scaled(array)))
     if rate is not None:
         raise RequestError("rate is for arrays; a file has its own. Leave it out.")
     if (data := bytes_of(source)) is None:
