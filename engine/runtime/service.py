@@ -328,8 +328,8 @@ def _without_media(prompt: Prompt) -> tuple[Piece, ...]:
     """Returns the pieces of a prompt. Raises RequestError if it has media, which only a projector makes rows of."""
     if prompt.media:
         raise RequestError(
-            f"The prompt has {len(prompt.media)} images or sounds, and this engine was loaded without a projector; "
-            "Engine.load(model, projector=...)."
+            f"The conversation has {len(prompt.media)} images or sounds, and this engine was loaded without a "
+            "projector; Engine.load(model, projector=...)."
         )
     return prompt.texts
 

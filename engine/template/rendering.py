@@ -185,8 +185,8 @@ class Rendering:
         media = self._given.media
         if lost := next((media[place] for place in media if prompt.text.count(place) != 1), None):
             raise RequestError(
-                f"This model's chat template does not show the {lost.about} where it stands: leave it out of that "
-                "message, or pass another template with chat_template=."
+                f"The conversation's {lost.about} is not shown where it stands by this model's chat template: leave it "
+                "out of that message, or pass another template with chat_template=."
             )
         return with_media(prompt, media)
 

@@ -105,7 +105,7 @@ def test_what_is_read_as_content(fields: dict[str, Any], content: str) -> None:
         ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "address 'x' is not read"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "of type 'image_url' needs its 'image_url'"),
         ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}, "file_id names a file of another"),
-        ({"role": "user", "content": [{"type": "file", "file": {}}]}, "of type 'file'"),
+        ({"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}, "of type 'file'"),
         ({"role": "tool", "content": [{"type": "image", "data": "x"}]}, "of type 'image'"),
         ({"role": "user"}, "neither content nor tool calls"),
         ({"role": "user", "content": None}, "neither content nor tool calls"),
