@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-from hostile_media import picture, png
+from hostile_media import many_scans, picture, png
 
 from engine import Image, RequestError
 from engine.media.image import MOST_PIXELS
@@ -168,6 +168,12 @@ def test_one_pixel_is_a_picture() -> None:
 def test_what_is_refused_says_why(source: Any, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         Image(source)
+
+
+def test_a_jpeg_of_too_many_scans_is_refused() -> None:
+    with pytest.raises(RequestError, match="goes over its pixels too often"):
+        Image(many_scans(1000))
+    assert Image(many_scans(3)).width == 5000
 
 
 def test_too_many_bytes_are_not_decoded(tmp_path: Path) -> None:
